@@ -1,0 +1,53 @@
+# Every target sets itself up: .venv and, for the tests, the Debian packages. Nothing is installed twice.
+#
+#   make test SUITES="rules contracts"    only those suites (lint, format, imports and types are suites too)
+#   make test ARGS="-k lease -x"          handed to pytest
+#   make test PYTHON=python3.13           makes .venv anew with that interpreter
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench torture docs clean base dev packages
+
+SUITES ?=
+ARGS ?=
+export PYTHON
+
+python := .venv/bin/python
+
+help: ## show this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: base ## work plans of real commands in a scratch folder, and look at what they leave
+	@scripts/demo.sh
+
+test: dev packages ## all checks and all suites: what CI runs (SUITES="rules crash", ARGS="-k name")
+	@$(python) scripts/suites.py --suites "$(SUITES)" -- $(ARGS)
+
+lint: dev ## ruff (rules and format) and the import contracts
+	@$(python) scripts/suites.py --suites "lint format imports"
+
+types: dev ## mypy, strict
+	@$(python) scripts/suites.py --suites "types"
+
+bench: dev ## the benchmarks
+	@if [ -f scripts/bench.py ]; then exec $(python) scripts/bench.py $(ARGS); \
+	else echo "No benchmarks yet: scripts/bench.py comes with the next issue."; fi
+
+torture: dev packages ## the long form of the crash and contract suites (TORTURE=10 for ten times as long)
+	@FARRO_TORTURE=$(or $(TORTURE),1) $(python) scripts/suites.py --suites "$(or $(SUITES),contracts crash)" -- $(ARGS)
+
+docs: dev ## check the documents: links, decision records, the commands they name
+	@$(python) -m pytest tests/house/test_documents.py -q $(ARGS)
+
+clean: ## remove everything that make made, .venv included
+	rm -rf .venv .build .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* dist
+	find src tests scripts -name __pycache__ -prune -exec rm -rf {} +
+
+base:
+	@scripts/venv.sh base
+
+dev:
+	@scripts/venv.sh dev
+
+packages:
+	@scripts/packages.sh

@@ -1,0 +1,234 @@
+"""Runs the checks and the test suites one after the other, and ends with what a reader and CI need to know.
+
+What a suite tests lives in tests/; how the environment is made ready lives in venv.sh and packages.sh.
+
+A failing suite does not stop the run: the failures are listed at its end, then a table of seconds per suite, the
+figures that the proofs wrote (FARRO_FIGURES), and as the last line `N passed, N failed, N skipped`. With CI=true a
+skipped test is a failed one: a proof that could not run proves nothing. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OUT = os.path.join(".build", "test")
+BIN = os.path.dirname(sys.executable)
+
+CHECKS: dict[str, list[str]] = {
+    "lint": ["ruff", "check", "."],
+    "format": ["ruff", "format", "--check", "."],
+    "imports": ["lint-imports", "--no-logo"],
+    "types": ["mypy"],
+}
+SUITES = ("house", "rules", "system", "execution", "contracts", "crash", "flows")
+
+NOTHING_COLLECTED = 5  # pytest's exit code
+HUNG_TEST_S = 300  # a test that takes longer is shown with its stacks and ended; without this CI waits for ever
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What one check or suite came to."""
+
+    name: str
+    seconds: float = 0.0
+    passed: int = 0
+    failures: list[str] = field(default_factory=list)
+    skips: list[str] = field(default_factory=list)
+    figures: list[dict[str, object]] = field(default_factory=list)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--suites", default="", help=f"some of: {' '.join([*CHECKS, *SUITES])}; all when empty")
+    parser.add_argument("args", nargs="*", help="after --: handed to pytest")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    os.makedirs(OUT, exist_ok=True)
+
+    asked = options.suites.split()
+    unknown = [name for name in asked if name not in CHECKS and name not in SUITES]
+    if unknown:
+        parser.error(f"no such suite: {' '.join(unknown)}; there are {' '.join([*CHECKS, *SUITES])}")
+
+    reports = list(run_all(asked, options.args, environment()))
+    if not any(report.passed or report.failures or report.skips for report in reports):
+        nothing = Report(name="nothing", failures=["nothing ran: no suite has such tests"])
+        reports.append(nothing)
+    if os.environ.get("CI") == "true":
+        for report in reports:
+            report.failures += [f"{skip} (skipped, and CI=true)" for skip in report.skips]
+            report.skips.clear()
+    tell(reports)
+    return 1 if any(report.failures for report in reports) else 0
+
+
+def environment() -> dict[str, str]:
+    """The suites' environment: make's own variables would reach every `make` that a test starts."""
+    of_make = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "SUITES", "ARGS", "PYTHON"}
+    env = {name: value for name, value in os.environ.items() if name not in of_make}
+    env["PATH"] = BIN + os.pathsep + env.get("PATH", os.defpath)
+    return env
+
+
+def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str]) -> Iterator[Report]:
+    """Every check and suite in house order, or those that were asked for."""
+    for name, command in CHECKS.items():
+        if not asked or name in asked:
+            yield run_check(name, command, env)
+    for name in SUITES:
+        if (not asked or name in asked) and has_tests(name):
+            yield run_suite(name, args, env)
+        elif name in asked:
+            yield Report(name=name, failures=[f"tests/{name} has no tests"])
+
+
+def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
+    report = Report(name=name)
+    with timed(report):
+        code = call([os.path.join(BIN, command[0]), *command[1:]], env)
+    if code == 0:
+        report.passed = 1
+    else:
+        report.failures.append(f"{' '.join(command)}: exit {code}")
+    return report
+
+
+def run_suite(name: str, args: Sequence[str], env: dict[str, str]) -> Report:
+    report = Report(name=name)
+    xml = os.path.join(OUT, f"{name}.xml")
+    figures = os.path.join(ROOT, OUT, f"{name}.figures.jsonl")
+    for stale in (xml, figures):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(stale)
+    command = [sys.executable, "-m", "pytest", f"tests/{name}", "-q", f"--junitxml={xml}"]
+    command += ["-o", "junit_family=xunit1"]  # the family that names a test's file
+    command += ["-n", str(workers()), "--dist", "worksteal"]
+    if not env.get("FARRO_TORTURE"):
+        command += ["-o", f"faulthandler_timeout={HUNG_TEST_S}", "-o", "faulthandler_exit_on_timeout=true"]
+    with timed(report):
+        code = call([*command, *args], {**env, "FARRO_FIGURES": figures})
+    read_junit(xml, report)
+    report.figures = read_figures(figures)
+    # Arguments may well leave nothing of one suite (-k name); without them an empty suite is a mistake.
+    empty_by_choice = code == NOTHING_COLLECTED and bool(args)
+    if code != 0 and not report.failures and not empty_by_choice:
+        report.failures.append(f"pytest tests/{name}: exit {code}, see its output above")
+    return report
+
+
+def workers() -> int:
+    """One process a core that we may use; none beside this one when that is a single core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if cores > 1 else 0
+
+
+def has_tests(name: str) -> bool:
+    return any(
+        file.startswith("test_") and file.endswith(".py")
+        for _, _, files in os.walk(os.path.join("tests", name))
+        for file in files
+    )
+
+
+@contextlib.contextmanager
+def timed(report: Report) -> Iterator[None]:
+    print(f"\n=== {report.name} {'=' * (66 - len(report.name))}", flush=True)
+    start = time.monotonic()
+    yield
+    report.seconds = time.monotonic() - start
+
+
+def call(command: Sequence[str], env: dict[str, str]) -> int:
+    try:
+        return subprocess.run(command, env=env, check=False).returncode
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except OSError as error:
+        print(error, flush=True)
+        return 127
+
+
+def read_junit(path: str, report: Report) -> None:
+    """Count test cases, not the suite's attributes: those count a test twice whose teardown fails as well."""
+    try:
+        cases = ET.parse(path).getroot().iter("testcase")
+    except (OSError, ET.ParseError):
+        return  # pytest died before it could write; its exit code is reported
+    outcomes: dict[tuple[str, str], tuple[str, str]] = {}
+    for case in cases:
+        where, name = case.get("classname", ""), case.get("name", "")
+        outcome = ("passed", "")
+        for tag, kind in (("skipped", "skipped"), ("error", "failed"), ("failure", "failed")):
+            element = case.find(tag)
+            if element is not None:
+                why = first_line(element.get("message") or element.text or tag)
+                outcome = (kind, f"{case.get('file', where)}::{name}: {why}")
+        # pytest writes a second case for a failing teardown: the failure wins.
+        if outcomes.get((where, name), ("", ""))[0] != "failed":
+            outcomes[where, name] = outcome
+    for kind, line in outcomes.values():
+        if kind == "passed":
+            report.passed += 1
+        else:
+            (report.failures if kind == "failed" else report.skips).append(line)
+
+
+def first_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= 160 else line[:157] + "..."
+
+
+def read_figures(path: str) -> list[dict[str, object]]:
+    """The figures of one suite, by name; a name written twice keeps its last value. Parallel tests have no order."""
+    figures: dict[str, dict[str, object]] = {}
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                figure = json.loads(line)
+                figures[str(figure["name"])] = figure
+            except (ValueError, KeyError, TypeError):
+                print(f"not a figure: {line.rstrip()}")
+    return [figures[name] for name in sorted(figures)]
+
+
+def tell(reports: Sequence[Report]) -> None:
+    for title, kind in (("Skipped", "skips"), ("Failed", "failures")):
+        lines = [f"  {report.name}: {line}" for report in reports for line in getattr(report, kind)]
+        if lines:
+            print(f"\n{title}", *lines, sep="\n")
+
+    rows = [(r.name, r.seconds, r.passed, len(r.failures), len(r.skips)) for r in reports]
+    total = ("total", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
+    print(f"\n{'suite':<12}{'seconds':>9}{'passed':>9}{'failed':>9}{'skipped':>9}")
+    for name, seconds, passed, failed, skipped in [*rows, total]:
+        print(f"{name:<12}{seconds:>9.1f}{passed:>9}{failed:>9}{skipped:>9}")
+
+    figures = [figure for report in reports for figure in report.figures]
+    if figures:
+        print("\nThe proof, in figures")
+        width = max(len(str(figure["name"])) for figure in figures)
+        for figure in figures:
+            print(f"  {figure['name']!s:<{width}}  {shown(figure.get('value')):>14} {figure.get('unit', '')}".rstrip())
+
+    print(f"\n{total[2]} passed, {total[3]} failed, {total[4]} skipped", flush=True)
+
+
+def shown(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,124 @@
+"""The whole exception tree of farro, split by what the caller can do about it.
+
+What does not live here: expected results of work (`kernel.outcome`); a failed step is an outcome, not an exception.
+
+    FarroError
+    ├── InputError            fix the input                       exit 2
+    │   ├── BadDocument       a file or text is wrong, with all places at once
+    │   ├── BadName           an id, role, agent or tag does not match its pattern
+    │   ├── NotARoot          no farro root here; `farro init` makes one
+    │   ├── UnknownJob        no job of that id
+    │   ├── UnknownRole       no such role in this root
+    │   └── IdConflict        that id was submitted before with other content
+    ├── Refused               not allowed now                     exit 3
+    │   └── IllegalTransition the job's state does not permit it
+    ├── TryAgain              nothing changed; the same call may succeed later
+    │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
+    ├── Lost                  somebody else owns it now: stop, write nothing
+    │   ├── ClaimLost         the job was taken from this agent
+    │   └── AgentLost         the agent itself was declared dead
+    └── Damaged               what is stored contradicts itself; shown, never guessed over
+        ├── UnknownSchema     written by another version of farro
+        └── SyncFailed        the disk did not confirm; nobody in that group is acknowledged
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class FarroError(Exception):
+    """Something that farro can explain. The message says what, which id, and what next."""
+
+    exit_code = 1
+
+
+class InputError(FarroError):
+    """The request is wrong: correct it and ask again. Nothing was written."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing that is wrong in a document, and where: `source:line:column: path: message`."""
+
+    path: str  # "steps[2].input_from_step"; empty for the document itself
+    message: str  # what is wrong and what would be right
+    line: int | None = None
+    column: int | None = None
+
+    def render(self, source: str) -> str:
+        place = source if self.line is None else f"{source}:{self.line}:{self.column}"
+        return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+
+
+class BadDocument(InputError):
+    """A document was refused; every problem found is in it, in the order of the text."""
+
+    def __init__(self, source: str, problems: list[Problem]) -> None:
+        self.source = source
+        self.problems = problems
+        super().__init__("\n".join(problem.render(source) for problem in problems))
+
+
+class BadName(InputError):
+    """An id, role, agent name or tag does not match its pattern; no path was built from it."""
+
+
+class NotARoot(InputError):
+    """The folder is not a farro root."""
+
+
+class UnknownJob(InputError):
+    """No job of that id is in this root."""
+
+
+class UnknownRole(InputError):
+    """The role is not one of this root's."""
+
+
+class IdConflict(InputError):
+    """A caller-chosen id was submitted before with other content. The first job is untouched."""
+
+
+class Refused(FarroError):
+    """Policy, capacity or the job's state does not permit it. Nothing changed."""
+
+    exit_code = 3
+
+
+class IllegalTransition(Refused):
+    """The transition is not in the table of `kernel.states`. Nothing changed."""
+
+
+class TryAgain(FarroError):
+    """A passing trouble; nothing changed, the same call may succeed later."""
+
+
+class StorageTrouble(TryAgain):
+    """The filesystem refused a call, also after retries on new temporary files. Existing state is intact."""
+
+
+class Lost(FarroError):
+    """Somebody else owns it now. The holder of this exception stops and writes nothing."""
+
+
+class ClaimLost(Lost):
+    """The job was taken from this agent: recovered by a watchdog, or killed by an operator."""
+
+
+class AgentLost(Lost):
+    """The agent itself was declared dead; it needs a new name before it can claim again."""
+
+
+class Damaged(FarroError):
+    """What is stored contradicts itself. It is reported and kept, never overwritten by a guess."""
+
+
+class UnknownSchema(Damaged):
+    """The job was written with a schema version that this program does not know."""
+
+
+class SyncFailed(Damaged):
+    """A sync failed, so nobody knows what reached the disk: no acknowledgement, the worker stops, recovery decides."""

@@ -1,0 +1,91 @@
+"""Finds what each step of a plan will execute, before the first one runs.
+
+Finding only: starting is in run.py, what a registered tool is in tools.py.
+
+A missing command is told before anything was done, except where an earlier step may still make it: a command given as a
+path (`./configure`), or looked for on a PATH that the step sets itself (`.venv/bin`), is first looked for when its
+turn comes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from farro.execution import child
+from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble
+from farro.plans import Step
+
+UNIX = "unix"
+AGENT = "agent"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Executable:
+    """A program to start. `file` None: to be looked for when its turn comes."""
+
+    argv: tuple[str, ...]
+    file: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InWorker:
+    """A Python function to call."""
+
+    function: Function
+
+
+Command = Executable | InWorker
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """Nothing to execute; why, and what would help."""
+
+    message: str
+
+
+def find(step: Step, *, tools: Tools, env: Mapping[str, str], cwd: str, attempt_dir: str, first: bool) -> Command | Missing:
+    """What `step` executes with this environment and cwd. `first`: no earlier step can make what is missing now."""
+    if step.tool == UNIX:
+        return _program((step.command, *step.args), step, env, cwd, first)
+    try:
+        tool = tools.find(step.tool)
+    except ToolTrouble as trouble:
+        return Missing(message=f"tool {step.tool} is registered but cannot be used: {trouble}")
+    if isinstance(tool, Program):
+        return _program((*tool.argv, step.command, *step.args), step, env, cwd, first)
+    if isinstance(tool, Python):
+        if tool.reference is not None and step.timeout is not None:
+            argv = child.command_line(tool.reference, step.command, step.args, attempt_dir)
+            return Executable(argv=tuple(argv), file=argv[0])
+        return InWorker(function=tool.function)
+    if step.tool == AGENT:
+        return Missing(message="agent steps need a provider, and this worker has none")
+    found = _program((step.tool, step.command, *step.args), step, env, cwd, first)
+    if isinstance(found, Missing):
+        return Missing(message=f"tool {step.tool} is neither registered nor a program on the PATH")
+    return found
+
+
+def _program(argv: tuple[str, ...], step: Step, env: Mapping[str, str], cwd: str, first: bool) -> Executable | Missing:
+    name = argv[0]
+    file = which(name, env.get("PATH"), cwd)
+    if file is None and (first or not (os.sep in name or "PATH" in step.env)):
+        where = "was not found" if os.sep in name else "was not found on the PATH"
+        return Missing(message=f"{name} {where}, or is not executable")
+    return Executable(argv=argv, file=file)
+
+
+def which(name: str, path: str | None, cwd: str) -> str | None:
+    """The file that `name` executes, as execvp finds it: a path as it is, a bare name along `path`, both from `cwd`."""
+    if os.sep in name:
+        places = [name]
+    else:
+        places = [os.path.join(folder or ".", name) for folder in (os.defpath if path is None else path).split(os.pathsep)]
+    for place in places:
+        file = os.path.join(cwd, place)
+        if os.path.isfile(file) and os.access(file, os.X_OK):
+            return file
+    return None

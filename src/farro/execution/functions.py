@@ -1,0 +1,150 @@
+"""Runs a Python tool inside the worker, on a thread of its own, so that the slot goes on ticking.
+
+A tool with a timeout runs in a child process instead (child.py): a thread cannot be ended by force. What tools are
+lives in tools.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO
+
+from farro.execution.stop import Flag
+from farro.execution.tools import Call, Function
+from farro.system import fs
+from farro.system.processes import Exit
+
+_ENDED = 143  # as if by SIGTERM
+
+
+class _Ended(BaseException):
+    """Raised inside a tool's thread to end it. Not an Exception: `except Exception` in a tool must not swallow it."""
+
+
+class FunctionRun:
+    """A started call, waited for and ended as a Process is."""
+
+    def __init__(self, function: Function, make_call: Callable[[BinaryIO, BinaryIO, BinaryIO], Call], **files: str | None) -> None:
+        """`files`: stdin (None: empty), stdout and stderr by path. Raises as `processes.start` does."""
+        self.exit: Exit | None = None
+        self._function = function
+        self._started_s = time.monotonic()
+        self._done = Flag()
+        self._lock = threading.Lock()
+        self._abandoned = False
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._done.close)
+            stdin, stdout, stderr = _open(opened, **files)
+            call = make_call(stdin, stdout, stderr)
+            # A daemon: one that cannot be ended must not keep the worker from leaving.
+            self._thread = threading.Thread(target=self._run, args=(call,), name=f"tool {call.command}", daemon=True)
+            self._thread.start()
+            opened.pop_all()  # from here on they are the thread's
+
+    def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
+        """As Process.wait."""
+        poll = select.poll()
+        poll.register(self._done.fd, select.POLLIN)
+        if wake_fd is not None:
+            poll.register(wake_fd, select.POLLIN)
+        if self.exit is None or self._thread.is_alive():
+            poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
+        return self.exit
+
+    def end(
+        self,
+        marker: str | None,
+        *,
+        grace_s: float,
+        while_waiting: Callable[[], None] | None = None,
+        every_s: float = 1.0,
+    ) -> tuple[int, ...]:
+        """Raise an exception inside the call and give it `grace_s` to leave.
+
+        It takes effect at the next line of Python; a call that is blocked in C stays, and is left behind. It can reach
+        nothing but the files that it already has: its own attempt's.
+        """
+        thread_id = self._thread.ident
+        assert thread_id is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Ended))
+        until = time.monotonic() + max(grace_s, 0.1)
+        try:
+            while self.exit is None and (left_s := until - time.monotonic()) > 0:
+                self.wait(min(left_s, every_s))
+                if while_waiting is not None:
+                    while_waiting()
+        finally:
+            with self._lock:
+                self._abandoned = self.exit is None
+        return ()
+
+    def close(self) -> None:
+        """Give the descriptor back, now or when an abandoned call ends."""
+        with self._lock:
+            if not self._abandoned:
+                self._done.close()
+
+    def _run(self, call: Call) -> None:
+        cpu_s = time.thread_time()
+        code = 1
+        try:
+            code = _exit_code(self._function(call))
+        except _Ended:
+            code = _ENDED
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except BaseException:  # noqa: BLE001 - whatever a tool raises is that step's failure, never the worker's
+            _say(call.stderr, traceback.format_exc())
+        finally:
+            for file in (call.stdin, call.stdout, call.stderr):
+                try:
+                    file.close()
+                except OSError as error:  # the last bytes did not reach the file: a full disk
+                    code = code or 1
+                    _say(call.stderr, f"{error}\n")
+            self._finish(code, time.thread_time() - cpu_s)
+
+    def _finish(self, code: int, cpu_s: float) -> None:
+        with self._lock:
+            self.exit = Exit(
+                code=code,
+                signal=None,
+                duration_s=time.monotonic() - self._started_s,
+                user_s=cpu_s,
+                system_s=0.0,
+                max_rss_kb=0,
+            )
+            if self._abandoned:
+                self._done.close()
+            else:
+                self._done.set()
+
+
+def _open(opened: contextlib.ExitStack, *, stdin: str | None, stdout: str, stderr: str) -> list[BinaryIO]:
+    files: list[BinaryIO] = [open(os.devnull, "rb") if stdin is None else os.fdopen(fs.open_read(stdin), "rb")]
+    opened.callback(files[0].close)
+    for path in (stdout, stderr):
+        files.append(os.fdopen(fs.retried(partial(fs.create_file, path), path, time.sleep), "wb"))
+        opened.callback(files[-1].close)
+    return files
+
+
+def _exit_code(returned: object) -> int:
+    if returned is None:
+        return 0
+    if isinstance(returned, int) and not isinstance(returned, bool):  # True is not "it went well" as an exit code
+        return returned & 0xFF
+    raise TypeError(f"a tool returns None or an exit code, not {returned!r}")
+
+
+def _say(stderr: BinaryIO, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the tool closed it
+        stderr.write(text.encode("utf-8", "replace"))

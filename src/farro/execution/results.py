@@ -1,0 +1,152 @@
+"""What came of a plan: the memo's result.json with farro's extras, and the same in words.
+
+Running is in run.py; nothing here waits or decides. Turning a result into an outcome of the job is the worker's.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farro.kernel.outcome import ErrorInfo
+from farro.system import fs
+
+INLINE_LIMIT = 64 * 1024  # bytes of each stream that result.json carries; the whole is in the file
+_LAST_WORDS = 2 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """One step that was started, or that could not be."""
+
+    step_number: int
+    id: str
+    stdout: str  # the first 64 KiB, UTF-8 with replacements
+    stderr: str
+    stdout_truncated: bool
+    stderr_truncated: bool
+    stdout_path: str  # relative to the attempt's folder: all of it, byte for byte
+    stderr_path: str
+    exit_code: int  # as a shell says it: 126 not executable, 127 not found, 128 + n ended by signal n
+    success: bool
+    timed_out: bool
+    duration_s: float  # of the last try, as the three below
+    user_s: float
+    system_s: float
+    max_rss_kb: int  # 0: not known
+    attempts: int
+    error: str | None  # why it failed, in one line
+    last_words: str = ""  # the end of what a failed step said; for people, not in result.json
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step_number": self.step_number,
+            "id": self.id,
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "exit_code": self.exit_code,
+            "success": self.success,
+            "timed_out": self.timed_out,
+            "stdout_truncated": self.stdout_truncated,
+            "stderr_truncated": self.stderr_truncated,
+            "stdout_path": self.stdout_path,
+            "stderr_path": self.stderr_path,
+            "duration_s": round(self.duration_s, 6),
+            "user_s": round(self.user_s, 6),
+            "system_s": round(self.system_s, 6),
+            "max_rss_kb": self.max_rss_kb,
+            "attempts": self.attempts,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanResult:
+    """A plan that ended, well or not. Steps after a failed one are not in it: they were not started."""
+
+    success: bool
+    step_results: tuple[StepResult, ...]
+    steps_total: int
+    duration_s: float
+    error: ErrorInfo | None  # step_failed, timeout or missing_tool; None when all went well
+    retryable: bool = False  # the machine's trouble, not the plan's: a later attempt may succeed
+    left_processes: tuple[int, ...] = ()  # what even SIGKILL did not end (stuck in the kernel, or another user's)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that the result names, relative to the attempt's folder: on the disk before it is acknowledged."""
+        return tuple(path for step in self.step_results for path in (step.stdout_path, step.stderr_path))
+
+    def to_json(self, job_id: str, plan_id: str | None) -> dict[str, Any]:
+        """result.json."""
+        return {
+            "job_id": job_id,
+            "plan_id": plan_id,
+            "success": self.success,
+            "step_results": [step.to_json() for step in self.step_results],
+            "steps_total": self.steps_total,
+            "duration_s": round(self.duration_s, 6),
+            "error": None if self.error is None else {"category": self.error.category, "message": self.error.message},
+            "left_processes": list(self.left_processes),
+        }
+
+    def summary_md(self) -> str:
+        """result.md or error.md: what a person wants to know first."""
+        done = sum(step.success for step in self.step_results)
+        lines = [
+            f"# {'Succeeded' if self.success else 'Failed'}",
+            "",
+            f"{done} of {self.steps_total} steps succeeded in {self.duration_s:.2f} s.",
+        ]
+        if self.error is not None:
+            lines += ["", f"**{self.error.category}**: {_one_line(self.error.message)}"]
+        if self.step_results:
+            lines += ["", "| step | exit | seconds | tries | output |", "|---|---|---|---|---|"]
+            lines += [
+                f"| {step.id} | {step.exit_code}{' (timed out)' if step.timed_out else ''} | {step.duration_s:.2f} "
+                f"| {step.attempts} | {step.stdout_path} |"
+                for step in self.step_results
+            ]
+        for step in self.step_results:
+            if not step.success and step.last_words.strip():
+                # Indented, not fenced: whatever a step printed, it cannot close the block.
+                said = "\n".join("    " + line for line in _printable(step.last_words).splitlines()[-20:])
+                lines += ["", f"Step {step.id} said last:", "", said]
+        if self.left_processes:
+            lines += ["", f"Processes that could not be ended: {', '.join(map(str, self.left_processes))}"]
+        return "\n".join(lines) + "\n"
+
+
+def inline(path: str) -> tuple[str, bool]:
+    """The beginning of a stream as text, and whether that is not all of it."""
+    data = fs.read_bytes(path, INLINE_LIMIT)
+    cut = len(data) > INLINE_LIMIT
+    # Not final when cut: a character that the limit splits is left out, not replaced.
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(data[:INLINE_LIMIT], final=not cut)
+    return text, cut
+
+
+def last_words(paths: Sequence[str]) -> str:
+    """The end of the first of these streams that has one."""
+    for path in paths:
+        fd = fs.open_read(path)
+        try:
+            size = os.fstat(fd).st_size
+            said = os.pread(fd, _LAST_WORDS, max(size - _LAST_WORDS, 0))
+        finally:
+            os.close(fd)
+        if said.strip():
+            return said.decode("utf-8", "replace")
+    return ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_printable(text).split())
+
+
+def _printable(text: str) -> str:
+    """Terminal escapes made visible: a job must not write on the screen of whoever reads its error."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

@@ -1,0 +1,120 @@
+"""Tools that are not programs: Python callables by name, from the config, from code, or from installed packages.
+
+Programs are found on the PATH (commands.py); what a callable is handed and may return is said here, at `Call`.
+
+    def resize(call: Call) -> int | None:
+        width = int(call.args[0])
+        call.stdout.write(shrink(call.stdin.read(), width))
+
+registered as `Tools({"resize": "pkg.mod:resize"})` or as an entry point of the group `farro.tools`, and used by a step
+`{"tool": "resize", "command": "png", "args": ["640"]}`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, BinaryIO
+
+GROUP = "farro.tools"
+
+
+class ToolTrouble(Exception):
+    """A tool is registered, but its function cannot be had; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One step, as a Python tool gets it.
+
+    The function returns None (success) or an exit code; an exception is a failed step, with the traceback in its stderr.
+    The three files are binary and are closed afterwards. `print` goes to the worker, not to the step. Processes that it
+    starts must get `env`, else they are not found when the tree is ended.
+    """
+
+    command: str
+    args: tuple[str, ...]
+    stdin: BinaryIO  # the stdout of `input_from_step`, else empty
+    stdout: BinaryIO
+    stderr: BinaryIO
+    env: Mapping[str, str]
+    cwd: str
+    job_id: str
+    attempt_dir: str  # the place for files of its own; (job id, attempt) is the key for side effects elsewhere
+
+
+Function = Callable[[Call], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """A tool that is a function. `reference` is `pkg.mod:function`, or None for an object that only this process has."""
+
+    function: Function
+    reference: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A tool that is a program at a place the config names; the step's command and args follow these."""
+
+    argv: tuple[str, ...]
+
+
+class Tools:
+    """Names → tools. A value is a callable, "pkg.mod:function", or a list that starts a command line.
+
+    Installed entry points are asked only for names that are not in the mapping: reading them takes milliseconds.
+    """
+
+    def __init__(self, mapping: Mapping[str, str | Function | Sequence[str]] | None = None) -> None:
+        self._mapping = dict(mapping or {})
+        self._installed: dict[str, str] | None = None
+        self._resolved: dict[str, Python | Program] = {}
+
+    def find(self, name: str) -> Python | Program | None:
+        """The tool of that name; None when there is none here. ToolTrouble when it cannot be imported."""
+        if name not in self._resolved:
+            value = self._mapping.get(name, None) or self._from_packages().get(name)
+            if value is None:
+                return None
+            self._resolved[name] = _resolve(name, value)
+        return self._resolved[name]
+
+    def names(self) -> list[str]:
+        """Every name that is registered or installed."""
+        return sorted({*self._mapping, *self._from_packages()})
+
+    def _from_packages(self) -> dict[str, str]:
+        if self._installed is None:
+            self._installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+        return self._installed
+
+
+def load(reference: str) -> Function:
+    """The function that `pkg.mod:function` names. ToolTrouble says what is wrong with it."""
+    module_name, colon, path = reference.partition(":")
+    if not (module_name and colon and path):
+        raise ToolTrouble(f"{reference!r} does not name a function; write pkg.mod:function")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except Exception as error:  # noqa: BLE001 - a module may raise anything while it is imported
+        raise ToolTrouble(f"{reference}: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ToolTrouble(f"{reference} is not callable")
+    function: Function = found
+    return function
+
+
+def _resolve(name: str, value: str | Function | Sequence[str]) -> Python | Program:
+    if isinstance(value, str):
+        return Python(load(value), value)
+    if callable(value):
+        return Python(value, None)
+    if not value:
+        raise ToolTrouble(f"tool {name}: an empty command line")
+    return Program(tuple(value))

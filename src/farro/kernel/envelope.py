@@ -1,0 +1,198 @@
+"""The envelope of a job: prompt (frozen), lifecycle (job.json), runtime (never on disk).
+
+What moves a lifecycle on lives in kernel.moves; reading and writing the file lives in the stores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
+
+from farro.errors import Damaged, UnknownSchema
+from farro.kernel.states import Reason, Status, is_terminal
+
+SCHEMA_VERSION = "1.0.0"
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hop:
+    """One decision about the job, as data: what was decided, of which attempt, by whom, and why."""
+
+    at: str
+    role: str  # the role that the job had
+    attempt: int  # the highest attempt at that time
+    reason: Reason
+    to: str  # the place it was sent to
+    by: str  # the agent that decided
+    note: str | None = None  # free text; the audit log has codes only
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What shall happen to the job after `attempt`. Decided means that no higher attempt exists: then it is carried out."""
+
+    attempt: int
+    reason: Reason
+    to: str
+    not_before: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lifecycle:
+    """job.json. Times are UTC with milliseconds and Z."""
+
+    schema_version: str = SCHEMA_VERSION
+    job_id: str
+    role: str  # the role whose queue it is in, or was last
+    status: Status
+    attempt: int = 0  # executions so far; the folders attempts/NNNN are the counter
+    retry_count: int = 0  # stale requeues
+    hops: tuple[Hop, ...] = ()
+    created_at: str
+    enqueued_at: str  # entry into the present queue
+    updated_at: str
+    first_claimed_at: str | None = None
+    finalized_at: str | None = None
+    not_before: str | None = None
+    routing: Mapping[str, Any] | None = None
+    agent: str | None = None  # who wrote this
+    correlation_id: str | None = None  # new per attempt
+    requeued_from: Status | None = None
+    retry_of: str | None = None
+    policy_version: str | None = None
+    result_sha256: str | None = None
+    error: Mapping[str, str] | None = None  # {category, message}
+    decision: Decision | None = None
+
+    @property
+    def terminal(self) -> bool:
+        return is_terminal(self.status, finalized=self.finalized_at is not None)
+
+    @property
+    def hop_start(self) -> int:
+        """The attempt after which the present hop began."""
+        return max((hop.attempt for hop in self.hops if hop.reason is Reason.ROUTED), default=0)
+
+    def attempts_in_hop(self, highest: int) -> int:
+        """Attempts of this hop that count against its limit: a graceful release counts as none."""
+        start = self.hop_start
+        released = sum(1 for hop in self.hops if hop.reason is Reason.RELEASED and hop.attempt > start)
+        return highest - start - released
+
+    @property
+    def requeues_in_hop(self) -> int:
+        return sum(1 for hop in self.hops if hop.reason is Reason.REQUEUED and hop.attempt >= self.hop_start)
+
+    def to_json(self) -> bytes:
+        """A field a line: `cat job.json` reads well, and the C encoder does the work."""
+        lines = []
+        for name in _FIELDS:
+            value = getattr(self, name)
+            if name == "hops":
+                inside = ",\n    ".join(_encode(_plain(hop)) for hop in value)
+                text = f"[\n    {inside}\n  ]" if value else "[]"
+            elif name == "decision":
+                text = "null" if value is None else _encode(_plain(value))
+            else:
+                text = _encode(value)
+            lines.append(f'  "{name}": {text}')
+        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Lifecycle:
+        """The lifecycle that `text` holds; UnknownSchema for another version, Damaged for anything else.
+
+        The version is looked at first: a newer farro may have changed everything else.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"job.json cannot be parsed: {error}") from error
+        if not isinstance(data, dict):
+            raise Damaged("job.json is not an object")
+        version = data.get("schema_version")
+        if version != SCHEMA_VERSION:
+            if isinstance(version, str):
+                raise UnknownSchema(f"schema_version {ascii(version)[:40]} is not {SCHEMA_VERSION}, the one that this farro knows")
+            raise Damaged("job.json has no schema_version")
+        try:
+            return _from_data(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Damaged(f"job.json is not a lifecycle: {type(error).__name__}: {error}") from error
+
+
+@dataclass(kw_only=True, slots=True)
+class Envelope(Generic[P]):
+    """A job in memory. `runtime` (lease, paths, pid) is the store's and never reaches the disk."""
+
+    prompt: P
+    lifecycle: Lifecycle
+    runtime: Any = field(default=None, repr=False)
+
+
+_FIELDS = tuple(item.name for item in fields(Lifecycle))
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), allow_nan=False).encode
+
+_TEXT = ("job_id", "role", "created_at", "enqueued_at", "updated_at")
+_OPTIONAL_TEXT = (
+    "first_claimed_at",
+    "finalized_at",
+    "not_before",
+    "agent",
+    "correlation_id",
+    "retry_of",
+    "policy_version",
+    "result_sha256",
+)
+
+
+def _plain(value: Hop | Decision) -> dict[str, Any]:
+    return {item.name: getattr(value, item.name) for item in fields(value)}
+
+
+def _from_data(data: dict[str, Any]) -> Lifecycle:
+    known: dict[str, Any] = {name: data[name] for name in _FIELDS if name in data}
+    for name in _TEXT:
+        if not isinstance(known[name], str):
+            raise TypeError(f"{name} is not a string")
+    for name in _OPTIONAL_TEXT:
+        if not isinstance(known.get(name), str | None):
+            raise TypeError(f"{name} is not a string")
+    for name in ("attempt", "retry_count"):
+        value = known.get(name, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise TypeError(f"{name} is not a count")
+    for name in ("routing", "error"):
+        if not isinstance(known.get(name), dict | None):
+            raise TypeError(f"{name} is not an object")
+    known["status"] = Status.parse(known["status"])
+    if known.get("requeued_from") is not None:
+        known["requeued_from"] = Status.parse(known["requeued_from"])
+    known["hops"] = tuple(_hop(item) for item in known.get("hops", ()))
+    if known.get("decision") is not None:
+        known["decision"] = _decision(known["decision"])
+    return Lifecycle(**known)
+
+
+def _hop(data: dict[str, Any]) -> Hop:
+    return Hop(
+        at=str(data["at"]),
+        role=str(data["role"]),
+        attempt=int(data["attempt"]),
+        reason=Reason(data["reason"]),
+        to=str(data["to"]),
+        by=str(data["by"]),
+        note=data.get("note"),
+    )
+
+
+def _decision(data: dict[str, Any]) -> Decision:
+    return Decision(
+        attempt=int(data["attempt"]),
+        reason=Reason(data["reason"]),
+        to=str(data["to"]),
+        not_before=data.get("not_before"),
+    )

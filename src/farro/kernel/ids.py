@@ -1,0 +1,93 @@
+"""Names of jobs, roles, agents and tags: their patterns, and how new ones are made.
+
+No path is built here; every name is checked against its pattern before a path is built from it (RELIABILITY, threats).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from farro.errors import BadName
+
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+ROLE = re.compile(r"[A-Z][A-Za-z0-9]{0,31}")
+AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}\.[0-9]{1,4}\.[0-9a-f]{16}")
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+
+# Device names that Windows opens whatever the folder: a tree must survive being copied there.
+_RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))})
+
+_COUNTER_LIMIT = 1 << 16
+
+
+def check_job_id(text: str) -> str:
+    return _checked(text, JOB_ID, "job id", "1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
+
+
+def check_role(text: str) -> str:
+    return _checked(text, ROLE, "role", "a capital letter, then up to 31 letters or digits, such as Runner")
+
+
+def check_agent_name(text: str) -> str:
+    return _checked(text, AGENT_NAME, "agent name", "1 to 32 of A-Z a-z 0-9 _ -, the first a letter or digit")
+
+
+def check_tag(text: str) -> str:
+    return _checked(text, TAG, "tag", "1 to 64 of A-Z a-z 0-9 _ . : -, the first a letter or digit")
+
+
+def is_job_id(text: str) -> bool:
+    return JOB_ID.fullmatch(text) is not None and text.lower() not in _RESERVED
+
+
+def is_agent(text: str) -> bool:
+    return AGENT.fullmatch(text) is not None
+
+
+def _checked(text: str, pattern: re.Pattern[str], what: str, rule: str) -> str:
+    if not isinstance(text, str) or pattern.fullmatch(text) is None:
+        raise BadName(f"{ascii(text)[:100]} is not a {what}: {rule}")
+    if text.lower() in _RESERVED:
+        raise BadName(f"{text!r} is not a {what}: Windows keeps that name for a device; add a letter")
+    return text
+
+
+def agent_id(name: str, slot: int, random_bits: Callable[[int], int]) -> str:
+    """One incarnation of one worker slot. 64 random bits: a name is never reused, which makes it a fencing token (R2)."""
+    return f"{check_agent_name(name)}.{slot}.{random_bits(64):016x}"
+
+
+def child_id(job_id: str, attempt: int, index: int) -> str:
+    """The id of a child that one attempt asked for: the same however often it is delivered (RELIABILITY 13, 30)."""
+    digest = hashlib.sha256(f"{job_id}/{attempt}/{index}".encode()).hexdigest()[:16]
+    return f"{job_id[:40]}-{digest}"
+
+
+class IdMint:
+    """Mints `job-YYYYMMDD-hhmmss-<rand>`, where `<rand>` is milliseconds, a counter and 64 random bits.
+
+    Names of one mint sort in the order they were made, also when the clock jumps back (RELIABILITY 18): then time stands
+    still and the counter goes on. Invariant: (`_last_ms`, `_counter`) only grows.
+    """
+
+    def __init__(self, now: Callable[[], datetime], random_bits: Callable[[int], int]) -> None:
+        self._now = now
+        self._random_bits = random_bits
+        self._last_ms = -1
+        self._counter = 0
+
+    def mint(self) -> str:
+        now_ms = int(self._now().timestamp() * 1000)
+        if now_ms > self._last_ms:
+            self._last_ms, self._counter = now_ms, 0
+        elif self._counter + 1 < _COUNTER_LIMIT:
+            self._counter += 1
+        else:
+            self._last_ms, self._counter = self._last_ms + 1, 0
+        seconds, ms = divmod(self._last_ms, 1000)
+        stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%d-%H%M%S")
+        return f"job-{stamp}-{ms:03d}{self._counter:04x}{self._random_bits(64):016x}"

@@ -1,0 +1,169 @@
+"""How a lifecycle moves on: pure functions from one lifecycle to the next, each checked against the one table.
+
+Which move an outcome asks for is decided here too (`after`); carrying it out on disk or in Redis lives in the stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_never
+
+from farro.kernel import places, states
+from farro.kernel.envelope import Decision, Hop, Lifecycle
+from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.kernel.retry import Again, GiveUp, RetryPolicy, Uniform, decide
+from farro.kernel.states import Reason, Status
+
+
+def timestamp(at: datetime) -> str:
+    """UTC with milliseconds and Z."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """A decision on its way into a lifecycle."""
+
+    reason: Reason
+    status: Status
+    role: str
+    delay_s: float | None = None
+    error: ErrorInfo | None = None
+    result_sha256: str | None = None
+    note: str | None = None
+
+    @property
+    def to(self) -> str:
+        return places.destination(self.role, self.status)
+
+
+def enqueued(
+    *,
+    job_id: str,
+    role: str,
+    now: datetime,
+    not_before: datetime | None = None,
+    routing: Mapping[str, Any] | None = None,
+    retry_of: str | None = None,
+) -> Lifecycle:
+    stamp = timestamp(now)
+    return Lifecycle(
+        job_id=job_id,
+        role=role,
+        status=Status.QUEUED,
+        created_at=stamp,
+        enqueued_at=stamp,
+        updated_at=stamp,
+        not_before=None if not_before is None else timestamp(not_before),
+        routing=routing,
+        retry_of=retry_of,
+    )
+
+
+def claimed(before: Lifecycle, *, agent: str, attempt: int, correlation_id: str, now: datetime) -> Lifecycle:
+    states.check(before.job_id, before.status, Status.IN_PROGRESS, Reason.CLAIMED, finalized=before.finalized_at is not None)
+    stamp = timestamp(now)
+    return replace(
+        before,
+        status=Status.IN_PROGRESS,
+        attempt=attempt,
+        agent=agent,
+        correlation_id=correlation_id,
+        updated_at=stamp,
+        first_claimed_at=before.first_claimed_at or stamp,
+        not_before=None,
+        error=None,
+    )
+
+
+def decided(before: Lifecycle, move: Move, *, by: str, attempt: int, now: datetime) -> Lifecycle:
+    """The lifecycle after `move`; raises IllegalTransition and changes nothing when the table does not have it.
+
+    A terminal commit sets finalized_at; where routing ends at the manager, only the manager's does (DESIGN §3.2).
+    """
+    states.check(before.job_id, before.status, move.status, move.reason, finalized=before.finalized_at is not None)
+    stamp = timestamp(now)
+    not_before = None if move.delay_s is None else timestamp(now + timedelta(seconds=move.delay_s))
+    final = move.status in states.TERMINAL or (move.status is Status.FAILED and not _manager_finalizes(before))
+    return replace(
+        before,
+        role=move.role,
+        status=move.status,
+        attempt=attempt,
+        retry_count=before.retry_count + (move.reason is Reason.REQUEUED),
+        hops=(
+            *before.hops,
+            Hop(at=stamp, role=before.role, attempt=attempt, reason=move.reason, to=move.to, by=by, note=move.note),
+        ),
+        enqueued_at=stamp if move.status is Status.QUEUED else before.enqueued_at,
+        updated_at=stamp,
+        finalized_at=stamp if final else None,
+        not_before=not_before,
+        agent=by,
+        requeued_from=before.status if move.reason is Reason.REQUEUED else None,
+        result_sha256=move.result_sha256 or before.result_sha256,
+        error=None if move.error is None else {"category": move.error.category, "message": move.error.message},
+        decision=Decision(attempt=attempt, reason=move.reason, to=move.to, not_before=not_before),
+    )
+
+
+def _manager_finalizes(lifecycle: Lifecycle) -> bool:
+    return (lifecycle.routing or {}).get("mode") == "manager" and lifecycle.role != "Manager"
+
+
+def is_decided(lifecycle: Lifecycle, highest_attempt: int) -> bool:
+    """Whether recovery only carries out what stands in job.json already (DESIGN §3.3)."""
+    return lifecycle.decision is not None and lifecycle.decision.attempt == highest_attempt
+
+
+def next_role(lifecycle: Lifecycle) -> str | None:
+    """Where a success goes on to; None when it is finished here."""
+    routing = lifecycle.routing or {}
+    if routing.get("mode") == "manager":
+        return None if lifecycle.role == "Manager" else "Manager"
+    onward = routing.get("next")
+    return onward if onward is not None and onward != lifecycle.role and lifecycle.hop_start == 0 else None
+
+
+def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: Uniform, *, attempt: int) -> Move:
+    """The move that an outcome asks for."""
+    match outcome:
+        case Succeeded():
+            onward = next_role(lifecycle)
+            if onward is not None:
+                return Move(reason=Reason.ROUTED, status=Status.QUEUED, role=onward)
+            return Move(reason=Reason.COMMITTED, status=Status.SUCCEEDED, role=lifecycle.role)
+        case Failed(error=error, retryable=retryable):
+            if retryable:
+                match decide(lifecycle.attempts_in_hop(attempt), policy, uniform):
+                    case Again(delay_s=delay_s):
+                        return Move(
+                            reason=Reason.RETRIED, status=Status.QUEUED, role=lifecycle.role, delay_s=delay_s, error=error
+                        )
+                    case GiveUp():
+                        pass
+            return Move(reason=Reason.COMMITTED, status=Status.FAILED, role=lifecycle.role, error=error)
+        case Released(note=note):
+            return Move(reason=Reason.RELEASED, status=Status.QUEUED, role=lifecycle.role, note=note or None)
+        case Unroutable(error=error):
+            return Move(reason=Reason.ROUTING_EXHAUSTED, status=Status.STALE, role=lifecycle.role, error=error)
+    assert_never(outcome)
+
+
+def settle_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *, highest: int) -> Move:
+    """What the manager does with a stale job: again while attempts remain, else give up (RELIABILITY 20)."""
+    # Requeues count too: a claim that dies before it counts its attempt must not go round for ever.
+    attempts = max(lifecycle.attempts_in_hop(highest), lifecycle.requeues_in_hop)
+    match decide(attempts, policy, uniform):
+        case Again(delay_s=delay_s):
+            return Move(reason=Reason.REQUEUED, status=Status.QUEUED, role=lifecycle.role, delay_s=delay_s)
+        case GiveUp(attempts=count):
+            why = (lifecycle.error or {}).get("message", "its agent died")
+            return Move(
+                reason=Reason.GAVE_UP,
+                status=Status.KILLED,
+                role=lifecycle.role,
+                error=ErrorInfo(category="attempts_exhausted", message=f"gave up after {count} attempts; the last: {why}"),
+            )

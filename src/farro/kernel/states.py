@@ -1,0 +1,85 @@
+"""Statuses of a job and the one table of transitions, each with its reasons; every store consults it.
+
+Who may ask for a transition, and where the folder then lies, live elsewhere (operations; kernel.places).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+
+from farro.errors import IllegalTransition
+
+
+class Status(StrEnum):
+    """Where a job is in its life. Each says who moves it on, also after a crash."""
+
+    QUEUED = "queued"  # waits in a role's incoming/; a worker claims it
+    IN_PROGRESS = "in_progress"  # an agent owns it; when that agent dies, a watchdog moves it on
+    SUCCEEDED = "succeeded"  # terminal
+    FAILED = "failed"  # terminal once finalized_at is set; until then the manager or an operator moves it on
+    STALE = "stale"  # its agent died or could not route it; the manager requeues it or gives up
+    KILLED = "killed"  # terminal
+
+    @classmethod
+    def parse(cls, text: str) -> Status:
+        """The JSON value; the seed's spelling `in-progress` is accepted."""
+        return cls(text.replace("-", "_"))
+
+
+class Reason(StrEnum):
+    """Why a job changed its status. Reason codes stand in hops[], in decisions and in the audit log."""
+
+    ENQUEUED = "enqueued"
+    CLAIMED = "claimed"
+    COMMITTED = "committed"
+    ROUTED = "routed"
+    RETRIED = "retried"
+    RELEASED = "released"
+    ROUTING_EXHAUSTED = "routing_exhausted"
+    AGENT_DIED = "agent_died"
+    REQUEUED = "requeued"
+    GAVE_UP = "gave_up"
+    KILLED = "killed"
+    FORCE_COMPLETED = "force_completed"
+
+
+_S, _R = Status, Reason
+TRANSITIONS: MappingProxyType[tuple[Status, Status], frozenset[Reason]] = MappingProxyType(
+    {
+        (_S.QUEUED, _S.IN_PROGRESS): frozenset({_R.CLAIMED}),
+        (_S.QUEUED, _S.KILLED): frozenset({_R.KILLED}),
+        (_S.IN_PROGRESS, _S.SUCCEEDED): frozenset({_R.COMMITTED, _R.FORCE_COMPLETED}),
+        (_S.IN_PROGRESS, _S.FAILED): frozenset({_R.COMMITTED}),
+        (_S.IN_PROGRESS, _S.QUEUED): frozenset({_R.ROUTED, _R.RETRIED, _R.RELEASED}),
+        (_S.IN_PROGRESS, _S.STALE): frozenset({_R.ROUTING_EXHAUSTED, _R.AGENT_DIED}),
+        (_S.IN_PROGRESS, _S.KILLED): frozenset({_R.KILLED}),
+        (_S.STALE, _S.QUEUED): frozenset({_R.REQUEUED}),
+        (_S.STALE, _S.KILLED): frozenset({_R.GAVE_UP, _R.KILLED}),
+        (_S.STALE, _S.SUCCEEDED): frozenset({_R.FORCE_COMPLETED}),
+        (_S.FAILED, _S.QUEUED): frozenset({_R.REQUEUED}),
+        (_S.FAILED, _S.KILLED): frozenset({_R.GAVE_UP, _R.KILLED}),
+        (_S.FAILED, _S.SUCCEEDED): frozenset({_R.FORCE_COMPLETED}),
+    }
+)
+
+TERMINAL = frozenset({Status.SUCCEEDED, Status.KILLED})
+
+
+def is_terminal(status: Status, *, finalized: bool) -> bool:
+    return status in TERMINAL or (status is Status.FAILED and finalized)
+
+
+def check(job_id: str, before: Status, after: Status, reason: Reason, *, finalized: bool) -> None:
+    """Raise IllegalTransition, which changes nothing, unless the table has this transition for this reason."""
+    if is_terminal(before, finalized=finalized):
+        raise IllegalTransition(
+            f"{job_id} is {before}, and that is final. To run it again make a new job from it (retry_of); "
+            "nothing was changed"
+        )
+    if reason not in TRANSITIONS.get((before, after), frozenset()):
+        allowed = sorted({str(to) for (frm, to) in TRANSITIONS if frm is before})
+        raise IllegalTransition(
+            f"{job_id} is {before}: it cannot become {after} ({reason}); from {before} a job may become "
+            f"{', '.join(allowed)}. Nothing was changed"
+        )

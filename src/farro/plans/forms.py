@@ -1,0 +1,159 @@
+"""The forms in which a plan may be written → the one shape of `model`, with the way back for error places.
+
+No judging of values: what is wrong goes through unchanged, so that `loading` can say where it stands.
+
+    the memo's        {"id", "plan_id", "steps": [{"step_number": 1, …, "input_from_step": 1}]}
+    farro's own       {"steps": [{"id": "build", …, "needs": ["fetch"]}]}
+    Air-Executor's    [{"id", "job_name", "command", "args", "dependencies", "status", …}], or {"tasks": [ … ]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from farro.documents import Path, show
+
+TASK_STATE = ("status", "created_at", "started_at", "completed_at", "error")  # of an earlier run: no part of a plan
+REFERENCES = ("needs", "input_from_step")
+
+SINGLE_STEP = (
+    "this is the old single-step job; a job holds its whole plan: "
+    '{"id": …, "plan_id": …, "steps": [{"step_number": 1, "tool": …, "command": …, "args": […]}]}'
+)
+
+Fault = tuple[Path, str]  # in the paths of the normal shape
+
+
+@dataclass(kw_only=True, slots=True)
+class Shaped:
+    """A plan in the one shape, not yet validated, and what the reshaping itself found wrong."""
+
+    data: Any
+    prefix: Path  # where the list of steps stands in the text: ("steps",), ("tasks",) or ()
+    numbered: bool = False  # the memo's form: references are numbers of earlier steps
+    aliases: dict[Path, str] = field(default_factory=dict)  # normal path → the name used in the text
+    faults: list[Fault] = field(default_factory=list)
+
+    def original(self, path: Path) -> Path:
+        """The path in the text of what stands at `path` in the normal shape."""
+        if path[:1] != ("steps",):
+            return path
+        name = self.aliases.get(path[:3])
+        return self.prefix + path[1:] if name is None else (*self.prefix, path[1], name, *path[3:])
+
+    def has(self, path: Path) -> bool:
+        """Whether the text has something at that path of the normal shape."""
+        value = self.data
+        for part in path:
+            try:
+                value = value[part]
+            except (LookupError, TypeError):
+                return False
+        return True
+
+
+def shape(data: Any) -> Shaped:
+    """Recognise the form by what only it has, and bring it into the one shape."""
+    if isinstance(data, list):
+        return _with_steps({}, data, (), tasks=True)
+    if not isinstance(data, dict):
+        return Shaped(data=data, prefix=("steps",))
+    rest = {name: value for name, value in data.items() if name not in ("steps", "tasks")}
+    if "steps" in data:
+        shaped = _with_steps(rest, data["steps"], ("steps",), tasks=False)
+        if "tasks" in data:
+            shaped.faults.append((("tasks",), "steps and tasks mean the same; keep one"))
+        return shaped
+    if "tasks" in data:
+        return _with_steps(rest, data["tasks"], ("tasks",), tasks=True)
+    if "command" in data or "step_number" in data:
+        return Shaped(data=None, prefix=(), faults=[((), SINGLE_STEP)])
+    return Shaped(data=rest, prefix=("steps",))
+
+
+def _with_steps(plan: dict[str, Any], steps: Any, prefix: Path, *, tasks: bool) -> Shaped:
+    shaped = Shaped(data=plan, prefix=prefix)
+    plan["steps"] = steps
+    if not isinstance(steps, list):
+        return shaped
+    shaped.numbered = any(isinstance(step, dict) and "step_number" in step for step in steps)
+    plan["steps"] = [
+        _step(shaped, index, step, tasks=tasks) if isinstance(step, dict) else step for index, step in enumerate(steps)
+    ]
+    if tasks:
+        shaped.faults.extend(_take_job_name(plan, steps))
+    return shaped
+
+
+def _step(shaped: Shaped, index: int, raw: dict[str, Any], *, tasks: bool) -> dict[str, Any]:
+    at: Path = ("steps", index)
+    step = {name: value for name, value in raw.items() if not (tasks and name in (*TASK_STATE, "job_name"))}
+    if "dependencies" in step:
+        if "needs" in step:
+            shaped.faults.append(((*at, "dependencies"), "needs and dependencies mean the same; keep one"))
+            del step["dependencies"]
+        else:
+            step["needs"] = step.pop("dependencies")
+            shaped.aliases[*at, "needs"] = "dependencies"
+    if shaped.numbered:
+        _number(shaped, at, step)
+    else:
+        step["step_number"] = index + 1
+        if "id" not in step:
+            shaped.faults.append(((*at, "id"), "is required (or step_number, in every step)"))
+            step["id"] = f"step-{index + 1}"
+    return step
+
+
+def _number(shaped: Shaped, at: Path, step: dict[str, Any]) -> None:
+    """Numbers become ids, in the step and in its references; whatever is not a number is named as the fault."""
+    if "id" in step:
+        shaped.faults.append(((*at, "id"), "a step has either id or step_number, and all steps of a plan the same"))
+    number = step.get("step_number")
+    step["id"] = str(number) if _is_number(number) else "invalid"
+    if "step_number" not in step:
+        shaped.faults.append(((*at, "step_number"), "is required: other steps of this plan are numbered"))
+        step["step_number"] = 1
+    for path, value in references(at, step):
+        if _is_number(value):
+            continue
+        shaped.faults.append((path, f"must be the number of an earlier step, not {show(value)}"))
+    if isinstance(step.get("needs"), list):
+        step["needs"] = [_reference(need) for need in step["needs"]]
+    if step.get("input_from_step") is not None:
+        step["input_from_step"] = _reference(step["input_from_step"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**9
+
+
+def _reference(value: object) -> str:
+    return str(value) if _is_number(value) else "invalid"  # the fault is already named; this only keeps the type
+
+
+def references(at: Path, step: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Each reference of a raw step to another, with its path."""
+    needs = step.get("needs")
+    for position, need in enumerate(needs if isinstance(needs, list) else ()):
+        yield (*at, "needs", position), need
+    if step.get("input_from_step") is not None:
+        yield (*at, "input_from_step"), step["input_from_step"]
+
+
+def _take_job_name(plan: dict[str, Any], tasks: list[Any]) -> Iterator[Fault]:
+    """A task list says its job's name in every task; the plan says it once."""
+    first: str | None = None
+    for index, task in enumerate(tasks):
+        if not isinstance(task, dict) or "job_name" not in task:
+            continue
+        name = task["job_name"]
+        if not isinstance(name, str):
+            yield ("steps", index, "job_name"), "must be text"
+        elif first is None:
+            first = name
+            plan.setdefault("name", name)
+        elif name != first:
+            yield ("steps", index, "job_name"), f"{show(name)} is another job than {show(first)}; one list is one job"

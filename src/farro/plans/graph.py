@@ -1,0 +1,99 @@
+"""How steps refer to each other: unknown references, cycles named in full, and the order in which steps run.
+
+No fields of a step (`model`) and no state of a run: what may run next is decided where outcomes are known.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+
+from farro.documents import show
+from farro.plans.forms import Fault, Shaped, references
+from farro.plans.model import Plan, Step
+
+
+def order(plan: Plan) -> tuple[Step, ...]:
+    """The order of a run, one step at a time: each after what it depends on, else as the list has them.
+
+    Numbered steps refer only to earlier ones, so theirs is the list's order.
+    """
+    place = {step.id: index for index, step in enumerate(plan.steps)}
+    sorter = TopologicalSorter({step.id: step.depends_on for step in plan.steps})
+    sorter.prepare()
+    ready: list[int] = []
+    ordered: list[Step] = []
+    while sorter.is_active():
+        for step_id in sorter.get_ready():
+            heapq.heappush(ready, place[step_id])
+        step = plan.steps[heapq.heappop(ready)]
+        ordered.append(step)
+        sorter.done(step.id)
+    return tuple(ordered)
+
+
+def faults(shaped: Shaped) -> Iterator[Fault]:
+    """What is wrong between the steps, as far as the single steps are well enough formed to tell."""
+    steps = shaped.data.get("steps") if isinstance(shaped.data, dict) else None
+    if not isinstance(steps, list):
+        return
+    names = [step.get("id") if isinstance(step, dict) else None for step in steps]
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if not isinstance(name, str) or name == "invalid":
+            continue
+        if name in first:
+            field = "step_number" if shaped.numbered else "id"
+            yield (
+                ("steps", index, field),
+                f"{_say(name, shaped)} is also steps[{first[name]}]; ids are unique in a plan",
+            )
+        else:
+            first[name] = index
+    graph: dict[str, list[str]] = {name: [] for name in first}
+    for index, step in enumerate(steps):
+        if not isinstance(step, dict):
+            continue
+        for path, target in references(("steps", index), step):
+            if not isinstance(target, str) or target == "invalid":
+                continue  # named already as a wrong type
+            known = first.get(target)
+            if shaped.numbered and (known is None or known >= index):
+                yield path, f"{target} is not an earlier step"
+            elif known is None:
+                yield path, f"{show(target)} is not a step of this plan{_nearest(target, list(first))}"
+            elif isinstance(names[index], str) and names[index] in graph:
+                graph[names[index]].append(target)
+    for cycle in cycles(graph):
+        path = ("steps", first[cycle[0]], "needs")
+        path = path if shaped.has(path) else ("steps", first[cycle[0]], "input_from_step")
+        yield path, f"steps wait for each other: {' → '.join(cycle)} (each needs the next); take one need out"
+
+
+def cycles(graph: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Cycles that share no step, each from its first member in the graph's order back to it."""
+    rest = {name: list(needs) for name, needs in graph.items()}
+    place = {name: index for index, name in enumerate(rest)}
+    while True:
+        try:
+            TopologicalSorter(rest).prepare()
+        except CycleError as found:
+            ring: list[str] = found.args[1][:0:-1]  # graphlib names predecessors first; farro says who needs whom
+            start = min(range(len(ring)), key=lambda index: place[ring[index]])
+            ring = ring[start:] + ring[:start]
+            yield [*ring, ring[0]]
+            for name in ring:
+                rest[name] = []
+        else:
+            return
+
+
+def _say(name: str, shaped: Shaped) -> str:
+    return name if shaped.numbered else show(name)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {show(near[0])}?" if near else ""

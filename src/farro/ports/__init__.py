@@ -1,0 +1,4 @@
+"""Protocols with their guarantees in words.
+
+No implementation lives here.
+"""

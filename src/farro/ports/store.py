@@ -1,0 +1,224 @@
+"""The Store port: where jobs live. Guarantees in words; every adapter passes tests/contracts/test_store.py.
+
+Adapters live in stores/; the rules that they consult live in kernel.
+
+**The promise.** Exactly one accepted commit per job, at-least-once execution, nothing lost: after a kill at any
+instruction and, with durability `power`, after a power cut. Side effects carry the key (job id, attempt).
+
+- An acknowledged enqueue or commit (the call returned) stays. A call that raised, or never returned, happened whole or
+  not at all. [test_an_acknowledged_enqueue_is_there, tests/crash]
+- A job has one owner at a time. Whoever lost it gets ClaimLost from every later call and has changed nothing.
+  [test_a_fenced_agent_cannot_commit]
+- Transitions are those of kernel.states, else IllegalTransition and nothing changed. [test_illegal_transitions_are_refused]
+- `claim` never blocks; waiting is on `changes`. [test_changes_tell_of_an_enqueue]
+- Order in a queue is the time of entry into that queue, jobs with a later `not_before` left out until then.
+  [test_order_is_the_time_of_entry]
+- Calls are safe from many threads; one Claim belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from farro.kernel.envelope import Envelope, Lifecycle
+from farro.kernel.outcome import Outcome
+from farro.kernel.retry import RetryPolicy
+from farro.kernel.states import Reason, Status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """A job to be. `job_id` is the caller's choice; None has one minted."""
+
+    role: str
+    prompt: Mapping[str, Any]
+    job_id: str | None = None
+    not_before: datetime | None = None
+    retry_of: str | None = None
+    payload: Mapping[str, bytes] = field(default_factory=dict)  # name → bytes
+    narrative: str | None = None  # prompt.md
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agent:
+    """One leased incarnation of one slot."""
+
+    id: str  # <name>.<slot>.<random>
+    role: str | None  # None: an agent that holds jobs of any role (watchdog, manager, operator)
+    tags: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentView:
+    """An agent as others see it."""
+
+    id: str
+    role: str | None
+    alive: bool
+    jobs: tuple[str, ...]
+    identity: Mapping[str, Any]  # host, boot_id, pid, start, started_at: for people, never for deciding death
+
+
+@dataclass(kw_only=True, slots=True)
+class Claim:
+    """An agent's ownership of a job for one attempt."""
+
+    agent: Agent
+    envelope: Envelope[Mapping[str, Any]]
+    attempt: int
+    folder: str  # the attempt's own folder; steps get this path, never a lookup by id (R6)
+
+    @property
+    def job_id(self) -> str:
+        return self.envelope.lifecycle.job_id
+
+    @property
+    def marker(self) -> str:
+        """What every process of this attempt carries in its environment."""
+        return marker(self.job_id, self.attempt)
+
+
+def marker(job_id: str, attempt: int) -> str:
+    return f"{job_id}/{attempt:04d}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobView:
+    """A job as anyone may look at it; what it says may be over by the time it is read."""
+
+    lifecycle: Lifecycle
+    place: str  # where it lies, relative to the root
+    damaged: str | None = None  # why job.json could not be read, when it was rebuilt for this view
+
+    @property
+    def job_id(self) -> str:
+        return self.lifecycle.job_id
+
+    @property
+    def status(self) -> Status:
+        return self.lifecycle.status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """Something moved. `status` is what its new place says."""
+
+    job_id: str
+    role: str | None
+    status: Status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    cursor: int
+    items: tuple[Change, ...]
+    gap: bool  # changes were lost between the cursors: look at everything again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recovered:
+    """One thing that recovery did."""
+
+    job_id: str | None
+    agent: str | None
+    what: str  # stale, rolled_forward, dispatched, quarantined, swept, silent_killed, agent_removed
+
+
+class Store(Protocol):
+    # --- agents ---
+
+    def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
+        """A new agent, already leased when others can see it."""
+
+    def leave(self, agent: Agent) -> None:
+        """The agent ends. Jobs that it still holds are recovered by the next watchdog."""
+
+    def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
+        """The slot's loop made a turn. Raises AgentLost or ClaimLost when somebody took what it had."""
+
+    def agents(self) -> list[AgentView]: ...
+
+    # --- submitting ---
+
+    def enqueue(self, submission: Submission) -> str:
+        """The job's id, once it is as durable as the store promises. The same chosen id with the same content again is
+        the same job; with other content IdConflict."""
+
+    def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
+        """As `enqueue` for each, with the syncs of all merged. Not one transaction: a crash may keep some."""
+
+    # --- working ---
+
+    def claim(self, agent: Agent) -> Claim | None:
+        """The next job that this agent may have, or None. Each worker examines a job once, not once a turn: the cost
+        does not grow with the backlog. A crash before the claim leaves the job queued; after it, recovery counts the
+        attempt."""
+
+    def next_due(self, role: str) -> datetime | None:
+        """When the next delayed job of this queue falls due, as far as this store has examined it."""
+
+    def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
+        """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,
+        released or stale. Returns once it is durable. ClaimLost: nothing was changed."""
+
+    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
+        """As `commit`, but the job goes on to `role` whatever its routing says."""
+
+    def release(self, claim: Claim, note: str = "") -> Lifecycle:
+        """Hand the job back unfinished; counts as no attempt."""
+
+    # --- operators and the manager: each moves the job into its own folder first, then reads, then edits ---
+
+    def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle: ...
+
+    def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
+        """A decided job answers what it already is."""
+
+    def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle: ...
+
+    def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
+        """Requeue a stale job while attempts remain, else kill it with the reason. None: somebody else has it."""
+
+    # --- keeping house ---
+
+    def recover(self, agent: Agent) -> list[Recovered]:
+        """One pass of a watchdog; any number may run at once, every step can be repeated (RELIABILITY 10, 12)."""
+
+    def stale(self) -> list[str]:
+        """The ids of jobs that wait for `settle_stale`."""
+
+    # --- looking ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        """What changed after `cursor`; waits up to `timeout_s` for something. None: from now on, answered at once.
+        With `role` only entries into that role's queue: what wakes a worker. Each role has cursors of its own."""
+
+    def wake(self, role: str | None) -> None:
+        """Whoever waits in `changes` for that role returns at once."""
+
+    def find(self, job_id: str) -> JobView | None: ...
+
+    def list(
+        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None, limit: int | None = None
+    ) -> list[JobView]: ...
+
+    def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]: ...
+
+    def roles(self) -> Iterable[str]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorePolicy:
+    """What a store is told of the settings."""
+
+    durable: bool = True  # durability `power`; False is `process`
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    stale_after_s: float = 1800.0  # a slot whose loop made no turn for so long is hung
+    free_after_s: float = 10.0  # after killing a hung process: how long to wait for its lease
+    rescan_s: float = 30.0  # inotify tells neither a due time nor a dead lock
+    max_prompt_bytes: int = 1 << 20

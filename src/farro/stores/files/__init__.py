@@ -1,0 +1,152 @@
+"""The file store: jobs are folders, transitions are renames. `FilesStore` is the Store port on one machine.
+
+Each part of a transaction is a file here; the rules R1-R7 of the design stand beside the code that keeps them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+
+from farro.kernel import places
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import Move
+from farro.kernel.outcome import Outcome, Released
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
+from farro.stores.feed import Feed
+from farro.stores.files import agents, claim, hold, recover, settle, submit, views, watch
+from farro.stores.files.ground import Ground, check_root
+from farro.stores.files.queue import QueueView
+from farro.system import fs
+
+
+class FilesStore:
+    """The Store port over a folder. See ports.store for what each call promises."""
+
+    def __init__(self, ground: Ground) -> None:
+        check_root(ground.root)
+        self._ground = ground
+        self._feeds: dict[str | None, Feed] = {}
+        self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
+        self._view_lock = threading.Lock()
+        self._pulse = recover.Pulse()
+
+    @property
+    def root(self) -> str:
+        return self._ground.root
+
+    def roles(self) -> list[str]:
+        return self._ground.roles()
+
+    # --- agents ---
+
+    def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
+        return agents.join(self._ground, name, role=role, slot=slot, tags=tags)
+
+    def leave(self, agent: Agent) -> None:
+        agents.leave(self._ground, agent)
+
+    def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
+        agents.heartbeat(self._ground, agent, claim)
+
+    def agents(self) -> list[AgentView]:
+        return agents.views(self._ground)
+
+    # --- submitting ---
+
+    def enqueue(self, submission: Submission) -> str:
+        return submit.enqueue_many(self._ground, [submission])[0]
+
+    def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
+        return submit.enqueue_many(self._ground, submissions)
+
+    # --- working ---
+
+    def claim(self, agent: Agent) -> Claim | None:
+        assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
+        held = self._ground.mine(agent)
+        with self._view_lock:  # the slots of a process share one view; naming the next job is quick
+            view = self._view(agent.role, agent.tags)
+            return claim.claim(self._ground, held, view)
+
+    def next_due(self, role: str) -> datetime | None:
+        with self._view_lock:
+            dues = [view.next_due_s() for (owner, _), view in self._views.items() if owner == role]
+        known = [due for due in dues if due is not None]
+        return datetime.fromtimestamp(min(known), UTC) if known else None
+
+    def _view(self, role: str, tags: frozenset[str]) -> QueueView:
+        key = (role, tags)
+        if key not in self._views:
+            self._views[key] = QueueView(self._ground, role, self._feed(role))
+        return self._views[key]
+
+    def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
+        return settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome)
+
+    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
+        self._ground.check_role(role)
+        move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note)
+        return settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome, move)
+
+    def release(self, claim: Claim, note: str = "") -> Lifecycle:
+        return self.commit(claim, Released(note=note))
+
+    # --- operators and the manager ---
+
+    def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle:
+        return hold.requeue(self._ground, self._ground.mine(agent), job_id, note, delay_s)
+
+    def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
+        return hold.kill(self._ground, self._ground.mine(agent), job_id, note, reason)
+
+    def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
+        return hold.force_complete(self._ground, self._ground.mine(agent), job_id, note)
+
+    def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
+        return hold.settle_stale(self._ground, self._ground.mine(agent), job_id)
+
+    # --- keeping house ---
+
+    def recover(self, agent: Agent) -> list[Recovered]:
+        return recover.recover(self._ground, self._ground.mine(agent), self._pulse)
+
+    def stale(self) -> list[str]:
+        return sorted(fs.subdirectories(self._ground.path(places.STALE)))
+
+    # --- looking ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        return self._feed(role).since(cursor, timeout_s)
+
+    def wake(self, role: str | None) -> None:
+        self._feed(role).wake()
+
+    def _feed(self, role: str | None) -> Feed:
+        feed = self._feeds.get(role)
+        if feed is None:
+            with self._ground.lock:
+                feed = self._feeds.get(role)
+                if feed is None:
+                    feed = self._feeds[role] = Feed(watch.source(self._ground, role))
+        return feed
+
+    def find(self, job_id: str) -> JobView | None:
+        return views.find(self._ground, job_id)
+
+    def list(
+        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None, limit: int | None = None
+    ) -> list[JobView]:
+        return views.listing(self._ground, roles, statuses, limit)
+
+    def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
+        return views.counts(self._ground, roles)
+
+    def close(self) -> None:
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds.clear()
+        for held in list(self._ground.held.values()):
+            agents.leave(self._ground, held.agent)

@@ -1,0 +1,197 @@
+"""Claiming (`load_job`): lock, move, count the attempt, write job.json. The move is the commit point.
+
+Which job is next lives in queue; what comes of it lives in settle.
+
+- A job whose claimer died before the move was never started: its lock is dead and may be removed by whoever meets it.
+  [test_lock_held_and_holder_dies_before_the_move]
+- The rename arbitrates even if a lock was lost; the winner puts its own name right.
+  [test_two_workers_want_one_job, test_a_lock_removed_by_a_late_one_is_put_right]
+- Checks before the move are advisory and repeated after it: job.json is replaced by rename, never edited, so an
+  unchanged inode is an unchanged text. [test_a_job_edited_between_look_and_move_is_read_again]
+- A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there is
+  something to lose, job.json is synced before it is replaced (R6). [test_power_cut_during_a_claim_keeps_earlier_hops]
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from datetime import datetime
+from enum import Enum, auto
+from typing import Any
+
+from farro.errors import AgentLost, ClaimLost, Damaged, UnknownSchema
+from farro.kernel import ids, moves
+from farro.kernel.envelope import Envelope, Lifecycle
+from farro.kernel.states import Status
+from farro.plans.tags import required_tags
+from farro.ports.store import Claim
+from farro.stores.files import folder as folders
+from farro.stores.files.agents import LEASE
+from farro.stores.files.ground import Ground, Held
+from farro.stores.files.moving import Moved, quarantine, try_move
+from farro.stores.files.queue import QueueView
+from farro.system import fs, leases
+
+
+class Verdict(Enum):
+    TAKE = auto()
+    LATER = auto()
+    NEVER = auto()
+    GONE = auto()
+
+
+def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
+    role = held.agent.role
+    assert role is not None
+    while (name := view.next()) is not None:
+        look = _look(ground, held, f"{ground.incoming(role)}/{name}", name)
+        if look.verdict is Verdict.LATER:
+            assert look.until is not None
+            view.delay(name, look.until)
+        elif look.verdict is Verdict.NEVER:
+            view.skip(name)
+        elif look.verdict is Verdict.TAKE:
+            if not _lock(ground, held, name):
+                view.locked()
+                continue
+            claimed = _take(ground, held, name, look)
+            if claimed is not None:
+                return claimed
+    return None
+
+
+class Look:
+    """What was seen before the move."""
+
+    __slots__ = ("inode", "lifecycle", "prompt", "until", "verdict")
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self.until: datetime | None = None
+        self.lifecycle: Lifecycle | None = None
+        self.prompt: dict[str, Any] | None = None
+        self.inode = -1
+
+
+def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
+    """Validate size, schema version, status, tags and time. What cannot be read is taken: only its owner may repair it."""
+    look = Look(Verdict.TAKE)
+    try:
+        look.inode = fs.lstat(f"{path}/job.json").st_ino
+        look.lifecycle = folders.read_lifecycle(path)
+    except UnknownSchema as error:
+        ground.log("critical", "schema version unknown, job skipped", {"job_id": name, "why": str(error)})
+        return Look(Verdict.NEVER)
+    except (FileNotFoundError, NotADirectoryError):
+        if not fs.exists(path):
+            return Look(Verdict.GONE)
+    except (Damaged, OSError):
+        pass
+    try:
+        look.prompt = folders.read_prompt(ground, path)
+    except FileNotFoundError:
+        if not fs.exists(path):
+            return Look(Verdict.GONE)
+        ground.log("critical", "folder without prompt.json in a queue, skipped", {"job_id": name})
+        return Look(Verdict.NEVER)
+    except (Damaged, OSError):
+        return look
+    if not required_tags(look.prompt) <= held.agent.tags:
+        return Look(Verdict.NEVER)
+    if look.lifecycle is not None:
+        if look.lifecycle.status not in (Status.QUEUED, Status.IN_PROGRESS):
+            ground.log("critical", "status contradicts the queue, job skipped", {"job_id": name, "status": look.lifecycle.status})
+            return Look(Verdict.NEVER)
+        if look.lifecycle.not_before is not None:
+            due = datetime.fromisoformat(look.lifecycle.not_before)
+            if due > ground.clock.now():
+                look.verdict, look.until = Verdict.LATER, due
+    return look
+
+
+def _lock(ground: Ground, held: Held, name: str) -> bool:
+    """Make `lock` exclusively: one call, complete when it appears. A dead agent's lock is removed once."""
+    assert held.agent.role is not None
+    path = f"{ground.incoming(held.agent.role)}/{name}/{folders.LOCK}"
+    for _ in range(2):
+        try:
+            fs.symlink(held.agent.id, path)
+            return True
+        except FileExistsError:
+            owner = fs.readlink(path)
+            if owner is not None and ids.is_agent(owner):
+                if leases.is_held(f"{ground.in_progress(held.agent.role)}/{owner}/{LEASE}"):
+                    return False
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True  # gone: the move will say so
+    return False
+
+
+def _take(ground: Ground, held: Held, name: str, look: Look) -> Claim | None:
+    role = held.agent.role
+    assert role is not None
+    source, path = f"{ground.incoming(role)}/{name}", f"{held.folder}/{name}"
+    try:
+        moved = try_move(source, path)
+    except FileExistsError:
+        ground.log("critical", "job is in its agent's folder and in the queue, skipped", {"job_id": name})
+        return None
+    if moved is Moved.NO_DESTINATION:
+        with contextlib.suppress(OSError):
+            folders.drop_lock(source)
+        raise AgentLost(f"{held.agent.id} was declared dead; the slot joins again under a new name")
+    if moved is Moved.GONE:
+        return None
+    try:
+        with folders.fenced(path, name):
+            return fs.retried(lambda: _begin(ground, held, name, path, look), path, ground.clock.sleep)
+    except ClaimLost:
+        return None  # an operator or a watchdog was faster
+    except UnknownSchema as error:
+        ground.log("critical", "schema version unknown, job put back", {"job_id": name, "why": str(error)})
+        _put_back(path, source)
+    except Damaged as error:
+        quarantine(ground, path, name, str(error))
+    except Exception:
+        _put_back(path, source)  # nothing was started; where this fails too, recovery puts it back
+        raise
+    return None
+
+
+def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Claim:
+    role = held.agent.role
+    assert role is not None
+    if fs.readlink(f"{path}/{folders.LOCK}") != held.agent.id:
+        folders.drop_lock(path)
+        fs.symlink(held.agent.id, f"{path}/{folders.LOCK}")
+    highest = folders.highest_attempt(path)
+    attempt = folders.begin_attempt(path, highest)
+    before = look.lifecycle
+    if before is None or fs.lstat(f"{path}/job.json").st_ino != look.inode:
+        before = folders.owned_lifecycle(ground, path, name, role, Status.QUEUED)
+    prompt = look.prompt if look.prompt is not None else folders.read_prompt(ground, path)
+    if before.status is not Status.QUEUED or before.role != role:
+        before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
+    lifecycle = moves.claimed(
+        before,
+        agent=held.agent.id,
+        attempt=attempt,
+        correlation_id=f"{ground.random_bits(128):032x}",
+        now=ground.clock.now(),
+    )
+    folders.write_lifecycle(ground, path, lifecycle, sync=bool(before.hops))
+    return Claim(
+        agent=held.agent,
+        envelope=Envelope(prompt=prompt, lifecycle=lifecycle),
+        attempt=attempt,
+        folder=folders.attempt_folder(path, attempt),
+    )
+
+
+def _put_back(path: str, source: str) -> None:
+    with contextlib.suppress(OSError):
+        folders.drop_lock(path)
+        fs.move(path, source)

@@ -1,0 +1,114 @@
+"""What every part of the file store stands on: the root's folders, the policy, the clock, randomness, the log.
+
+Nothing here moves a job.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from farro.errors import NotARoot, UnknownRole
+from farro.kernel import ids, places
+from farro.kernel.ids import IdMint
+from farro.kernel.retry import Uniform
+from farro.kernel.states import Status
+from farro.ports.clock import Clock
+from farro.ports.store import Agent, StorePolicy
+from farro.system import fs
+from farro.system.leases import Lease
+
+Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
+
+
+def no_log(level: str, message: str, fields: Mapping[str, Any]) -> None:
+    """For callers that keep no log."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Held:
+    """An agent of this process with its lease and its folder: the only place where it may edit jobs (R1)."""
+
+    agent: Agent
+    lease: Lease
+    folder: str
+    last_beat_s: float = float("-inf")
+
+
+@dataclass(kw_only=True)
+class Ground:
+    """Shared by the store's parts. `reap` ends the processes that a dead agent's attempts left behind."""
+
+    root: str
+    policy: StorePolicy
+    clock: Clock
+    reap: Callable[[list[str], Mapping[str, Any]], None]
+    kill_hung: Callable[[Mapping[str, Any]], bool]
+    identity: Callable[[], Mapping[str, Any]]
+    log: Log = no_log
+    random_bits: Callable[[int], int] = secrets.randbits
+    uniform: Uniform = random.uniform
+    held: dict[str, Held] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards mint, held and last_entry_ns
+    last_entry_ns: int = 0  # the entry time that this process gave last; see submit.keep_order
+
+    def __post_init__(self) -> None:
+        self.mint = IdMint(self.clock.now, self.random_bits)
+        self.staging = f"{self.root}/jobs/.staging"
+        self.registry = f"{self.root}/jobs/.ids"
+        self.holds = f"{self.root}/jobs/.held"
+
+    def path(self, *parts: str) -> str:
+        return "/".join((self.root, *parts))
+
+    def incoming(self, role: str) -> str:
+        return f"{self.root}/agents/{role}/incoming"
+
+    def in_progress(self, role: str) -> str:
+        return f"{self.root}/agents/{role}/in-progress"
+
+    def roles(self) -> list[str]:
+        return sorted(name for name in fs.subdirectories(self.path("agents")) if ids.ROLE.fullmatch(name))
+
+    def check_role(self, role: str) -> str:
+        if not fs.exists(self.incoming(ids.check_role(role))):
+            raise UnknownRole(
+                f"{self.root} has no role {role}; it has {', '.join(self.roles())}. "
+                f"Declare it under `roles` in the config and run `farro init` again"
+            )
+        return role
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """On the disk before we go on, where the durability is `power`; nothing where it is `process`."""
+        if self.policy.durable:
+            fs.sync_all(paths)
+
+    def mine(self, agent: Agent) -> Held:
+        return self.held[agent.id]
+
+
+def make_root(root: str, roles: Iterable[str]) -> None:
+    """Every folder that the store needs; what is there already is kept. Folders appear before the root is used (R7: the
+    store never makes a parent by itself)."""
+    wanted = ["agents", "jobs", "logs"]
+    wanted += [f"jobs/{name}" for name in (".staging", ".ids", ".held", ".snapshots", "outbox", "stale", "quarantine")]
+    for role in roles:
+        ids.check_role(role)
+        wanted += [f"agents/{role}", places.incoming(role), places.in_progress(role), f"agents/{role}/completed"]
+        wanted += [places.completed(role, status) for status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED)]
+    wanted += ["agents/Manager", places.WAITING]
+    for name in dict.fromkeys(wanted):
+        if not os.path.isdir(f"{root}/{name}"):
+            fs.mkdir(f"{root}/{name}")
+    fs.sync_all(dict.fromkeys([root, *(os.path.dirname(f"{root}/{name}") for name in wanted)]))
+
+
+def check_root(root: str) -> None:
+    for name in ("agents", "jobs/.staging", "jobs/.ids", "jobs/.held", "jobs/stale"):
+        if not os.path.isdir(f"{root}/{name}"):
+            raise NotARoot(f"{root} is not a farro root ({name} is missing); make one with: farro --root {root} init")

@@ -1,0 +1,92 @@
+"""Operators' and the manager's verbs: move the job into one's own folder first, then read, then edit (R1).
+
+Which verb a person may use lives in operations; recovery of what a dead holder left lives in recover.
+
+One owner at a time (RELIABILITY 29): the path is the state, so a move that succeeds proves the state that it moved from.
+[test_watchdog_manager_and_operator_edit_one_stale_job]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from farro.errors import IllegalTransition, TryAgain, UnknownJob
+from farro.kernel import ids, moves, states
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import Move
+from farro.kernel.outcome import ErrorInfo
+from farro.kernel.states import Reason, Status
+from farro.stores.files import folder as folders
+from farro.stores.files import settle, views
+from farro.stores.files.ground import Ground, Held
+from farro.stores.files.moving import Moved, try_move
+
+_TRIES = 20  # a job on the move is looked for again; it cannot run away for ever
+
+
+def change(ground: Ground, held: Held, job_id: str, status: Status, reason: Reason, move: Move) -> Lifecycle:
+    """Take the job wherever it is and decide `move` (its role is filled in). A decided job answers what it already is:
+    its decision is carried out, and the verb is judged against what it then is."""
+    ids.check_job_id(job_id)
+    for _ in range(_TRIES):
+        found = views.locate(ground, job_id)
+        if found is None:
+            raise UnknownJob(f"no job {job_id} in {ground.root}; `farro ls` lists what there is")
+        seen = views.view(ground, found).lifecycle
+        states.check(job_id, seen.status, status, reason, finalized=seen.finalized_at is not None)
+        if found.busy:
+            ground.clock.sleep(0.05)  # another holder has it for an instant; or recovery will free it
+            continue
+        path = f"{held.folder}/{job_id}"
+        if try_move(found.path, path) is not Moved.DONE:
+            continue
+        before = owned(ground, path, job_id, found)
+        if found.status is Status.IN_PROGRESS and moves.is_decided(before, folders.highest_attempt(path)):
+            settle.carry_out(ground, held, path, before)
+            continue
+        return settle.decide(ground, held, path, before, replace(move, role=before.role))
+    raise TryAgain(f"{job_id} is held by another operator, manager or watchdog; try again in a moment")
+
+
+def owned(ground: Ground, path: str, job_id: str, found: views.Found) -> Lifecycle:
+    """The lifecycle of a job that we have just moved from `found`; the path says its status."""
+    before = folders.owned_lifecycle(ground, path, job_id, found.role or "Runner", found.status)
+    if found.status is Status.IN_PROGRESS and before.status is Status.STALE:
+        return before  # marked stale where it lay
+    if before.status is not found.status:
+        before = replace(before, status=found.status)
+    return before
+
+
+def requeue(ground: Ground, held: Held, job_id: str, note: str | None, delay_s: float | None) -> Lifecycle:
+    move = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role="", delay_s=delay_s, note=note)
+    return change(ground, held, job_id, Status.QUEUED, Reason.REQUEUED, move)
+
+
+def kill(ground: Ground, held: Held, job_id: str, note: str | None, reason: Reason) -> Lifecycle:
+    error = ErrorInfo(category="killed", message=note or "killed by an operator")
+    try:
+        move = Move(reason=reason, status=Status.KILLED, role="", error=error, note=note)
+        return change(ground, held, job_id, Status.KILLED, reason, move)
+    except IllegalTransition:
+        seen = views.find(ground, job_id)
+        if seen is None or not seen.lifecycle.terminal:
+            raise
+        return seen.lifecycle  # decided before the kill came: it answers what it already is
+
+
+def force_complete(ground: Ground, held: Held, job_id: str, note: str | None) -> Lifecycle:
+    move = Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note)
+    return change(ground, held, job_id, Status.SUCCEEDED, Reason.FORCE_COMPLETED, move)
+
+
+def settle_stale(ground: Ground, held: Held, job_id: str) -> Lifecycle | None:
+    """The manager's part: requeue while attempts remain, else give up with the reason (RELIABILITY 13, 20)."""
+    found = views.Found.stale(ground, job_id)
+    path = f"{held.folder}/{job_id}"
+    if try_move(found.path, path) is not Moved.DONE:
+        return None
+    before = owned(ground, path, job_id, found)
+    highest = folders.highest_attempt(path)
+    move = moves.settle_stale(before, ground.policy.retry, ground.uniform, highest=highest)
+    return settle.decide(ground, held, path, before, move)

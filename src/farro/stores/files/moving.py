@@ -1,0 +1,79 @@
+"""Moving a job's folder: one rename that never replaces, and what its errors mean (R1, R7).
+
+Who may move, and what is written before, lives in claim, settle, hold and recover.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from enum import Enum, auto
+
+from farro.errors import Damaged, StorageTrouble
+from farro.kernel import places
+from farro.stores.files.ground import Ground
+from farro.system import fs
+
+
+class Moved(Enum):
+    DONE = auto()
+    GONE = auto()  # the source is not there any more: somebody else moved it
+    NO_DESTINATION = auto()  # the source is there, but the folder that it shall lie in is not
+
+
+def try_move(source: str, path: str) -> Moved:
+    """After an ambiguous error both ends are looked at before anything is decided (R7).
+
+    FileExistsError goes through: the caller knows whether that is a race or damage.
+    """
+    try:
+        fs.move(source, path)
+    except FileNotFoundError:
+        return Moved.NO_DESTINATION if fs.exists(source) else Moved.GONE
+    except OSError as error:
+        if error.errno in fs.PASSING and not fs.exists(source) and fs.exists(path):
+            return Moved.DONE  # it happened, and the answer was lost
+        raise
+    return Moved.DONE
+
+
+def deliver(ground: Ground, folder: str, to: str, job_id: str) -> bool:
+    """Move a folder that we own to a shared place, durably. False: it was taken from us.
+
+    A job of that id at the destination means that one id lies in two places: this one goes to quarantine and is shown as
+    failed (RELIABILITY 31). A missing destination leaves the source untouched and says so.
+    """
+    destination = ground.path(to)
+    try:
+        moved = fs.retried(lambda: try_move(folder, f"{destination}/{job_id}"), folder, ground.clock.sleep)
+    except FileExistsError as error:
+        quarantine(ground, folder, job_id, f"a job of this id is already in {to}")
+        raise Damaged(f"{job_id}: a job of this id is already in {to}; this one is now in {places.QUARANTINE}") from error
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise StorageTrouble(f"{to} is on another device than {folder}; a root must be on one filesystem") from error
+        raise
+    if moved is Moved.NO_DESTINATION:
+        raise StorageTrouble(f"{destination} is missing, so {job_id} stays where it is; `farro init` makes it again")
+    if moved is Moved.GONE:
+        return False
+    ground.sync([destination])
+    return True
+
+
+def quarantine(ground: Ground, folder: str, job_id: str, why: str) -> None:
+    """Put aside what contradicts itself, with the reason beside it; never overwritten by a guess."""
+    name = job_id
+    for _ in range(8):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            fs.create(f"{folder}/quarantine.txt", why.encode() + b"\n")
+        try:
+            fs.move(folder, ground.path(places.QUARANTINE, name))
+        except FileExistsError:
+            name = f"{job_id}.{ground.random_bits(32):08x}"
+            continue
+        except FileNotFoundError:
+            return
+        ground.sync([ground.path(places.QUARANTINE)])
+        ground.log("critical", "job quarantined", {"job_id": job_id, "why": why})
+        return

@@ -1,0 +1,192 @@
+"""Recovery: what a watchdog does in one pass. Any number may run at once; every step can be repeated (RELIABILITY 10, 12).
+
+Judging stale jobs lives in hold.settle_stale (the manager); starting passes lives in services.
+
+- Death is told by the lease alone (R3); while recovering, the watchdog holds the dead agent's lease.
+- Each job is moved into the watchdog's own folder first and read after that: a live worker's status is never overwritten.
+  [test_watchdog_against_a_live_worker, test_move_before_read]
+- Decided: carried out. Else stale, to jobs/stale. [test_decided_job_is_rolled_forward]
+- A slot whose loop made no turn for `stale_after` on this watchdog's CLOCK_BOOTTIME is hung: it is killed by pidfd and
+  then treated the same; sleep and clock jumps kill nothing. [test_a_silent_agent_is_killed_and_recovered]
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from farro.errors import Damaged, FarroError, Lost, UnknownSchema
+from farro.kernel import ids, moves, places
+from farro.kernel.moves import Move
+from farro.kernel.outcome import ErrorInfo
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Recovered, marker
+from farro.stores.files import agents, dispatch, settle, staging, views
+from farro.stores.files import folder as folders
+from farro.stores.files.ground import Ground, Held
+from farro.stores.files.moving import Moved, quarantine, try_move
+from farro.system import fs, leases
+
+
+class Pulse:
+    """When each live agent's heartbeat was last seen to change, on this watchdog's own clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def silent_s(self, folder: str, now_s: float) -> float:
+        try:
+            beat = fs.lstat(f"{folder}/{agents.LEASE}").st_mtime_ns
+        except FileNotFoundError:
+            return 0.0
+        known = self._seen.get(folder)
+        if known is None or known[0] != beat:
+            self._seen[folder] = (beat, now_s)
+            return 0.0
+        return now_s - known[1]
+
+    def keep(self, folders_seen: set[str]) -> None:
+        self._seen = {folder: seen for folder, seen in self._seen.items() if folder in folders_seen}
+
+
+def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
+    done: list[Recovered] = []
+    seen: set[str] = set()
+    for role in (None, *ground.roles()):
+        home = ground.holds if role is None else ground.in_progress(role)
+        for name in fs.subdirectories(home):
+            folder = f"{home}/{name}"
+            if folder == held.folder:
+                continue
+            seen.add(folder)
+            with _one_alone(ground, name):
+                done += _agent(ground, held, pulse, folder, name, role)
+    pulse.keep(seen)
+    for name in fs.subdirectories(ground.path(places.OUTBOX)):
+        with _one_alone(ground, name):
+            if ids.is_job_id(name) and dispatch.dispatch(ground, held, name):
+                done.append(Recovered(job_id=name, agent=None, what="dispatched"))
+    with _one_alone(ground, "staging"):
+        done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
+    return done
+
+
+@contextlib.contextmanager
+def _one_alone(ground: Ground, name: str):  # type: ignore[no-untyped-def]
+    """Trouble with one agent or job is reported and affects it alone (RELIABILITY 26)."""
+    try:
+        yield
+    except Lost:
+        pass  # another watchdog was faster
+    except (FarroError, OSError) as error:
+        ground.log("error", "recovery failed, will be tried again", {"name": name, "why": str(error)})
+
+
+def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, role: str | None) -> list[Recovered]:
+    done: list[Recovered] = []
+    lease: leases.Lease | None = None
+    try:
+        lease = leases.take(f"{folder}/{agents.LEASE}")
+        if lease is None:
+            if pulse.silent_s(folder, ground.clock.boottime_s()) < ground.policy.stale_after_s:
+                return _collect_marked(ground, held, folder, name, role)
+            done.append(Recovered(job_id=None, agent=name, what="silent_killed"))
+            lease = _end_hung(ground, folder)
+    except FileNotFoundError:
+        pass  # a folder without a lease is a dead agent's, half removed
+    try:
+        jobs = [job_id for job_id in fs.subdirectories(folder) if ids.is_job_id(job_id)]
+        # The attempt's processes end before anyone else may start the job again (R6, RELIABILITY 23).
+        markers = [marker(job_id, folders.highest_attempt(f"{folder}/{job_id}")) for job_id in jobs]
+        if role is not None:
+            ground.reap(markers, agents.read_identity(folder))
+        for job_id in jobs:
+            with _one_alone(ground, job_id):
+                done += _job(ground, held, folder, name, job_id, role)
+        if not fs.subdirectories(folder):
+            agents.remove_folder(folder)
+            done.append(Recovered(job_id=None, agent=name, what="agent_removed"))
+    finally:
+        if lease is not None:
+            lease.drop()
+    return done
+
+
+def _end_hung(ground: Ground, folder: str) -> leases.Lease | None:
+    """Kill a hung process and wait for its lease; None after `free_after_s`: then its jobs are moved anyway."""
+    ground.log("error", "agent is silent, killing it", {"agent": folder.rsplit("/", 1)[1]})
+    ground.kill_hung(agents.read_identity(folder))
+    until_s = ground.clock.monotonic_s() + ground.policy.free_after_s
+    while True:
+        lease = leases.take(f"{folder}/{agents.LEASE}")
+        if lease is not None or ground.clock.monotonic_s() >= until_s:
+            return lease
+        ground.clock.sleep(0.05)
+
+
+def _collect_marked(ground: Ground, held: Held, folder: str, name: str, role: str | None) -> list[Recovered]:
+    """Jobs that a live worker marked stale and left (routing exhausted). The look is advisory; the move decides."""
+    done: list[Recovered] = []
+    if role is None:
+        return done
+    for job_id in fs.subdirectories(folder):
+        try:
+            if folders.read_lifecycle(f"{folder}/{job_id}").status is not Status.STALE:
+                continue
+        except (FarroError, OSError):
+            continue
+        done += _job(ground, held, folder, name, job_id, role)
+    return done
+
+
+def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
+    """One job of a dead agent: ours first, then read, then decided."""
+    path = f"{held.folder}/{job_id}"
+    if try_move(f"{folder}/{job_id}", path) is not Moved.DONE:
+        return []
+    try:
+        twin = _twin(ground, job_id)
+        if twin is not None:
+            raise Damaged(f"the same id lies in {twin} too")
+        if dispatchable(path):
+            dispatch.finish(ground, path, job_id)
+            return [Recovered(job_id=job_id, agent=agent, what="dispatched")]
+        found = folders.owned_lifecycle(ground, path, job_id, role or "Runner", Status.IN_PROGRESS)
+        if moves.is_decided(found, folders.highest_attempt(path)):
+            settle.carry_out(ground, held, path, found)
+            return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
+        if role is not None and found.role != role:
+            found = replace(found, role=role)
+        found = replace(found, status=Status.IN_PROGRESS)  # the path said so
+        error = ErrorInfo(category="agent_died", message=f"agent {agent} died during attempt {found.attempt}")
+        settle.decide(
+            ground,
+            held,
+            path,
+            found,
+            Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=found.role, error=error),
+        )
+        return [Recovered(job_id=job_id, agent=agent, what="stale")]
+    except UnknownSchema as error:
+        quarantine(ground, path, job_id, str(error))
+    except (Damaged, FileNotFoundError) as error:
+        quarantine(ground, path, job_id, str(error))
+    return [Recovered(job_id=job_id, agent=agent, what="quarantined")]
+
+
+def dispatchable(path: str) -> bool:
+    """Whether a job that a dead holder left was on its way through the outbox: decided, with children."""
+    try:
+        found = folders.read_lifecycle(path)
+    except (FarroError, OSError):
+        return False
+    highest = folders.highest_attempt(path)
+    return found.decision is not None and moves.is_decided(found, highest) and dispatch.has_children(path, highest)
+
+
+def _twin(ground: Ground, job_id: str) -> str | None:
+    """Where else this id lies. On a filesystem that tore a rename in a power cut it may lie in two places."""
+    for place, _, _, busy in views.spots(ground):
+        if not busy and fs.exists(ground.path(place, job_id)):
+            return place
+    return None

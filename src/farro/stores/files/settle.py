@@ -1,0 +1,87 @@
+"""Committing (`commit_job`): results, then the decision, then one move. And carrying out a decision after a crash.
+
+What an outcome asks for is decided in kernel.moves; finding dead agents lives in recover.
+
+The order, and what a crash at each point leaves [test_kill_at_every_call_of_commit, RELIABILITY 5-7]:
+1. result files of the attempt, synced with their folders. Crash: not decided, the attempt is repeated in a new folder.
+2. job.json with the decision, synced before it replaces. Crash from here on: rolled forward, not repeated.
+3. mirrors, the lock goes, the folder is synced: what is found at the destination says what was decided.
+4. the move (ENOENT = fenced: ClaimLost, nothing written elsewhere), the destination is synced, then the answer.
+With children the move goes to jobs/outbox first (dispatch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from farro.errors import ClaimLost
+from farro.kernel import moves, places
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import Move
+from farro.kernel.outcome import Failed, Outcome, Released, Report, Succeeded, Unroutable
+from farro.kernel.states import Reason
+from farro.ports.store import Claim
+from farro.stores.files import dispatch
+from farro.stores.files import folder as folders
+from farro.stores.files.ground import Ground, Held
+from farro.stores.files.moving import deliver
+
+
+def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+    """Decide and carry out. ClaimLost: somebody else has the job, or has carried out this very decision."""
+    before = claim.envelope.lifecycle
+    move = move or moves.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
+    path = f"{held.folder}/{claim.job_id}"
+    with folders.fenced(path, claim.job_id):
+        report = _report(outcome)
+        digest: str | None = None
+        durable: list[str] = []
+        if report is not None:
+            digest, durable = folders.write_report(ground, path, claim.attempt, report, good=isinstance(outcome, Succeeded))
+        children = outcome.children if isinstance(outcome, Succeeded) else ()
+        if children:
+            durable += dispatch.seal(ground, path, claim.attempt, children)
+        ground.sync(durable)
+        move = replace(move, result_sha256=digest)
+        lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
+        folders.write_lifecycle(ground, path, lifecycle, sync=True)
+        if move.reason is Reason.ROUTING_EXHAUSTED:
+            folders.refresh_mirrors(path, claim.attempt)
+            return lifecycle  # stays where it is, marked: the watchdog collects it (SPEC-1 §12)
+    carry_out(ground, held, path, lifecycle)
+    return lifecycle
+
+
+def _report(outcome: Outcome) -> Report | None:
+    match outcome:
+        case Succeeded(report=report) | Failed(report=report) | Unroutable(report=report):
+            return report
+        case Released():
+            return None
+
+
+def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move) -> Lifecycle:
+    """An operator's, manager's or watchdog's decision about a job in its own folder."""
+    with folders.fenced(path, before.job_id):
+        highest = folders.highest_attempt(path)
+        lifecycle = moves.decided(before, move, by=held.agent.id, attempt=highest, now=ground.clock.now())
+        folders.write_lifecycle(ground, path, lifecycle, sync=True)
+    carry_out(ground, held, path, lifecycle)
+    return lifecycle
+
+
+def carry_out(ground: Ground, held: Held, path: str, lifecycle: Lifecycle) -> None:
+    """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat."""
+    decision = lifecycle.decision
+    assert decision is not None
+    to = places.parse(decision.to).path
+    with folders.fenced(path, lifecycle.job_id):
+        if decision.attempt:
+            folders.refresh_mirrors(path, decision.attempt)
+        folders.drop_lock(path)
+        ground.sync([path])
+        children = dispatch.has_children(path, decision.attempt)
+        if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id):
+            raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
+    if children:
+        dispatch.dispatch(ground, held, lifecycle.job_id)

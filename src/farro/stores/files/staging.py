@@ -1,0 +1,57 @@
+"""Clean-up of jobs/.staging: what crashed submitters and joining agents left behind.
+
+Safe beside live submitters: what an id points to is published, not removed; a locked folder has a live submitter; and a
+slow submitter whose folder was removed gets ENOENT at its rename and says so, nothing was acknowledged.
+[test_staging_cleanup_spares_what_an_id_points_to]
+"""
+
+from __future__ import annotations
+
+from farro.errors import Damaged
+from farro.stores.files import folder as folders
+from farro.stores.files import submit
+from farro.stores.files.agents import LEASE
+from farro.stores.files.ground import Ground
+from farro.stores.files.moving import try_move
+from farro.system import fs, leases
+
+KEEP_S = 3600.0  # nobody stages for an hour
+
+
+def sweep(ground: Ground) -> list[str]:
+    """Remove debris; answers the names that were dealt with."""
+    done = []
+    now_s = ground.clock.now().timestamp()
+    for name in fs.subdirectories(ground.staging):
+        path = f"{ground.staging}/{name}"
+        try:
+            if now_s - fs.lstat(path).st_mtime < KEEP_S or leases.is_held(f"{path}/{LEASE}"):
+                continue
+            lease = leases.take(path) if leases.FOLDERS else None
+            if lease is None and leases.FOLDERS:
+                continue
+        except FileNotFoundError:
+            continue
+        try:
+            if _finish(ground, name, path):
+                done.append(name)
+        finally:
+            if lease is not None:
+                lease.drop()
+    return done
+
+
+def _finish(ground: Ground, name: str, path: str) -> bool:
+    """Publish what the registry points at (its submitter died between the two), remove everything else."""
+    job_id = name.split(".", 1)[0]
+    try:
+        if submit.registered(ground, job_id)[1] == name:
+            role = folders.read_lifecycle(path).role
+            try_move(path, f"{ground.incoming(role)}/{job_id}")
+            ground.sync([ground.incoming(role)])
+            return True
+    except (Damaged, FileNotFoundError, FileExistsError) as error:
+        ground.log("error", "staged job of a registered id cannot be published", {"job_id": job_id, "why": str(error)})
+        return False
+    fs.remove_tree(path)
+    return True

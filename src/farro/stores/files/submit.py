@@ -1,0 +1,208 @@
+"""Enqueueing: staged whole and synced, then one rename into the queue. Chosen ids go through the registry.
+
+Validation of what a prompt says lives in plans and roles; here its names and sizes are checked.
+
+- A crash before the rename leaves staging debris and no job; after it, the job is there.
+  [test_kill_at_every_call_of_enqueue]
+- Every staged file, its folder and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue]
+- Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries staging → incoming,
+  ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
+  link, and a repeated submit would make a second job. [test_same_chosen_id_twice_is_one_job]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from farro import documents
+from farro.errors import BadName, Damaged, IdConflict, InputError, StorageTrouble
+from farro.kernel import ids, moves
+from farro.kernel.envelope import Lifecycle
+from farro.ports.store import Submission
+from farro.stores.files import views
+from farro.stores.files.ground import Ground
+from farro.stores.files.moving import Moved, try_move
+from farro.system import fs, leases
+
+_MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
+_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(kw_only=True, slots=True)
+class Staged:
+    job_id: str
+    role: str
+    name: str  # in jobs/.staging
+    digest: str | None  # of the content, for a chosen id
+    durable: list[str]  # what must be on the disk before it is published
+    lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
+
+    def drop(self) -> None:
+        if self.lease is not None:
+            self.lease.drop()
+            self.lease = None
+
+
+def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]:
+    """All are staged, then synced together, then published, then their queues are synced together."""
+    for submission in submissions:
+        _check(ground, submission)
+    staged: list[Staged] = []
+    try:
+        for submission in submissions:
+            staged.append(fs.retried(lambda it=submission: _stage(ground, it), ground.staging, ground.clock.sleep))  # type: ignore[misc]
+        ground.sync([path for item in staged for path in item.durable])
+        chosen = [item for item in staged if item.digest is not None]
+        for item in chosen:
+            _register(ground, item)
+        if chosen:
+            ground.sync([ground.registry])
+        for item in staged:
+            _publish(ground, item)
+        ground.sync(dict.fromkeys(ground.incoming(item.role) for item in staged))
+        return [item.job_id for item in staged]
+    except BaseException as error:
+        if isinstance(error, Exception):  # not a kill: leave no debris behind for a plain refusal
+            for item in staged:
+                _discard(ground, item)
+        raise
+    finally:
+        for item in staged:
+            item.drop()
+
+
+def _check(ground: Ground, submission: Submission) -> None:
+    ground.check_role(submission.role)
+    if submission.job_id is not None:
+        ids.check_job_id(submission.job_id)
+    for name in submission.payload:
+        if _PAYLOAD_NAME.fullmatch(name) is None:
+            raise BadName(f"{ascii(name)[:100]} is not a payload name: a plain file name of A-Z a-z 0-9 . _ -")
+
+
+def _stage(ground: Ground, submission: Submission) -> Staged:
+    prompt = documents.canonical(submission.prompt) + b"\n"
+    if len(prompt) > ground.policy.max_prompt_bytes:
+        raise InputError(f"the prompt is {len(prompt)} bytes; at most {ground.policy.max_prompt_bytes} are allowed")
+    with ground.lock:
+        job_id = submission.job_id or ground.mint.mint()
+    chosen = submission.job_id is not None
+    name = f"{job_id}.{ground.random_bits(64):016x}"
+    folder = f"{ground.staging}/{name}"
+    fs.mkdir(folder)
+    item = Staged(
+        job_id=job_id,
+        role=submission.role,
+        name=name,
+        digest=_digest(submission, prompt) if chosen else None,
+        durable=[f"{folder}/prompt.json", f"{folder}/job.json", folder],
+        # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
+        lease=leases.take(folder) if chosen and leases.FOLDERS else None,
+    )
+    fs.create(f"{folder}/prompt.json", prompt)
+    if submission.narrative is not None:
+        fs.create(f"{folder}/prompt.md", submission.narrative.encode())
+        item.durable.append(f"{folder}/prompt.md")
+    if submission.payload:
+        fs.mkdir(f"{folder}/payload")
+        for file_name, data in submission.payload.items():
+            fs.create(f"{folder}/payload/{file_name}", data)
+            item.durable.append(f"{folder}/payload/{file_name}")
+        item.durable.append(f"{folder}/payload")
+    routing = submission.prompt.get("routing")
+    lifecycle = moves.enqueued(
+        job_id=job_id,
+        role=submission.role,
+        now=ground.clock.now(),
+        not_before=submission.not_before,
+        routing=routing if isinstance(routing, dict) else None,
+        retry_of=submission.retry_of,
+    )
+    write_first(ground, folder, lifecycle)
+    if chosen:
+        item.durable.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
+    return item
+
+
+def write_first(ground: Ground, folder: str, lifecycle: Lifecycle) -> None:
+    fs.create(f"{folder}/job.json", lifecycle.to_json())
+    keep_order(ground, folder)
+
+
+def keep_order(ground: Ground, folder: str) -> None:
+    """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
+
+    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18).
+    """
+    path = f"{folder}/job.json"
+    entry_ns = fs.lstat(path).st_mtime_ns
+    with ground.lock:
+        behind = entry_ns < ground.last_entry_ns
+        ground.last_entry_ns = max(entry_ns, ground.last_entry_ns + 1 if behind else entry_ns)
+        wanted_ns = ground.last_entry_ns
+    if behind:
+        fs.set_mtime_ns(path, wanted_ns)
+
+
+def _digest(submission: Submission, prompt: bytes) -> str:
+    whole = hashlib.sha256()
+    parts = [submission.role.encode(), prompt, (submission.narrative or "").encode()]
+    for name in sorted(submission.payload):
+        parts += [name.encode(), submission.payload[name]]
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.hexdigest()
+
+
+def _register(ground: Ground, item: Staged) -> None:
+    """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job."""
+    if _MINTED.fullmatch(item.job_id) and not fs.exists(f"{ground.registry}/{item.job_id}") and views.find(ground, item.job_id):
+        raise IdConflict(f"{item.job_id} is the id of a job that exists already; choose another, or leave --id out")
+    try:
+        fs.symlink(f"{item.digest}.{item.name}", f"{ground.registry}/{item.job_id}")
+        return
+    except FileExistsError:
+        pass
+    digest, first = registered(ground, item.job_id)
+    if digest != item.digest:
+        raise IdConflict(
+            f"{item.job_id} was submitted before with other content; see `farro show {item.job_id}`. "
+            "The first job is untouched; submit this one under another id"
+        )
+    if first != item.name:
+        _discard(ground, item)
+        item.name = first
+
+
+def registered(ground: Ground, job_id: str) -> tuple[str, str]:
+    """What the registry says of an id: the content's hash and the staging name; empty strings when it says nothing."""
+    target = fs.readlink(f"{ground.registry}/{job_id}") or ""
+    digest, _, name = target.partition(".")
+    if target and (len(digest) != 64 or not name.startswith(f"{job_id}.") or "/" in name):
+        raise Damaged(f"jobs/.ids/{job_id} does not point at a staged job: {ascii(target)[:100]}")
+    return digest, name
+
+
+def _publish(ground: Ground, item: Staged) -> None:
+    """The commit point of an enqueue."""
+    source, path = f"{ground.staging}/{item.name}", f"{ground.incoming(item.role)}/{item.job_id}"
+    try:
+        moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
+    except FileExistsError as error:
+        raise Damaged(f"{path} exists already, but its id was never registered; look at it with `farro show`") from error
+    if moved is Moved.NO_DESTINATION:
+        raise StorageTrouble(f"{ground.incoming(item.role)} is missing; `farro init` makes it again")
+    if moved is Moved.GONE and item.digest is None:
+        raise StorageTrouble(f"{item.job_id} vanished from staging before it was queued; submit it again")
+    # GONE with a chosen id: another submitter of the same id has published it already.
+
+
+def _discard(ground: Ground, item: Staged) -> None:
+    """Remove our own staged copy, unless the registry points at it."""
+    with contextlib.suppress(OSError, Damaged):
+        if item.digest is None or registered(ground, item.job_id)[1] != item.name:
+            fs.remove_tree(f"{ground.staging}/{item.name}")

@@ -1,0 +1,349 @@
+"""The memory store: the Store port in a dictionary, for tests and for trying things out. Nothing outlives the process.
+
+It keeps the same rules as the file store (kernel) and passes the same contract suite; it has no crashes to survive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from farro import documents
+from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, UnknownJob, UnknownRole
+from farro.kernel import ids, moves, places, states
+from farro.kernel.envelope import Envelope, Lifecycle
+from farro.kernel.ids import IdMint
+from farro.kernel.moves import Move
+from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.kernel.retry import Uniform
+from farro.kernel.states import Reason, Status
+from farro.plans.tags import required_tags
+from farro.ports.clock import Clock
+from farro.ports.store import (
+    Agent,
+    AgentView,
+    Change,
+    Changes,
+    Claim,
+    JobView,
+    Recovered,
+    StorePolicy,
+    Submission,
+)
+from farro.stores.feed import Feed
+
+
+@dataclass(kw_only=True, slots=True)
+class _Job:
+    prompt: Mapping[str, Any]
+    digest: str
+    lifecycle: Lifecycle
+    entered: int  # the order of entry into its queue
+    owner: str | None = None
+    attempts: int = 0
+    results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class MemoryStore:
+    def __init__(
+        self, *, roles: Collection[str], policy: StorePolicy, clock: Clock, random_bits: Callable[[int], int], uniform: Uniform
+    ) -> None:
+        self._roles = sorted(map(ids.check_role, roles))
+        self._policy = policy
+        self._clock = clock
+        self._random_bits = random_bits
+        self._uniform = uniform
+        self._mint = IdMint(clock.now, random_bits)
+        self._jobs: dict[str, _Job] = {}
+        self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
+        self._beats: dict[str, float] = {}
+        self._entries = 0
+        self._feeds: dict[str | None, Feed] = {None: Feed(), **{role: Feed() for role in self._roles}}
+        self._lock = threading.RLock()
+
+    def roles(self) -> list[str]:
+        return list(self._roles)
+
+    # --- agents ---
+
+    def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
+        if role is not None:
+            self._check_role(role)
+        agent = Agent(id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
+        with self._lock:
+            self._agents[agent.id] = (agent, True)
+            self._beats[agent.id] = self._clock.boottime_s()
+        return agent
+
+    def leave(self, agent: Agent) -> None:
+        with self._lock:
+            if agent.id in self._agents:
+                self._agents[agent.id] = (agent, False)
+                if not self._held_by(agent.id):
+                    del self._agents[agent.id]
+
+    def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
+        with self._lock:
+            if claim is not None:
+                self._owned(claim)
+            if not self._agents.get(agent.id, (agent, False))[1]:
+                raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")
+            self._beats[agent.id] = self._clock.boottime_s()
+
+    def agents(self) -> list[AgentView]:
+        with self._lock:
+            return [
+                AgentView(id=agent.id, role=agent.role, alive=alive, jobs=tuple(sorted(self._held_by(agent.id))), identity={})
+                for agent, alive in self._agents.values()
+            ]
+
+    def _held_by(self, agent_id: str) -> list[str]:
+        return [job_id for job_id, job in self._jobs.items() if job.owner == agent_id]
+
+    # --- submitting ---
+
+    def enqueue(self, submission: Submission) -> str:
+        return self.enqueue_many([submission])[0]
+
+    def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
+        for submission in submissions:
+            self._check_role(submission.role)
+            if submission.job_id is not None:
+                ids.check_job_id(submission.job_id)
+        with self._lock:
+            return [self._enqueue(submission) for submission in submissions]
+
+    def _enqueue(self, submission: Submission) -> str:
+        content = [submission.role, submission.prompt, {name: data.hex() for name, data in submission.payload.items()}]
+        digest = hashlib.sha256(documents.canonical(content)).hexdigest()
+        known = self._jobs.get(submission.job_id or "")
+        if known is not None:
+            if known.digest != digest:
+                raise IdConflict(f"{submission.job_id} was submitted before with other content; the first job is untouched")
+            return known.lifecycle.job_id
+        routing = submission.prompt.get("routing")
+        lifecycle = moves.enqueued(
+            job_id=submission.job_id or self._mint.mint(),
+            role=submission.role,
+            now=self._clock.now(),
+            not_before=submission.not_before,
+            routing=routing if isinstance(routing, dict) else None,
+            retry_of=submission.retry_of,
+        )
+        prompt = json.loads(documents.canonical(submission.prompt))
+        self._jobs[lifecycle.job_id] = _Job(prompt=prompt, digest=digest, lifecycle=lifecycle, entered=0)
+        self._put(self._jobs[lifecycle.job_id], lifecycle)
+        return lifecycle.job_id
+
+    def _put(self, job: _Job, lifecycle: Lifecycle) -> None:
+        """The job's new state, told to whoever waits."""
+        job.lifecycle = lifecycle
+        self._entries += 1
+        job.entered = self._entries
+        change = Change(job_id=lifecycle.job_id, role=lifecycle.role, status=lifecycle.status)
+        self._feeds[None].publish([change])
+        if lifecycle.status is Status.QUEUED:
+            self._feeds[lifecycle.role].publish([change])
+
+    # --- working ---
+
+    def claim(self, agent: Agent) -> Claim | None:
+        with self._lock:
+            if not self._agents.get(agent.id, (agent, False))[1]:
+                raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")
+            now = self._clock.now()
+            for job in sorted(self._jobs.values(), key=lambda job: job.entered):
+                if job.lifecycle.status is Status.QUEUED and job.lifecycle.role == agent.role:
+                    due = job.lifecycle.not_before
+                    if required_tags(job.prompt) <= agent.tags and (due is None or datetime.fromisoformat(due) <= now):
+                        return self._claimed(job, agent, now)
+        return None
+
+    def _claimed(self, job: _Job, agent: Agent, now: datetime) -> Claim:
+        lifecycle = moves.claimed(
+            job.lifecycle,
+            agent=agent.id,
+            attempt=job.attempts + 1,
+            correlation_id=f"{self._random_bits(128):032x}",
+            now=now,
+        )
+        job.attempts += 1
+        job.owner = agent.id
+        self._put(job, lifecycle)
+        return Claim(agent=agent, envelope=Envelope(prompt=job.prompt, lifecycle=lifecycle), attempt=job.attempts, folder="")
+
+    def next_due(self, role: str) -> datetime | None:
+        with self._lock:
+            now = self._clock.now()
+            dues = [
+                datetime.fromisoformat(job.lifecycle.not_before)
+                for job in self._jobs.values()
+                if job.lifecycle.role == role and job.lifecycle.status is Status.QUEUED and job.lifecycle.not_before
+            ]
+        return min((due for due in dues if due > now), default=None)
+
+    def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
+        return self._settle(claim, outcome, None)
+
+    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
+        self._check_role(role)
+        return self._settle(claim, outcome, Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note))
+
+    def release(self, claim: Claim, note: str = "") -> Lifecycle:
+        return self._settle(claim, Released(note=note), None)
+
+    def _settle(self, claim: Claim, outcome: Outcome, move: Move | None) -> Lifecycle:
+        with self._lock:
+            job = self._owned(claim)
+            children = outcome.children if isinstance(outcome, Succeeded) else ()
+            for child in children:
+                self._check_role(child.role)
+            move = move or moves.after(job.lifecycle, outcome, self._policy.retry, self._uniform, attempt=claim.attempt)
+            digest = None
+            if isinstance(outcome, Succeeded | Failed | Unroutable):
+                body = json.dumps(outcome.report.result, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+                digest = hashlib.sha256(body + b"\n").hexdigest()
+                job.results[claim.attempt] = outcome.report.result
+            lifecycle = self._decide(job, replace(move, result_sha256=digest), claim.agent.id)
+            for index, child in enumerate(children):
+                child_id = ids.child_id(claim.job_id, claim.attempt, index)
+                self._enqueue(Submission(role=child.role, prompt=child.prompt, job_id=child_id))
+            return lifecycle
+
+    def _decide(self, job: _Job, move: Move, by: str) -> Lifecycle:
+        lifecycle = moves.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=self._clock.now())
+        if move.reason is not Reason.ROUTING_EXHAUSTED:
+            job.owner = None
+        self._put(job, lifecycle)
+        return lifecycle
+
+    def _owned(self, claim: Claim) -> _Job:
+        job = self._jobs[claim.job_id]
+        if job.owner != claim.agent.id or job.attempts != claim.attempt:
+            raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)")
+        return job
+
+    # --- operators and the manager ---
+
+    def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle:
+        move = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role="", delay_s=delay_s, note=note)
+        return self._change(agent, job_id, move)
+
+    def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
+        error = ErrorInfo(category="killed", message=note or "killed by an operator")
+        with self._lock:
+            try:
+                return self._change(agent, job_id, Move(reason=reason, status=Status.KILLED, role="", error=error, note=note))
+            except IllegalTransition:
+                if not self._job(job_id).lifecycle.terminal:
+                    raise
+                return self._job(job_id).lifecycle
+
+    def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
+        return self._change(agent, job_id, Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note))
+
+    def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
+        with self._lock:
+            job = self._jobs.get(job_id)
+            if job is None or job.lifecycle.status is not Status.STALE or job.owner is not None:
+                return None
+            move = moves.settle_stale(job.lifecycle, self._policy.retry, self._uniform, highest=job.attempts)
+            return self._decide(job, move, agent.id)
+
+    def _change(self, agent: Agent, job_id: str, move: Move) -> Lifecycle:
+        with self._lock:
+            job = self._job(job_id)
+            now = job.lifecycle
+            states.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
+            job.owner = None
+            return self._decide(job, replace(move, role=now.role), agent.id)
+
+    def _job(self, job_id: str) -> _Job:
+        job = self._jobs.get(ids.check_job_id(job_id))
+        if job is None:
+            raise UnknownJob(f"no job {job_id}")
+        return job
+
+    # --- keeping house ---
+
+    def recover(self, agent: Agent) -> list[Recovered]:
+        done: list[Recovered] = []
+        with self._lock:
+            now_s = self._clock.boottime_s()
+            for other, alive in list(self._agents.values()):
+                if alive and now_s - self._beats[other.id] >= self._policy.stale_after_s and other.id != agent.id:
+                    self._agents[other.id], alive = (other, False), False
+                    done.append(Recovered(job_id=None, agent=other.id, what="silent_killed"))
+                for job_id in self._held_by(other.id):
+                    done += self._recover_job(self._jobs[job_id], job_id, other.id, alive, agent)
+                if not alive:
+                    del self._agents[other.id]
+                    done.append(Recovered(job_id=None, agent=other.id, what="agent_removed"))
+        return done
+
+    def _recover_job(self, job: _Job, job_id: str, owner: str, alive: bool, agent: Agent) -> list[Recovered]:
+        if job.lifecycle.status is Status.STALE:
+            job.owner = None
+        elif not alive:
+            error = ErrorInfo(category="agent_died", message=f"agent {owner} died during attempt {job.attempts}")
+            move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=job.lifecycle.role, error=error)
+            self._decide(job, move, agent.id)
+        else:
+            return []
+        return [Recovered(job_id=job_id, agent=owner, what="stale")]
+
+    def stale(self) -> list[str]:
+        with self._lock:
+            return sorted(
+                job_id for job_id, job in self._jobs.items() if job.lifecycle.status is Status.STALE and job.owner is None
+            )
+
+    # --- looking ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        return self._feeds[role].since(cursor, timeout_s)
+
+    def wake(self, role: str | None) -> None:
+        self._feeds[role].wake()
+
+    def find(self, job_id: str) -> JobView | None:
+        with self._lock:
+            job = self._jobs.get(ids.check_job_id(job_id))
+            return None if job is None else self._view(job)
+
+    def _view(self, job: _Job) -> JobView:
+        now = job.lifecycle
+        place = f"{places.in_progress(now.role)}/{job.owner}" if job.owner else places.destination(now.role, now.status)
+        return JobView(lifecycle=now, place=place)
+
+    def list(
+        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None, limit: int | None = None
+    ) -> list[JobView]:
+        with self._lock:
+            found = [
+                self._view(job)
+                for _, job in sorted(self._jobs.items())
+                if (roles is None or job.lifecycle.role in roles) and (statuses is None or job.lifecycle.status in statuses)
+            ]
+        return found[:limit]
+
+    def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
+        answer = dict.fromkeys(Status, 0)
+        for seen in self.list(roles=roles):
+            answer[seen.status] += 1
+        return answer
+
+    def close(self) -> None:
+        for feed in self._feeds.values():
+            feed.close()
+
+    def _check_role(self, role: str) -> None:
+        if ids.check_role(role) not in self._roles:
+            raise UnknownRole(f"no role {role}; there is {', '.join(self._roles)}")
+
+

@@ -1,0 +1,93 @@
+"""The clocks: the system's and a manual one for tests; and timestamps as farro writes them.
+
+Which clock serves which purpose is said in ports/clock.py; nothing here waits for anything but time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+
+class SystemClock:
+    """The clocks of the machine (port: Clock)."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def boottime_s(self) -> float:
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.monotonic()  # macOS and Windows: their monotonic clock is the nearest there is
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that moves only when told to (port: Clock). `sleep` advances it, so sleeping takes no time."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._lock = threading.Lock()
+        self._now = _aware(start)
+        self._boottime_s = 1000.0
+        self._monotonic_s = 1000.0
+
+    def now(self) -> datetime:
+        with self._lock:
+            return self._now
+
+    def boottime_s(self) -> float:
+        with self._lock:
+            return self._boottime_s
+
+    def monotonic_s(self) -> float:
+        with self._lock:
+            return self._monotonic_s
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(max(seconds, 0.0))
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, for all three clocks alike."""
+        self._move(wall_s=seconds, boottime_s=seconds, monotonic_s=seconds)
+
+    def suspend(self, seconds: float) -> None:
+        """The machine sleeps: the monotonic clock stands still, the other two go on."""
+        self._move(wall_s=seconds, boottime_s=seconds, monotonic_s=0.0)
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock, forward or back; no time passes."""
+        with self._lock:
+            self._now += timedelta(seconds=seconds)
+
+    def _move(self, *, wall_s: float, boottime_s: float, monotonic_s: float) -> None:
+        if min(wall_s, boottime_s, monotonic_s) < 0:
+            raise ValueError("time does not run backwards; `jump` sets the wall clock back")
+        with self._lock:
+            self._now += timedelta(seconds=wall_s)
+            self._boottime_s += boottime_s
+            self._monotonic_s += monotonic_s
+
+
+def timestamp(moment: datetime) -> str:
+    """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""
+    return _aware(moment).astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Read a timestamp back, as an aware datetime in UTC. Any RFC 3339 moment is taken; one without a zone is not."""
+    if "T" not in text:  # fromisoformat also takes bare dates and week dates, which are not moments
+        raise ValueError(f"{text!r} is not a timestamp such as 2026-01-31T12:00:00.000Z")
+    return _aware(datetime.fromisoformat(text)).astimezone(UTC)
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.utcoffset() is None:
+        raise ValueError(f"{moment.isoformat()} has no time zone; farro's times are UTC")
+    return moment

@@ -1,0 +1,401 @@
+"""Durable files, once: the only module that creates, renames, syncs and unlinks.
+
+Nothing here knows what a job is. Callers name plain `str` paths from the root; no directory handle is kept (R4).
+
+**The seam.** Every mutating call is one system call made through `_perform`, and every look at the disk that a decision
+rests on announces itself through `_look`. Tests put a function in their place (`set_seam`): it may raise instead of
+calling (a kill, an errno), call and then raise (an ambiguous error), write half (a torn file), record, or let another
+actor run first. In production both are one `is None` check. Alternatives that fail: patching `os` misses calls made
+through other modules; a filesystem object handed through every signature was tried in the first draft and made each
+function in the store take an argument that only tests vary.
+
+R5: temporary names are random, exclusive and start with `TEMPORARY`, which no scan pattern matches; a file is synced
+before it replaces another (`write_atomic(sync=True)`). Tests: tests/system/test_fs.py, tests/crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from farro.errors import StorageTrouble, SyncFailed
+
+T = TypeVar("T")
+
+TEMPORARY = ".tmp-"  # no job, agent or role name may start with a dot
+
+# What may pass by itself: a full disk that is being cleaned, a flaky device, a burst of open files.
+PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+if sys.platform == "win32":  # antivirus and indexers hold files for a moment
+    PASSING |= {errno.EACCES, errno.EBUSY}
+WRITE_TRIES = 3
+
+
+class Seam(Protocol):
+    """What a test may put between farro and the filesystem."""
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any: ...
+
+    def look(self, op: str, path: str) -> None: ...
+
+
+_seam: Seam | None = None
+
+
+def set_seam(seam: Seam | None) -> None:
+    """Put a seam in place for this process (tests only); None takes it away."""
+    global _seam
+    _seam = seam
+
+
+def _perform(op: str, call: Callable[..., T], *args: Any) -> T:
+    if _seam is None:
+        return call(*args)
+    result: T = _seam.perform(op, call, args)
+    return result
+
+
+def _look(op: str, path: str) -> None:
+    if _seam is not None:
+        _seam.look(op, path)
+
+
+# --- looking -----------------------------------------------------------------------------------------------------
+
+
+def read_bytes(path: str, limit: int | None = None) -> bytes:
+    """The bytes of a regular file, at most `limit` + 1 of them (so that the caller can tell "too long").
+
+    Links are not followed and FIFOs and devices are refused: nobody can make farro read something else, or wait.
+    """
+    _look("read", path)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | _NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        wanted = status.st_size if limit is None else min(status.st_size, limit + 1)
+        chunks = []
+        while wanted > 0:
+            chunk = os.read(fd, wanted)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            wanted -= len(chunk)
+        return b"".join(chunks)
+    finally:
+        os.close(fd)
+
+
+def open_read(path: str) -> int:
+    """A descriptor for reading a regular file (a step's stdin). The caller closes it."""
+    _look("read", path)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW)
+
+
+def listdir(path: str) -> list[str]:
+    """The names in a directory, in the order of the filesystem."""
+    _look("list", path)
+    return os.listdir(path)
+
+
+def subdirectories(path: str) -> list[str]:
+    """The names of the directories in `path`, temporary and hidden ones left out; an absent `path` has none."""
+    _look("list", path)
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def exists(path: str) -> bool:
+    """Whether the name is there, whatever it is."""
+    _look("stat", path)
+    return os.path.lexists(path)
+
+
+def lstat(path: str) -> os.stat_result:
+    _look("stat", path)
+    return os.lstat(path)
+
+
+def readlink(path: str) -> str | None:
+    """What a symbolic link says, or the first line of the file that stands for one; None when there is nothing."""
+    _look("readlink", path)
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EINVAL and sys.platform != "win32":
+            raise
+        return read_bytes(path, 4096).decode("utf-8", "replace").strip()
+
+
+# --- single mutating calls: one system call each -----------------------------------------------------------------
+
+
+def mkdir(path: str) -> None:
+    _perform("mkdir", os.mkdir, path, 0o777)
+
+
+def create_file(path: str) -> int:
+    """A new, empty file, opened for writing; EEXIST when the name is taken, by a link also. The caller closes it."""
+    return _perform("create", os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW, 0o666)
+
+
+def write(fd: int, data: bytes) -> None:
+    """All of `data`; one call unless the kernel takes less."""
+    view = memoryview(data)
+    while view:
+        view = view[_perform("write", os.write, fd, view) :]
+
+
+def symlink(target: str, path: str) -> None:
+    """An exclusive link that is complete when it appears; where there are no links, an exclusive file of one line."""
+    if sys.platform == "win32":
+        fd = create_file(path)
+        try:
+            write(fd, target.encode())
+        finally:
+            os.close(fd)
+    else:
+        _perform("symlink", os.symlink, target, path)
+
+
+def link(source: str, path: str) -> None:
+    _perform("link", os.link, source, path)
+
+
+def unlink(path: str) -> None:
+    _perform("unlink", os.unlink, path)
+
+
+def rmdir(path: str) -> None:
+    _perform("rmdir", os.rmdir, path)
+
+
+def replace(source: str, path: str) -> None:
+    """Atomic replacement of a file. The source must be synced if the promise reaches to power cuts (R5)."""
+    _perform("replace", os.replace, source, path)
+
+
+def move(source: str, path: str) -> None:
+    """Rename that never replaces (R1, RELIABILITY 17): EEXIST when the destination is there, an empty folder also."""
+    _perform("move", _rename_noreplace, source, path)
+
+
+def touch(fd: int) -> None:
+    """Set the times of an open file to now: a heartbeat is a change of this time, never its value."""
+    _perform("utime", os.utime, fd)
+
+
+def set_mtime_ns(path: str, mtime_ns: int) -> None:
+    _perform("utime", _set_mtime_ns, path, mtime_ns)
+
+
+def _set_mtime_ns(path: str, mtime_ns: int) -> None:
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+# --- composed ----------------------------------------------------------------------------------------------------
+
+
+def temporary(folder: str) -> str:
+    """A new name in `folder` that nobody else can have chosen."""
+    return f"{folder}/{TEMPORARY}{secrets.token_hex(8)}"
+
+
+def create(path: str, data: bytes) -> None:
+    """A new file with `data`; EEXIST when the name is taken. A crash may leave it empty or half written."""
+    fd = create_file(path)
+    try:
+        write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def write_atomic(path: str, data: bytes, *, sync: bool, pause: Callable[[float], None] | None = None) -> None:
+    """Replace `path` by `data`, whole or not at all. Retried on a new temporary file when the trouble may pass.
+
+    With `sync` the bytes are on the disk before the name shows them: without that a power cut may keep the rename and
+    lose the bytes. Raises StorageTrouble after `WRITE_TRIES`; what was there before is intact.
+    """
+    folder = os.path.dirname(path)
+
+    def once() -> None:
+        name = temporary(folder)
+        try:
+            create(name, data)
+            if sync:
+                sync_all([name])
+            replace(name, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                unlink(name)
+            raise
+
+    retried(once, path, pause)
+
+
+def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | None = None) -> T:
+    """`call`, again after a short pause when the filesystem's trouble may pass; then StorageTrouble."""
+    for attempt in range(1, WRITE_TRIES + 1):
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+            if attempt == WRITE_TRIES:
+                raise StorageTrouble(
+                    f"{path}: {error.strerror} after {WRITE_TRIES} tries; nothing was changed. "
+                    "Free space or inodes (df -h, df -i), check the device (dmesg), then try again"
+                ) from error
+            if pause is not None:
+                pause(0.05 * 4 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder and what is in it, never through a link. What is already gone is fine."""
+    try:
+        with os.scandir(path) as entries:
+            inside = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return
+    for name, is_directory in inside:
+        if is_directory:
+            remove_tree(name)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                unlink(name)
+    with contextlib.suppress(FileNotFoundError):
+        rmdir(path)
+
+
+def walk_files(path: str) -> Iterator[str]:
+    """Every file below `path`, links included but not followed."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from walk_files(entry.path)
+            else:
+                yield entry.path
+
+
+# --- syncing -----------------------------------------------------------------------------------------------------
+
+
+class _Group:
+    """Group commit: while one thread syncs, others put their paths together; the next leader syncs them at once.
+
+    EIO tells every member of the group: after a failed sync nobody knows what reached the disk (R7).
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.waiting: list[_Ticket] = []
+        self.leading = False
+
+    def sync(self, paths: list[str]) -> None:
+        ticket = _Ticket(paths)
+        with self.lock:
+            self.waiting.append(ticket)
+            while self.leading and not ticket.done:
+                self.lock.wait()
+            if ticket.done:
+                return ticket.answer()
+            self.leading = True
+            group, self.waiting = self.waiting, []
+        failure: BaseException | None = None
+        try:
+            for path in dict.fromkeys(path for member in group for path in member.paths):
+                _sync_one(path)
+        except BaseException as error:
+            failure = error
+        with self.lock:
+            self.leading = False
+            for member in group:
+                member.done, member.failure = True, failure
+            self.lock.notify_all()
+        return ticket.answer()
+
+
+class _Ticket:
+    __slots__ = ("done", "failure", "paths")
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+        self.done = False
+        self.failure: BaseException | None = None
+
+    def answer(self) -> None:
+        if self.failure is None:
+            return
+        if isinstance(self.failure, OSError):
+            raise SyncFailed(
+                f"{self.failure.filename or self.paths[0]}: sync failed: {self.failure.strerror}. "
+                "Nothing of this group was acknowledged; check the device (dmesg) and restart"
+            ) from self.failure
+        raise self.failure
+
+
+_group = _Group()
+
+
+def sync_all(paths: Iterable[str]) -> None:
+    """Return when every named file and directory is on the disk, as it is now; SyncFailed when one is not."""
+    _group.sync(list(paths))
+
+
+def _sync_one(path: str) -> None:
+    if sys.platform == "win32" and os.path.isdir(path):
+        return  # NTFS journals directory entries; FlushFileBuffers takes files only
+    flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC | _NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    try:
+        _perform("fsync", _fsync, fd, path)
+    finally:
+        os.close(fd)
+
+
+def _fsync(fd: int, path: str) -> None:
+    os.fsync(fd)
+
+
+# --- the platform ------------------------------------------------------------------------------------------------
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+
+if sys.platform == "linux":
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _renameat2 = _libc.renameat2
+    _renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+
+    def _rename_noreplace(source: str, path: str) -> None:
+        if _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), source, None, path)
+
+else:
+
+    def _rename_noreplace(source: str, path: str) -> None:
+        # Windows' rename never replaces. Elsewhere there is a window here; farro is promised on Linux (DESIGN §13).
+        if sys.platform != "win32" and os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, path)
+        os.rename(source, path)

@@ -1,0 +1,116 @@
+"""Leases: liveness that the kernel keeps. A lease is an flock on a file; it drops when its holder dies, however it dies.
+
+Who holds which lease, and what it means for a job, lives in the stores.
+
+R3: PID, start time and boot id are written into the file for people and for killing a hung process; they never decide
+death. A lease is never inherited: descriptors are close-on-exec, and a bare fork (multiprocessing inside a Python tool)
+closes them in the child through `os.register_at_fork`: without that guard a forked child keeps a dead agent alive.
+Tests: tests/system/test_leases.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from farro.system import fs
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_held: set[int] = set()  # descriptors of every lease of this process
+
+
+def _forget_after_fork() -> None:
+    for fd in _held:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class Lease:
+    """A lock on a file (or on a folder in staging), held until `drop` or the death of this process."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        _held.add(fd)
+
+    def beat(self) -> None:
+        """One heartbeat: the file's time changes. A watchdog watches for the change on its own clock."""
+        fs.touch(self.fd)
+
+    def drop(self) -> None:
+        if self.fd in _held:
+            _held.discard(self.fd)
+            os.close(self.fd)
+
+
+def create(path: str, content: bytes) -> Lease:
+    """A new lease file with `content`, locked before anyone else can know its name (the caller built its folder)."""
+    fd = fs.create_file(path)
+    try:
+        _lock(fd)
+        fs.write(fd, content)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Lease(fd)
+
+
+def take(path: str) -> Lease | None:
+    """The lease at `path` if nobody alive holds it; None if somebody does. FileNotFoundError when it is gone."""
+    fd = fs.open_read(path)
+    try:
+        _lock(fd)
+    except OSError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    # Whoever recovered the folder meanwhile has unlinked the file: then this is a lock on nothing.
+    try:
+        current = fs.lstat(path)
+    except FileNotFoundError:
+        os.close(fd)
+        raise
+    if current.st_ino != os.fstat(fd).st_ino:
+        os.close(fd)
+        raise FileNotFoundError(path)
+    return Lease(fd)
+
+
+def is_held(path: str) -> bool:
+    """Whether somebody alive holds the lease at `path`; an absent lease is held by nobody."""
+    try:
+        lease = take(path)
+    except FileNotFoundError:
+        return False
+    if lease is None:
+        return True
+    lease.drop()
+    return False
+
+
+if sys.platform == "win32":
+
+    def _lock(fd: int) -> None:
+        os.lseek(fd, 1 << 30, os.SEEK_SET)  # beyond the content, so that others may read it
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+
+else:
+
+    def _lock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+FOLDERS = sys.platform != "win32"  # whether a folder itself can be leased

@@ -1,0 +1,83 @@
+"""Fixtures and rules for every suite: no network, repeatable properties, a fast scratch folder, figures.
+
+Fixtures of one suite live in that suite's own conftest; what tests import lives in support.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
+from pytest_socket import socket_allow_hosts
+
+from support import ROOT, torture, write_figure
+
+# A test run that is itself a step of a farro job must not reach that job.
+for _name in ("FARRO_ROOT", "FARRO_JOB", "FARRO_STEP", "FARRO_CLAIM"):
+    os.environ.pop(_name, None)
+
+# `default` finds the same examples in every run: a red run is red again on the next machine. `torture` looks for new
+# ones. Neither has a deadline (a busy machine is not a bug) nor a database (a run must not depend on the last one).
+hypothesis.settings.register_profile(
+    "default",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "torture",
+    hypothesis.settings.get_profile("default"),
+    derandomize=False,
+    max_examples=2_000 * max(torture(), 1),
+)
+hypothesis.settings.load_profile("torture" if torture() else "default")
+set_hypothesis_home_dir(os.path.join(ROOT, ".build", "hypothesis"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `torture` unless asked for. Not a skip: skips are failures in CI."""
+    if torture():
+        return
+    long_form = [item for item in items if item.get_closest_marker("torture")]
+    if long_form:
+        config.hook.pytest_deselected(items=long_form)
+        items[:] = [item for item in items if item not in long_form]
+
+
+# First, so that fixtures are held to it as well; pytest-socket itself lifts it after each test.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("linux") and sys.platform != "linux":
+        pytest.skip("needs Linux")
+    socket_allow_hosts(["127.0.0.1", "::1"], allow_unix_socket=True)
+
+
+@pytest.fixture
+def shm(tmp_path: Path) -> Iterator[Path]:
+    """A fresh folder in memory (tmpfs) where there is one, else `tmp_path`; removed afterwards.
+
+    For suites that make and break thousands of trees. Not for proofs about power loss: tmpfs has no disk to lose.
+    """
+    if not (os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK | os.X_OK)):
+        yield tmp_path
+        return
+    folder = tempfile.mkdtemp(prefix="farro-test-", dir="/dev/shm")
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def figure() -> Callable[..., None]:
+    """`figure(name, value, unit="")`: a number of the proof, printed after the run."""
+    return write_figure

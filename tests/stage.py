@@ -1,0 +1,237 @@
+"""The stage on which the crash suites play: stores with chosen randomness, deaths, and the judge of what is left.
+
+A "process" here is one FilesStore: it dies by `die`, which drops its leases as the kernel would and cleans up nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from farro.errors import ClaimLost
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import is_decided
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Report, Succeeded
+from farro.kernel.retry import RetryPolicy
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Agent, Claim, StorePolicy, Submission
+from farro.stores.files import FilesStore
+from farro.stores.files.ground import Ground, make_root
+from farro.system import fs
+
+ROLES = ("Manager", "Runner", "CodeReviewer")
+EPOCH = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
+
+
+class Crash(BaseException):
+    """The process was killed: raised through the seam; not an Exception, so that nothing in farro handles it."""
+
+
+class QuickClock:
+    """Real enough for order, instant to wait on: sleeping advances it."""
+
+    def __init__(self) -> None:
+        self.offset_s = 0.0
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(EPOCH.timestamp() + self.offset_s, UTC)
+
+    def boottime_s(self) -> float:
+        return 1000.0 + self.offset_s
+
+    def monotonic_s(self) -> float:
+        return 1000.0 + self.offset_s
+
+    def sleep(self, seconds: float) -> None:
+        self.offset_s += max(0.0, seconds)
+
+
+def policy(**changes: Any) -> StorePolicy:
+    """No delays between attempts, so that a drain needs no waiting."""
+    return StorePolicy(**{"retry": RetryPolicy(base_s=0.0, max_delay_s=0.0), "rescan_s": 0.0, **changes})
+
+
+def make(root: str) -> str:
+    """A fresh root with the stage's roles, made outside of any seam."""
+    os.makedirs(root, exist_ok=True)
+    make_root(root, ROLES)
+    return root
+
+
+def open_files(
+    root: str,
+    *,
+    seed: int = 0,
+    clock: Any = None,
+    store_policy: StorePolicy | None = None,
+    log: Callable[[str, str, Mapping[str, Any]], None] = lambda level, message, fields: None,
+) -> FilesStore:
+    """A "process": same seed, same names. Different processes must get different seeds."""
+    dice = random.Random(seed)
+    return FilesStore(
+        Ground(
+            root=root,
+            policy=store_policy or policy(),
+            clock=clock or QuickClock(),
+            reap=lambda markers, identity: None,
+            kill_hung=lambda identity: False,
+            identity=lambda: {"host": "stage", "boot_id": "0", "pid": seed, "start": 0},
+            log=log,
+            random_bits=dice.getrandbits,
+            uniform=lambda low, high: low,
+        )
+    )
+
+
+def die(store: FilesStore) -> None:
+    """What the kernel does when a process is killed: its locks drop. Nothing is cleaned up."""
+    for held in store._ground.held.values():
+        held.lease.drop()
+    store._ground.held.clear()
+    for feed in store._feeds.values():
+        feed.close()
+    store._feeds.clear()
+
+
+def plan(number: int = 0, **more: Any) -> dict[str, Any]:
+    return {"plan_id": f"p{number}", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}], **more}
+
+
+def submission(number: int = 0, *, role: str = "Runner", job_id: str | None = None, **more: Any) -> Submission:
+    return Submission(role=role, prompt=plan(number, **more), job_id=job_id)
+
+
+def report(claim: Claim, text: str = "done") -> Report:
+    """A result that names the attempt it came from, so that the judge can tell whose result was accepted."""
+    return Report(
+        result={"job_id": claim.job_id, "attempt": claim.attempt, "agent": claim.agent.id, "success": True},
+        markdown=f"{text} by {claim.agent.id} in attempt {claim.attempt}\n",
+    )
+
+
+@dataclass
+class History:
+    """What the actors were told. `enqueued` and `committed` are acknowledgements: they bind the store."""
+
+    enqueued: set[str] = field(default_factory=set)
+    tried: set[str] = field(default_factory=set)  # chosen ids whose submitter may have crashed
+    committed: dict[str, list[tuple[int, Status]]] = field(default_factory=dict)  # job → (attempt, status told)
+    lost: list[tuple[str, int]] = field(default_factory=list)  # ClaimLost was told
+    executed: list[tuple[str, int]] = field(default_factory=list)  # attempts whose work started
+
+    def ack_commit(self, job_id: str, attempt: int, lifecycle: Lifecycle) -> None:
+        self.committed.setdefault(job_id, []).append((attempt, lifecycle.status))
+
+
+def work_one(store: FilesStore, agent: Agent, history: History, *, fail: bool = False, children: int = 0) -> bool:
+    """One turn of a worker: claim, "work", commit. False: nothing to do."""
+    claim = store.claim(agent)
+    if claim is None:
+        return False
+    history.executed.append((claim.job_id, claim.attempt))
+    try:
+        if fail:
+            error = ErrorInfo(category="step_failed", message="no")
+            told = store.commit(claim, Failed(error=error, report=report(claim, "failed")))
+        else:
+            offspring = tuple(Child(role="CodeReviewer", prompt=plan(n)) for n in range(children))
+            told = store.commit(claim, Succeeded(report=report(claim), children=offspring))
+    except ClaimLost:
+        history.lost.append((claim.job_id, claim.attempt))
+    else:
+        history.ack_commit(claim.job_id, claim.attempt, told)
+    return True
+
+
+def drain(root: str, history: History, *, seed: int = 10_000, rounds: int = 50) -> FilesStore:
+    """Healthy processes come and finish everything: watchdog, manager and a worker for every role, until nothing moves."""
+    store = open_files(root, seed=seed)
+    keeper = store.join("keeper", role=None)
+    workers = [store.join("drain", role=role) for role in store.roles()]
+    for _ in range(rounds):
+        moved = bool([done for done in store.recover(keeper) if done.job_id is not None])
+        for job_id in store.stale():
+            moved |= store.settle_stale(keeper, job_id) is not None
+        for worker in workers:
+            while work_one(store, worker, history):
+                moved = True
+        if not moved:
+            break
+    else:
+        raise AssertionError(f"not drained after {rounds} rounds: {tree(root)}")
+    store.close()
+    return store
+
+
+def everywhere(root: str) -> dict[str, list[str]]:
+    """job id → every folder in which it lies (staging left out: what lies there is not a job yet)."""
+    found: dict[str, list[str]] = {}
+    for folder, names, files in os.walk(root):
+        if "/jobs/.staging" in folder:
+            continue
+        if "prompt.json" in files:
+            found.setdefault(os.path.basename(folder), []).append(os.path.relpath(os.path.dirname(folder), root))
+            names.clear()
+    return found
+
+
+def tree(root: str) -> str:
+    return "\n".join(
+        sorted(os.path.relpath(os.path.join(folder, name), root) for folder, _, files in os.walk(root) for name in files)
+    )
+
+
+def judge(root: str, history: History, *, terminal: bool = True) -> None:
+    """Lost, duplicated, unexpected: the promise, checked on what lies in the tree after a drain."""
+    where = everywhere(root)
+    for job_id in history.enqueued:
+        assert job_id in where, f"LOST: acknowledged {job_id} is nowhere\n{tree(root)}"
+    for job_id, folders in where.items():
+        assert len(folders) == 1, f"DUPLICATED: {job_id} lies in {folders}"
+        _judge_job(root, job_id, f"{root}/{folders[0]}/{job_id}", folders[0], history, terminal)
+    for folder, _, files in os.walk(root):
+        if "/incoming/" in folder or "/completed/" in folder or "/stale/" in folder:
+            assert "lock" not in files, f"UNEXPECTED: a lock was left in {folder}"
+
+
+def _judge_job(root: str, job_id: str, path: str, place: str, history: History, terminal: bool) -> None:
+    with open(f"{path}/job.json", "rb") as file:
+        lifecycle = Lifecycle.from_json(file.read())
+    for name in ("prompt.json",):
+        json.loads(open(f"{path}/{name}", "rb").read())
+    if terminal:
+        assert "/completed/" in f"/{place}/", f"UNEXPECTED: {job_id} did not finish, it lies in {place}"
+        assert lifecycle.terminal, f"UNEXPECTED: {job_id} in {place} says {lifecycle.status}"
+        assert place.endswith(f"/{lifecycle.status}"), f"UNEXPECTED: {job_id} in {place} says {lifecycle.status}"
+    accepted = [hop for hop in lifecycle.hops if hop.reason is Reason.COMMITTED]
+    assert len(accepted) <= 1, f"DUPLICATED: {job_id} was committed {len(accepted)} times"
+    told = history.committed.get(job_id, [])
+    finals = [(attempt, status) for attempt, status in told if status in (Status.SUCCEEDED, Status.FAILED)]
+    assert len(finals) <= 1, f"DUPLICATED: {job_id} was acknowledged as final {len(finals)} times: {finals}"
+    if finals:
+        assert accepted, f"LOST: {job_id} was acknowledged as {finals[0]} but is {lifecycle.status}"
+        assert (accepted[0].attempt, lifecycle.status) == finals[0], f"LOST: {job_id}: told {finals[0]}, found {accepted[0]}"
+    for attempt, status in told:
+        kept = [hop for hop in lifecycle.hops if hop.attempt == attempt]
+        assert kept, f"LOST: {job_id}: the acknowledged decision ({status}) of attempt {attempt} is not in its hops"
+    if lifecycle.status in (Status.SUCCEEDED, Status.FAILED) and accepted:
+        assert is_decided(lifecycle, accepted[0].attempt), f"UNEXPECTED: {job_id} is final but not decided"
+        body = open(f"{path}/attempts/{accepted[0].attempt:04d}/result.json", "rb").read()
+        assert hashlib.sha256(body).hexdigest() == lifecycle.result_sha256, f"TORN: {job_id}: result.json is not what was decided"
+        mirror = "result.md" if lifecycle.status is Status.SUCCEEDED else "error.md"
+        mirrored = open(f"{path}/{mirror}", "rb").read()
+        assert mirrored == open(f"{path}/attempts/{accepted[0].attempt:04d}/{mirror}", "rb").read()
+
+
+def names(values: Iterable[Any]) -> list[str]:
+    return [str(value) for value in values]
+
+
+def without_seam() -> None:
+    fs.set_seam(None)

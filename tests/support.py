@@ -1,0 +1,63 @@
+"""What tests of every suite share by import: `from support import need, torture`. Fixtures live in conftest.py.
+
+A stand-in for one port lives beside that port's tests, not here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import overload
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+_SBIN = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))
+
+
+@overload
+def need(tool: str, reason: str = "", /) -> str: ...
+@overload
+def need(condition: bool, reason: str, /) -> str: ...
+def need(wanted: str | bool, reason: str = "", /) -> str:
+    """Go on only if a tool is installed (its path is returned) or a condition holds; else skip, saying why.
+
+    With CI=true the test fails instead of skipping: there every part is promised, and a proof that did not run
+    must not look like one that passed. Works inside a test, in a fixture and at the head of a module.
+    """
+    if isinstance(wanted, str):
+        # An ordinary user's PATH leaves out sbin, where mkfs.* and losetup live.
+        found = shutil.which(wanted, path=os.environ.get("PATH", os.defpath) + os.pathsep + _SBIN)
+        if found:
+            return found
+        missing = f"{wanted} is not installed"
+    elif wanted:
+        return ""
+    else:
+        missing = "not possible here"
+    message = f"NEEDED: {missing}" + (f": {reason}" if reason else "")
+    if os.environ.get("CI") == "true":
+        pytest.fail(message + " (CI=true: a missing part is a failure)", pytrace=False)
+    pytest.skip(message, allow_module_level=True)
+
+
+def torture() -> int:
+    """0 in the short form; in the long form (`make torture TORTURE=n`) the factor n by which to do more."""
+    value = os.environ.get("FARRO_TORTURE", "")
+    return max(int(value), 0) if value.isdigit() else int(bool(value))
+
+
+def write_figure(name: str, value: str | int | float, unit: str = "") -> None:
+    """Add one line to the figures that are printed after the run; nothing happens outside of it."""
+    path = os.environ.get("FARRO_FIGURES")
+    if not path:
+        return
+    line = json.dumps({"name": name, "value": value, "unit": unit}) + "\n"
+    # One write on an O_APPEND descriptor: the lines of parallel test processes stay whole.
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
