@@ -21,6 +21,7 @@ from farro.kernel.outcome import Child, ErrorInfo, Failed, Report, Succeeded
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Claim, StorePolicy, Submission
+from farro.stores.feed import Feed
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, make_root
 from farro.system import fs
@@ -72,9 +73,13 @@ def open_files(
     store_policy: StorePolicy | None = None,
     log: Callable[[str, str, Mapping[str, Any]], None] = lambda level, message, fields: None,
 ) -> FilesStore:
-    """A "process": same seed, same names. Different processes must get different seeds."""
+    """A "process": same seed, same names. Different processes must get different seeds.
+
+    Where every claim lists the queue anew (`rescan_s` 0, the stage's policy) there is no inotify behind the feeds:
+    closing an instance costs the kernel ten milliseconds, and these suites open thousands.
+    """
     dice = random.Random(seed)
-    return FilesStore(
+    store = FilesStore(
         Ground(
             root=root,
             policy=store_policy or policy(),
@@ -87,6 +92,9 @@ def open_files(
             uniform=lambda low, high: low,
         )
     )
+    if store._ground.policy.rescan_s == 0:
+        store._feeds.update({role: Feed() for role in (None, *store.roles())})
+    return store
 
 
 def die(store: FilesStore) -> None:
@@ -150,7 +158,7 @@ def work_one(store: FilesStore, agent: Agent, history: History, *, fail: bool = 
 
 
 def drain(root: str, history: History, *, seed: int = 10_000, rounds: int = 50) -> FilesStore:
-    """Healthy processes come and finish everything: watchdog, manager and a worker for every role, until nothing moves."""
+    """Healthy processes come and finish everything: watchdog, manager, a worker for every role; until nothing moves."""
     store = open_files(root, seed=seed)
     keeper = store.join("keeper", role=None)
     workers = [store.join("drain", role=role) for role in store.roles()]
@@ -183,7 +191,9 @@ def everywhere(root: str) -> dict[str, list[str]]:
 
 def tree(root: str) -> str:
     return "\n".join(
-        sorted(os.path.relpath(os.path.join(folder, name), root) for folder, _, files in os.walk(root) for name in files)
+        sorted(
+            os.path.relpath(os.path.join(folder, name), root) for folder, _, files in os.walk(root) for name in files
+        )
     )
 
 
@@ -201,10 +211,8 @@ def judge(root: str, history: History, *, terminal: bool = True) -> None:
 
 
 def _judge_job(root: str, job_id: str, path: str, place: str, history: History, terminal: bool) -> None:
-    with open(f"{path}/job.json", "rb") as file:
-        lifecycle = Lifecycle.from_json(file.read())
-    for name in ("prompt.json",):
-        json.loads(open(f"{path}/{name}", "rb").read())
+    lifecycle = Lifecycle.from_json(read(f"{path}/job.json"))
+    json.loads(read(f"{path}/prompt.json"))
     if terminal:
         assert "/completed/" in f"/{place}/", f"UNEXPECTED: {job_id} did not finish, it lies in {place}"
         assert lifecycle.terminal, f"UNEXPECTED: {job_id} in {place} says {lifecycle.status}"
@@ -216,17 +224,21 @@ def _judge_job(root: str, job_id: str, path: str, place: str, history: History, 
     assert len(finals) <= 1, f"DUPLICATED: {job_id} was acknowledged as final {len(finals)} times: {finals}"
     if finals:
         assert accepted, f"LOST: {job_id} was acknowledged as {finals[0]} but is {lifecycle.status}"
-        assert (accepted[0].attempt, lifecycle.status) == finals[0], f"LOST: {job_id}: told {finals[0]}, found {accepted[0]}"
+        assert (accepted[0].attempt, lifecycle.status) == finals[0], (
+            f"LOST: {job_id}: told {finals[0]}, found {accepted[0]}"
+        )
     for attempt, status in told:
         kept = [hop for hop in lifecycle.hops if hop.attempt == attempt]
         assert kept, f"LOST: {job_id}: the acknowledged decision ({status}) of attempt {attempt} is not in its hops"
     if lifecycle.status in (Status.SUCCEEDED, Status.FAILED) and accepted:
         assert is_decided(lifecycle, accepted[0].attempt), f"UNEXPECTED: {job_id} is final but not decided"
-        body = open(f"{path}/attempts/{accepted[0].attempt:04d}/result.json", "rb").read()
-        assert hashlib.sha256(body).hexdigest() == lifecycle.result_sha256, f"TORN: {job_id}: result.json is not what was decided"
+        home = f"{path}/attempts/{accepted[0].attempt:04d}"
+        whole = hashlib.sha256(read(f"{home}/result.json")).hexdigest()
+        assert whole == lifecycle.result_sha256, f"TORN: {job_id}: result.json is not what was decided"
         mirror = "result.md" if lifecycle.status is Status.SUCCEEDED else "error.md"
-        mirrored = open(f"{path}/{mirror}", "rb").read()
-        assert mirrored == open(f"{path}/attempts/{accepted[0].attempt:04d}/{mirror}", "rb").read()
+        assert read(f"{path}/{mirror}") == read(f"{home}/{mirror}"), (
+            f"UNEXPECTED: {job_id}: {mirror} is another attempt's"
+        )
 
 
 def names(values: Iterable[Any]) -> list[str]:

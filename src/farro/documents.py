@@ -109,11 +109,12 @@ def parse_json(text: bytes, *, source: str, limits: Limits = DEFAULT, first_line
         if b"\\u" in text and _SURROGATE_ESCAPE.search(text):
             json.dumps(data, ensure_ascii=False).encode()  # fails on a surrogate without its other half
     except json.JSONDecodeError as bad:
-        line, column = _place(decoded, bad.pos, first_line)
         what = bad.msg[:1].lower() + bad.msg[1:] if decoded.strip() else "the document is empty"
-        raise BadDocument(source, [Problem(path="", message=f"not JSON: {what}", line=line, column=column)]) from None
+        raise _refuse(source, f"not JSON: {what}", _place(decoded, bad.pos, first_line)) from None
     except (ValueError, RecursionError):  # a hook's refusal, a lone surrogate, the interpreter's own cap on digits
-        raise refusal(source, list(_json_faults(decoded, limits, first_line))) from None
+        faults = list(_json_faults(decoded, limits, first_line))
+        unknown = Problem(path="", message="not JSON that can be read here", line=first_line, column=1)
+        raise refusal(source, faults or [unknown]) from None
     return Document(data, source, lambda: _json_spots(decoded, first_line))
 
 
@@ -125,16 +126,15 @@ def canonical(data: Any) -> bytes:
 
 def _decode(text: bytes, source: str, limits: Limits, first_line: int) -> str:
     if len(text) > limits.size:
-        raise refusal(source, [Problem(path="", message=f"{len(text)} bytes; at most {limits.size} are read")])
+        raise _refuse(source, f"{len(text)} bytes; at most {limits.size} are read")
     if text.startswith(b"\xef\xbb\xbf"):
-        message = "begins with a byte order mark; save it as UTF-8 without BOM"
-        raise refusal(source, [Problem(path="", message=message, line=first_line, column=1)])
+        raise _refuse(source, "begins with a byte order mark; save it as UTF-8 without BOM", (first_line, 1))
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as bad:
-        line, column = _place(text[: bad.start].decode("utf-8"), None, first_line)
+        before = text[: bad.start].decode("utf-8")
         message = f"byte 0x{text[bad.start]:02x} is not UTF-8 here"
-        raise refusal(source, [Problem(path="", message=message, line=line, column=column)]) from None
+        raise _refuse(source, message, _place(before, len(before), first_line)) from None
 
 
 # --- JSON: refusing, and finding places ---------------------------------------------------------------------------
@@ -145,6 +145,7 @@ LONE_SURROGATE = "half of a surrogate pair is not a character; write the charact
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _TOKENS = re.compile(_STRING.decode() + r'|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+_CONSTANT = re.compile(r"NaN|-?Infinity")
 _NUMBER = re.compile(r"-?([0-9]+)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -191,30 +192,31 @@ def _cap_structure(decoded: str, text: bytes, source: str, limits: Limits, first
     nodes = 1 + bare.count(b",") + bare.count(b"[") + bare.count(b"{") - bare.count(b"[]") - bare.count(b"{}")
     if not deep and nodes <= limits.nodes:
         return
-    for count, token in enumerate((token for token in _json_tokens(decoded) if not token.is_key), start=1):
+    values = (token for token in _json_tokens(decoded, first_line) if not token.is_key)
+    for count, token in enumerate(values, start=1):
         if count > limits.nodes:
-            message = f"more than {limits.nodes} values"
-        elif token.text in "[{" and len(token.path) >= limits.depth:
-            message = f"nested deeper than {limits.depth} levels"
-        else:
-            continue
-        line, column = _place(decoded, token.offset, first_line)
-        raise refusal(source, [Problem(path=render_path(token.path), message=message, line=line, column=column)])
+            raise _refuse(source, f"more than {limits.nodes} values", token.place, token.path)
+        if token.text in "[{" and len(token.path) >= limits.depth:
+            raise _refuse(source, f"nested deeper than {limits.depth} levels", token.place)
 
 
 class _Token(NamedTuple):
     path: Path
-    offset: int
+    place: Place
     text: str
     is_key: bool
 
 
-def _json_tokens(text: str) -> Iterator[_Token]:
+def _json_tokens(text: str, first_line: int) -> Iterator[_Token]:
     """Keys and values in text order. Right for JSON; for a broken text right up to where it breaks."""
     path: list[str | int] = []  # last: the key or index that the innermost open container is at
     key_next = False
+    line, line_start, seen = first_line, 0, 0  # counted on from token to token: from the start each time is quadratic
     for match in _TOKENS.finditer(text):
-        word = match[0]
+        word, offset = match[0], match.start()
+        line += text.count("\n", seen, offset)
+        line_start = max(line_start, text.rfind("\n", seen, offset) + 1)
+        seen, place = offset, (line, offset - line_start + 1)
         if word in "]}":
             key_next = False
             if path:
@@ -229,9 +231,9 @@ def _json_tokens(text: str) -> Iterator[_Token]:
         elif key_next and path:
             path[-1] = _unquote(word)
             key_next = False
-            yield _Token(tuple(path), match.start(), word, True)
+            yield _Token(tuple(path), place, word, True)
         else:
-            yield _Token(tuple(path), match.start(), word, False)
+            yield _Token(tuple(path), place, word, False)
             if word in "[{":
                 path.append(0 if word == "[" else "")
                 key_next = word == "{"
@@ -246,40 +248,36 @@ def _unquote(token: str) -> str:
 
 def _json_faults(text: str, limits: Limits, first_line: int) -> Iterator[Problem]:
     seen: set[Path] = set()
-    for path, offset, token, is_key in _json_tokens(text):
-        message = (
-            "this key is in the object twice; keep one" if is_key and path in seen else _scalar_fault(token, limits)
-        )
-        if is_key:
-            seen.add(path)
+    twice: set[Path] = set()
+    for path, place, token, is_key in _json_tokens(text, first_line):
+        message = _scalar_fault(token, limits)
+        if is_key and path in seen and not any(path[:length] in twice for length in range(1, len(path))):
+            twice.add(path)
+            message = "this key is in the object twice; keep one"
+        seen.update((path,) if is_key else ())
         if message:
-            line, column = _place(text, offset, first_line)
-            yield Problem(path=render_path(path), message=message, line=line, column=column)
+            yield Problem(path=render_path(path), message=message, line=place[0], column=place[1])
 
 
 def _scalar_fault(token: str, limits: Limits) -> str:
     if token[0] == '"':
         return LONE_SURROGATE if _SURROGATE.search(_unquote(token)) else ""
-    if token in ("NaN", "Infinity", "-Infinity"):
-        return f"{token} is not JSON; write a number, a string or null"
-    number = _NUMBER.fullmatch(token)
+    # Beginnings, as the parser reads: `1e999x` is refused for its size before the x is met.
+    if constant := _CONSTANT.match(token):
+        return f"{constant[0]} is not JSON; write a number, a string or null"
+    number = _NUMBER.match(token)
     if number is None:
         return ""
     if number[2] is None and number[3] is None:
         digits = len(number[1])
         return f"an integer of {digits} digits; at most {limits.digits} are read" if digits > limits.digits else ""
-    return "this number is too large for a float" if abs(float(token)) == float("inf") else ""
+    return "this number is too large for a float" if abs(float(number[0])) == float("inf") else ""
 
 
 def _json_spots(text: str, first_line: int) -> dict[Path, Spot]:
     spots: dict[Path, Spot] = {}
-    line, start, seen = first_line, 0, 0
     key: Place | None = None
-    for path, offset, _, is_key in _json_tokens(text):
-        line += text.count("\n", seen, offset)
-        start = max(start, text.rfind("\n", seen, offset) + 1)
-        seen = offset
-        place = (line, offset - start + 1)
+    for path, place, _, is_key in _json_tokens(text, first_line):
         if is_key:
             key = place
         else:
@@ -288,8 +286,7 @@ def _json_spots(text: str, first_line: int) -> dict[Path, Spot]:
     return spots
 
 
-def _place(text: str, offset: int | None, first_line: int) -> Place:
-    offset = len(text) if offset is None else offset
+def _place(text: str, offset: int, first_line: int = 1) -> Place:
     return first_line + text.count("\n", 0, offset), offset - text.rfind("\n", 0, offset)
 
 
@@ -328,14 +325,13 @@ def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Do
         mark = bad.problem_mark or bad.context_mark
         raise builder.refuse(f"not YAML: {bad.problem or bad.context}", mark) from None
     except ReaderError as bad:
-        line, column = _place(decoded, decoded.find(chr(bad.character)), 1)
         message = f"not YAML: the character U+{bad.character:04X} is not allowed"
-        raise BadDocument(source, [Problem(path="", message=message, line=line, column=column)]) from None
+        raise _refuse(source, message, _place(decoded, decoded.find(chr(bad.character)))) from None
     except (YAMLError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, AssertionError) as bad:
         # ruamel stumbles over some broken texts ("\UFFFFFFFF", "%YAML x"): the text is at fault, not farro.
         raise builder.refuse(f"not YAML: {type(bad).__name__} near here", builder.mark) from None
     if not builder.done:
-        raise refusal(source, [Problem(path="", message="not YAML: the document is empty", line=1, column=1)])
+        raise _refuse(source, "not YAML: the document is empty", (1, 1))
     return Document(builder.root, source, lambda: builder.spots)
 
 
@@ -354,9 +350,8 @@ class _YamlBuilder:
         self._key: Place | None = None  # of the member whose value comes next
 
     def refuse(self, message: str, mark: Any) -> BadDocument:
-        line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
-        path = render_path(tuple(self._path[: len(self._open)]))
-        return BadDocument(self.source, [Problem(path=path, message=message, line=line, column=column)])
+        place = (mark.line + 1, mark.column + 1) if mark else None
+        return _refuse(self.source, message, place, tuple(self._path))
 
     def take(self, event: Any) -> None:
         self.mark = event.start_mark
@@ -395,7 +390,7 @@ class _YamlBuilder:
             self._advance()
             return
         if len(self._open) >= self.limits.depth:
-            raise self.refuse(f"nested deeper than {self.limits.depth} levels", self.mark)
+            raise _refuse(self.source, f"nested deeper than {self.limits.depth} levels", place)
         self._open.append(value)
         self._path.append("" if isinstance(value, dict) else 0)
 
@@ -460,11 +455,14 @@ def render_path(path: Path) -> str:
     return "".join(parts).removeprefix(".")
 
 
+def _refuse(source: str, message: str, place: Place | None = None, path: Path = ()) -> BadDocument:
+    line, column = place or (None, None)
+    return BadDocument(source, [Problem(path=render_path(path), message=message, line=line, column=column)])
+
+
 def refusal(source: str, problems: list[Problem]) -> BadDocument:
     """All problems in text order; those without a place come last, beyond `MAX_PROBLEMS` only their number is told."""
     problems = sorted(problems, key=lambda problem: (problem.line or 1 << 60, problem.column or 0))
-    if not problems:
-        problems = [Problem(path="", message="the document is nested too deeply to be read")]
     if (more := len(problems) - MAX_PROBLEMS) > 0:
         problems = [*problems[:MAX_PROBLEMS], Problem(path="", message=f"and {more} more problems")]
     return BadDocument(source, problems)
@@ -511,8 +509,8 @@ def pydantic_problems(
         path, kind = tuple(entry["loc"]), entry["type"]
         is_key = path[-1:] == ("[key]",)
         path = path[:-1] if is_key else path
-        if path in skip:
-            continue
+        if path in skip or (kind == "too_short" and len(entry["input"]) >= entry["ctx"]["min_length"]):
+            continue  # pydantic counts only valid items: a list of wrong ones is called short as well
         message = _explain(kind, entry["input"], entry.get("ctx", {}), entry["msg"])
         if kind == "extra_forbidden":
             message = _unknown_field(path, known(path))

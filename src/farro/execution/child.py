@@ -10,8 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from farro.execution.functions import _exit_code
-from farro.execution.tools import Call, load
+from farro.execution.tools import Call, exit_code, load
 
 # The child imports from where the worker does, whatever its cwd and PYTHONPATH are: -P, then the worker's own path.
 _BOOT = "import json,sys;sys.path[:]=json.loads(sys.argv[1])['path'];from farro.execution.child import main;main()"
@@ -37,4 +36,4 @@ def main() -> None:
         job_id=os.environ.get("FARRO_JOB", ""),
         attempt_dir=spec["attempt_dir"],
     )
-    sys.exit(_exit_code(load(spec["reference"])(call)))
+    sys.exit(exit_code(load(spec["reference"])(call)))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from farro.execution import child
 from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble
-from farro.plans import Step
+from farro.plans.model import Step
 
 UNIX = "unix"
 AGENT = "agent"
@@ -46,33 +46,37 @@ class Missing:
     message: str
 
 
-def find(step: Step, *, tools: Tools, env: Mapping[str, str], cwd: str, attempt_dir: str, first: bool) -> Command | Missing:
-    """What `step` executes with this environment and cwd. `first`: no earlier step can make what is missing now."""
+def find(
+    step: Step, *, tools: Tools, env: Mapping[str, str], cwd: str, attempt_dir: str, may_appear: bool
+) -> Command | Missing:
+    """What `step` executes with this environment and cwd. `may_appear`: an earlier step may still make it."""
     if step.tool == UNIX:
-        return _program((step.command, *step.args), step, env, cwd, first)
+        return _program((step.command, *step.args), step, env, cwd, may_appear)
     try:
         tool = tools.find(step.tool)
     except ToolTrouble as trouble:
         return Missing(message=f"tool {step.tool} is registered but cannot be used: {trouble}")
     if isinstance(tool, Program):
-        return _program((*tool.argv, step.command, *step.args), step, env, cwd, first)
+        return _program((*tool.argv, step.command, *step.args), step, env, cwd, may_appear)
     if isinstance(tool, Python):
-        if tool.reference is not None and step.timeout is not None:
+        if tool.reference is not None and "timeout" in step.model_fields_set:  # asked for, not the default
             argv = child.command_line(tool.reference, step.command, step.args, attempt_dir)
             return Executable(argv=tuple(argv), file=argv[0])
         return InWorker(function=tool.function)
     if step.tool == AGENT:
         return Missing(message="agent steps need a provider, and this worker has none")
-    found = _program((step.tool, step.command, *step.args), step, env, cwd, first)
+    found = _program((step.tool, step.command, *step.args), step, env, cwd, may_appear)
     if isinstance(found, Missing):
         return Missing(message=f"tool {step.tool} is neither registered nor a program on the PATH")
     return found
 
 
-def _program(argv: tuple[str, ...], step: Step, env: Mapping[str, str], cwd: str, first: bool) -> Executable | Missing:
+def _program(
+    argv: tuple[str, ...], step: Step, env: Mapping[str, str], cwd: str, may_appear: bool
+) -> Executable | Missing:
     name = argv[0]
     file = which(name, env.get("PATH"), cwd)
-    if file is None and (first or not (os.sep in name or "PATH" in step.env)):
+    if file is None and not (may_appear and (os.sep in name or "PATH" in step.env)):
         where = "was not found" if os.sep in name else "was not found on the PATH"
         return Missing(message=f"{name} {where}, or is not executable")
     return Executable(argv=argv, file=file)
@@ -83,7 +87,8 @@ def which(name: str, path: str | None, cwd: str) -> str | None:
     if os.sep in name:
         places = [name]
     else:
-        places = [os.path.join(folder or ".", name) for folder in (os.defpath if path is None else path).split(os.pathsep)]
+        folders = (os.defpath if path is None else path).split(os.pathsep)
+        places = [os.path.join(folder or ".", name) for folder in folders]
     for place in places:
         file = os.path.join(cwd, place)
         if os.path.isfile(file) and os.access(file, os.X_OK):

@@ -18,7 +18,7 @@ from functools import partial
 from typing import BinaryIO
 
 from farro.execution.stop import Flag
-from farro.execution.tools import Call, Function
+from farro.execution.tools import Call, Function, exit_code
 from farro.system import fs
 from farro.system.processes import Exit
 
@@ -32,8 +32,16 @@ class _Ended(BaseException):
 class FunctionRun:
     """A started call, waited for and ended as a Process is."""
 
-    def __init__(self, function: Function, make_call: Callable[[BinaryIO, BinaryIO, BinaryIO], Call], **files: str | None) -> None:
-        """`files`: stdin (None: empty), stdout and stderr by path. Raises as `processes.start` does."""
+    def __init__(
+        self,
+        function: Function,
+        make_call: Callable[[BinaryIO, BinaryIO, BinaryIO], Call],
+        *,
+        stdin: str | None,
+        stdout: str,
+        stderr: str,
+    ) -> None:
+        """Files as for `processes.start`, by path; raises as that does."""
         self.exit: Exit | None = None
         self._function = function
         self._started_s = time.monotonic()
@@ -42,8 +50,7 @@ class FunctionRun:
         self._abandoned = False
         with contextlib.ExitStack() as opened:
             opened.callback(self._done.close)
-            stdin, stdout, stderr = _open(opened, **files)
-            call = make_call(stdin, stdout, stderr)
+            call = make_call(*_open(opened, stdin, stdout, stderr))
             # A daemon: one that cannot be ended must not keep the worker from leaving.
             self._thread = threading.Thread(target=self._run, args=(call,), name=f"tool {call.command}", daemon=True)
             self._thread.start()
@@ -51,11 +58,11 @@ class FunctionRun:
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
-        poll = select.poll()
-        poll.register(self._done.fd, select.POLLIN)
-        if wake_fd is not None:
-            poll.register(wake_fd, select.POLLIN)
-        if self.exit is None or self._thread.is_alive():
+        if self.exit is None and not self._abandoned:
+            poll = select.poll()
+            poll.register(self._done.fd, select.POLLIN)
+            if wake_fd is not None:
+                poll.register(wake_fd, select.POLLIN)
             poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
         return self.exit
 
@@ -72,6 +79,8 @@ class FunctionRun:
         It takes effect at the next line of Python; a call that is blocked in C stays, and is left behind. It can reach
         nothing but the files that it already has: its own attempt's.
         """
+        if self._abandoned:
+            return ()
         thread_id = self._thread.ident
         assert thread_id is not None
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Ended))
@@ -96,7 +105,7 @@ class FunctionRun:
         cpu_s = time.thread_time()
         code = 1
         try:
-            code = _exit_code(self._function(call))
+            code = exit_code(self._function(call))
         except _Ended:
             code = _ENDED
         except SystemExit as leaving:
@@ -128,21 +137,18 @@ class FunctionRun:
                 self._done.set()
 
 
-def _open(opened: contextlib.ExitStack, *, stdin: str | None, stdout: str, stderr: str) -> list[BinaryIO]:
-    files: list[BinaryIO] = [open(os.devnull, "rb") if stdin is None else os.fdopen(fs.open_read(stdin), "rb")]
-    opened.callback(files[0].close)
-    for path in (stdout, stderr):
-        files.append(os.fdopen(fs.retried(partial(fs.create_file, path), path, time.sleep), "wb"))
-        opened.callback(files[-1].close)
-    return files
+def _open(
+    opened: contextlib.ExitStack, stdin: str | None, stdout: str, stderr: str
+) -> tuple[BinaryIO, BinaryIO, BinaryIO]:
+    def kept(file: BinaryIO) -> BinaryIO:
+        opened.callback(file.close)
+        return file
 
+    def new(path: str) -> BinaryIO:
+        return kept(os.fdopen(fs.retried(partial(fs.create_file, path), path, time.sleep), "wb"))
 
-def _exit_code(returned: object) -> int:
-    if returned is None:
-        return 0
-    if isinstance(returned, int) and not isinstance(returned, bool):  # True is not "it went well" as an exit code
-        return returned & 0xFF
-    raise TypeError(f"a tool returns None or an exit code, not {returned!r}")
+    source = open(os.devnull, "rb") if stdin is None else os.fdopen(fs.open_read(stdin), "rb")  # noqa: SIM115
+    return kept(source), new(stdout), new(stderr)
 
 
 def _say(stderr: BinaryIO, text: str) -> None:

@@ -77,7 +77,7 @@ class PlanResult:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that the result names, relative to the attempt's folder: on the disk before it is acknowledged."""
+        """Every file that the result names, relative to the attempt's folder."""
         return tuple(path for step in self.step_results for path in (step.stdout_path, step.stderr_path))
 
     def to_json(self, job_id: str, plan_id: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a running plan is asked to stop: once, from any thread or signal handler, with time for the step to end by itself.
+"""How a running plan is asked to stop: from any thread or signal handler, with time for its step to end by itself.
 
 Stopping because a job was taken away is not here: that is an exception out of `tick` (ClaimLost).
 """
@@ -18,7 +18,7 @@ GRACE_S = 5.0
 
 
 class Interrupted(FarroError):
-    """The plan was stopped before its end (shutdown); its processes are over. The job can be handed back and run again."""
+    """The plan was stopped before its end (shutdown); its processes are over, the job can be handed back."""
 
     def __init__(self, partial: PlanResult) -> None:
         self.partial = partial  # the steps that ended before
@@ -53,7 +53,7 @@ class Stop:
         self._deadline_s: float | None = None
 
     def request(self, grace_s: float = GRACE_S) -> None:
-        """Start no further step; the running ones have `grace_s` to end by themselves. A later request can only shorten."""
+        """Start no further step; running ones have `grace_s` to end by themselves. A later request can only shorten."""
         deadline_s = self._clock.monotonic_s() + grace_s
         self._deadline_s = deadline_s if self._deadline_s is None else min(self._deadline_s, deadline_s)
         self._flag.set()

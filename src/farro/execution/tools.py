@@ -29,9 +29,11 @@ class ToolTrouble(Exception):
 class Call:
     """One step, as a Python tool gets it.
 
-    The function returns None (success) or an exit code; an exception is a failed step, with the traceback in its stderr.
-    The three files are binary and are closed afterwards. `print` goes to the worker, not to the step. Processes that it
+    The function returns None (success) or an exit code; an exception is a failed step, its traceback in the stderr. The
+    three files are binary and are closed afterwards. `print` goes to the worker, not to the step. Processes that it
     starts must get `env`, else they are not found when the tree is ended.
+
+    It runs on a thread of the worker; with a timeout on the step, in a child process if it is known by reference.
     """
 
     command: str
@@ -50,7 +52,7 @@ Function = Callable[[Call], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """A tool that is a function. `reference` is `pkg.mod:function`, or None for an object that only this process has."""
+    """A tool that is a function. `reference` is `pkg.mod:function`, None for an object that only this process has."""
 
     function: Function
     reference: str | None
@@ -77,7 +79,7 @@ class Tools:
     def find(self, name: str) -> Python | Program | None:
         """The tool of that name; None when there is none here. ToolTrouble when it cannot be imported."""
         if name not in self._resolved:
-            value = self._mapping.get(name, None) or self._from_packages().get(name)
+            value = self._mapping[name] if name in self._mapping else self._from_packages().get(name)
             if value is None:
                 return None
             self._resolved[name] = _resolve(name, value)
@@ -102,12 +104,21 @@ def load(reference: str) -> Function:
         found: Any = importlib.import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
-    except Exception as error:  # noqa: BLE001 - a module may raise anything while it is imported
+    except Exception as error:  # a module may raise anything while it is imported
         raise ToolTrouble(f"{reference}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ToolTrouble(f"{reference} is not callable")
     function: Function = found
     return function
+
+
+def exit_code(returned: object) -> int:
+    """What a tool returned, as an exit code."""
+    if returned is None:
+        return 0
+    if isinstance(returned, int) and not isinstance(returned, bool):  # True as an exit code would mean failure
+        return returned & 0xFF
+    raise TypeError(f"a tool returns None or an exit code, not {returned!r}")
 
 
 def _resolve(name: str, value: str | Function | Sequence[str]) -> Python | Program:

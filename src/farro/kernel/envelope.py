@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from farro.errors import Damaged, UnknownSchema
+from farro.kernel.ids import ROLE
 from farro.kernel.states import Reason, Status, is_terminal
 
 SCHEMA_VERSION = "1.0.0"
@@ -99,7 +101,9 @@ class Lifecycle:
             else:
                 text = _encode(value)
             lines.append(f'  "{name}": {text}')
-        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+        # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this a
+        # job could not be committed for what its error says.
+        return ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
 
     @classmethod
     def from_json(cls, text: bytes) -> Lifecycle:
@@ -108,7 +112,7 @@ class Lifecycle:
         The version is looked at first: a newer farro may have changed everything else.
         """
         try:
-            data = json.loads(text)
+            data = json.loads(text, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise Damaged(f"job.json cannot be parsed: {error}") from error
         if not isinstance(data, dict):
@@ -120,7 +124,7 @@ class Lifecycle:
             raise Damaged("job.json has no schema_version")
         try:
             return _from_data(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Damaged(f"job.json is not a lifecycle: {type(error).__name__}: {error}") from error
 
 
@@ -153,6 +157,10 @@ def _plain(value: Hop | Decision) -> dict[str, Any]:
     return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
+def _no_constant(token: str) -> float:
+    raise ValueError(f"{token} is not JSON")  # to_json refuses it: a job that was read must be one that can be written
+
+
 def _from_data(data: dict[str, Any]) -> Lifecycle:
     known: dict[str, Any] = {name: data[name] for name in _FIELDS if name in data}
     for name in _TEXT:
@@ -168,6 +176,12 @@ def _from_data(data: dict[str, Any]) -> Lifecycle:
     for name in ("routing", "error"):
         if not isinstance(known.get(name), dict | None):
             raise TypeError(f"{name} is not an object")
+    # What decisions and paths are made of is checked here, once: a worker that meets `not_before: "soon"` later on would
+    # stop for the sake of one job (RELIABILITY 26).
+    if ROLE.fullmatch(known["role"]) is None:
+        raise ValueError(f"{ascii(known['role'])[:100]} is not a role")
+    if known.get("not_before") is not None and datetime.fromisoformat(known["not_before"]).utcoffset() is None:
+        raise ValueError("not_before has no time zone")
     known["status"] = Status.parse(known["status"])
     if known.get("requeued_from") is not None:
         known["requeued_from"] = Status.parse(known["requeued_from"])
@@ -185,7 +199,7 @@ def _hop(data: dict[str, Any]) -> Hop:
         reason=Reason(data["reason"]),
         to=str(data["to"]),
         by=str(data["by"]),
-        note=data.get("note"),
+        note=_text_or_none(data.get("note")),
     )
 
 
@@ -194,5 +208,11 @@ def _decision(data: dict[str, Any]) -> Decision:
         attempt=int(data["attempt"]),
         reason=Reason(data["reason"]),
         to=str(data["to"]),
-        not_before=data.get("not_before"),
+        not_before=_text_or_none(data.get("not_before")),
     )
+
+
+def _text_or_none(value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise TypeError(f"{type(value).__name__} where text belongs")
+    return value

@@ -16,7 +16,7 @@ from typing import Any
 from farro.documents import Path, show
 
 TASK_STATE = ("status", "created_at", "started_at", "completed_at", "error")  # of an earlier run: no part of a plan
-REFERENCES = ("needs", "input_from_step")
+NO_NUMBER = "0"  # stands for what is no number, which is a fault of its own; steps count from 1
 
 SINGLE_STEP = (
     "this is the old single-step job; a job holds its whole plan: "
@@ -103,7 +103,6 @@ def _step(shaped: Shaped, index: int, raw: dict[str, Any], *, tasks: bool) -> di
         step["step_number"] = index + 1
         if "id" not in step:
             shaped.faults.append(((*at, "id"), "is required (or step_number, in every step)"))
-            step["id"] = f"step-{index + 1}"
     return step
 
 
@@ -112,26 +111,25 @@ def _number(shaped: Shaped, at: Path, step: dict[str, Any]) -> None:
     if "id" in step:
         shaped.faults.append(((*at, "id"), "a step has either id or step_number, and all steps of a plan the same"))
     number = step.get("step_number")
-    step["id"] = str(number) if _is_number(number) else "invalid"
+    step["id"] = _as_id(number)
     if "step_number" not in step:
         shaped.faults.append(((*at, "step_number"), "is required: other steps of this plan are numbered"))
-        step["step_number"] = 1
     for path, value in references(at, step):
         if _is_number(value):
             continue
         shaped.faults.append((path, f"must be the number of an earlier step, not {show(value)}"))
     if isinstance(step.get("needs"), list):
-        step["needs"] = [_reference(need) for need in step["needs"]]
+        step["needs"] = [_as_id(need) for need in step["needs"]]
     if step.get("input_from_step") is not None:
-        step["input_from_step"] = _reference(step["input_from_step"])
+        step["input_from_step"] = _as_id(step["input_from_step"])
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**9
 
 
-def _reference(value: object) -> str:
-    return str(value) if _is_number(value) else "invalid"  # the fault is already named; this only keeps the type
+def _as_id(value: object) -> str:
+    return str(value) if _is_number(value) else NO_NUMBER
 
 
 def references(at: Path, step: dict[str, Any]) -> Iterator[tuple[Path, Any]]:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 
 from farro.documents import show
-from farro.plans.forms import Fault, Shaped, references
+from farro.plans.forms import NO_NUMBER, Fault, Shaped, references
 from farro.plans.model import Plan, Step
 
 
@@ -42,7 +42,7 @@ def faults(shaped: Shaped) -> Iterator[Fault]:
     names = [step.get("id") if isinstance(step, dict) else None for step in steps]
     first: dict[str, int] = {}
     for index, name in enumerate(names):
-        if not isinstance(name, str) or name == "invalid":
+        if not isinstance(name, str) or (shaped.numbered and name == NO_NUMBER):
             continue
         if name in first:
             field = "step_number" if shaped.numbered else "id"
@@ -52,20 +52,21 @@ def faults(shaped: Shaped) -> Iterator[Fault]:
             )
         else:
             first[name] = index
+    told = {path for path, _ in shaped.faults}
     graph: dict[str, list[str]] = {name: [] for name in first}
     for index, step in enumerate(steps):
         if not isinstance(step, dict):
             continue
         for path, target in references(("steps", index), step):
-            if not isinstance(target, str) or target == "invalid":
-                continue  # named already as a wrong type
+            if not isinstance(target, str) or path in told:
+                continue  # of a wrong type, which is said elsewhere
             known = first.get(target)
             if shaped.numbered and (known is None or known >= index):
                 yield path, f"{target} is not an earlier step"
             elif known is None:
                 yield path, f"{show(target)} is not a step of this plan{_nearest(target, list(first))}"
-            elif isinstance(names[index], str) and names[index] in graph:
-                graph[names[index]].append(target)
+            elif isinstance(name := names[index], str) and name in graph:
+                graph[name].append(target)
     for cycle in cycles(graph):
         path = ("steps", first[cycle[0]], "needs")
         path = path if shaped.has(path) else ("steps", first[cycle[0]], "input_from_step")

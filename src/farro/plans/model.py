@@ -1,6 +1,6 @@
 """The one shape of a plan: `Plan` and `Step`, frozen, with the rules of each field.
 
-No input forms (`forms` turns them into this shape) and no rules between steps (`graph`): use `loading.load` to make one.
+No input forms (`forms` turns them into this shape), no rules between steps (`graph`). `loading.load` makes a plan.
 """
 
 from __future__ import annotations

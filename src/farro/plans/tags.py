@@ -13,7 +13,7 @@ TAG_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}"
 _NONE: frozenset[str] = frozenset()
 
 
-def required_tags(prompt_data: Mapping[str, Any]) -> frozenset[str]:
+def required_tags(prompt_data: Mapping[str, Any] | list[Any]) -> frozenset[str]:
     """`metadata.tags` of a prompt; empty when it has none. What is not text cannot be offered and is left out."""
     if not isinstance(prompt_data, Mapping):
         return _NONE  # an Air-Executor task list has no metadata

@@ -207,6 +207,9 @@ class Store(Protocol):
 
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]: ...
 
+    def pending(self, role: str) -> int:
+        """Jobs of that queue that are queued, delayed, running or in somebody's hands; finished ones are not looked at."""
+
     def roles(self) -> Iterable[str]: ...
 
     def close(self) -> None: ...

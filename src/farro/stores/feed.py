@@ -42,6 +42,7 @@ class Feed:
         self._changed = threading.Condition()
         self._reading = False
         self._closed = False
+        self._wakes = 0
 
     @property
     def cursor(self) -> int:
@@ -62,12 +63,13 @@ class Feed:
         if cursor is None:
             return Changes(cursor=self._last, items=(), gap=False)
         deadline = time.monotonic() + timeout_s
+        wakes = self._wakes
         while True:
             with self._changed:
                 # The source is drained first, so that a poll (timeout 0) sees what has happened already.
                 if self._source is None or self._reading or self._closed:
                     left = deadline - time.monotonic()
-                    if self._last > cursor or left <= 0 or self._closed:
+                    if self._last > cursor or left <= 0 or self._closed or self._wakes != wakes:
                         return self._after(cursor)
                     self._changed.wait(left)
                     continue
@@ -83,7 +85,7 @@ class Feed:
             else:
                 with self._changed:
                     self._changed.notify_all()  # another waiter takes over the reading
-            if changes or gap or self._last > cursor or time.monotonic() >= deadline:
+            if self._last > cursor or self._wakes != wakes or time.monotonic() >= deadline:
                 return self._after(cursor)
 
     def _after(self, cursor: int) -> Changes:
@@ -94,6 +96,8 @@ class Feed:
             return Changes(cursor=self._last, items=items, gap=gap)
 
     def wake(self) -> None:
+        """Whoever waits returns at once."""
+        self._wakes += 1
         if self._source is not None:
             self._source.wake()
         with self._changed:

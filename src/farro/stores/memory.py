@@ -338,6 +338,9 @@ class MemoryStore:
             answer[seen.status] += 1
         return answer
 
+    def pending(self, role: str) -> int:
+        return len(self.list(roles=[role], statuses=[Status.QUEUED, Status.IN_PROGRESS]))
+
     def close(self) -> None:
         for feed in self._feeds.values():
             feed.close()

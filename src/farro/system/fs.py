@@ -95,6 +95,11 @@ def read_bytes(path: str, limit: int | None = None) -> bytes:
         os.close(fd)
 
 
+def read_regular(path: str, limit: int) -> bytes:
+    """As `read_bytes`, for a file that a person named: links are followed, FIFOs and devices are still refused."""
+    return read_bytes(os.path.realpath(path), limit)
+
+
 def open_read(path: str) -> int:
     """A descriptor for reading a regular file (a step's stdin). The caller closes it."""
     _look("read", path)
@@ -361,10 +366,7 @@ def _sync_one(path: str) -> None:
     if sys.platform == "win32" and os.path.isdir(path):
         return  # NTFS journals directory entries; FlushFileBuffers takes files only
     flags = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY
-    try:
-        fd = os.open(path, flags | os.O_CLOEXEC | _NOFOLLOW)
-    except FileNotFoundError:
-        raise
+    fd = os.open(path, flags | os.O_CLOEXEC | _NOFOLLOW)
     try:
         _perform("fsync", _fsync, fd, path)
     finally:

@@ -144,6 +144,9 @@ class FilesStore:
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
         return views.counts(self._ground, roles)
 
+    def pending(self, role: str) -> int:
+        return views.pending(self._ground, role)
+
     def close(self) -> None:
         for feed in self._feeds.values():
             feed.close()

@@ -149,9 +149,20 @@ def counts(ground: Ground, roles: Collection[str] | None) -> Mapping[Status, int
     progress, quarantined ones as failed, whatever the role."""
     answer = dict.fromkeys(Status, 0)
     for place, _, status, _ in spots(ground, roles):
-        try:
-            with os.scandir(ground.path(place)) as entries:
-                answer[status] += sum(1 for entry in entries if not entry.name.startswith("."))
-        except FileNotFoundError:
-            continue
+        answer[status] += _entries(ground, place)
     return answer
+
+
+def pending(ground: Ground, role: str) -> int:
+    """What may still come out of that queue. Looks at no finished job; jobs in somebody's hands count for every role."""
+    agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(ground.in_progress(role))]
+    holders = [f"jobs/.held/{name}" for name in fs.subdirectories(ground.holds)]
+    return sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
+
+
+def _entries(ground: Ground, place: str) -> int:
+    try:
+        with os.scandir(ground.path(place)) as entries:
+            return sum(1 for entry in entries if not entry.name.startswith("."))
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,23 @@
+"""The way in: `farro` and `python -m farro`. Answers the version before anything heavy is imported.
+
+Commands live in cli.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        from farro import __version__
+
+        sys.stdout.write(f"farro {__version__}\n")
+        return
+    from farro.cli.main import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

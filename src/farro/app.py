@@ -1,0 +1,85 @@
+"""The only module that chooses adapters: which store, which clock, which tools.
+
+Rules and loops live below; arguments and printing live in cli.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from farro.observe.log import Log
+from farro.ports.clock import Clock
+from farro.ports.store import StorePolicy
+from farro.settings import Settings
+from farro.stores.files import FilesStore
+from farro.stores.files.ground import Ground, no_log
+from farro.system import process_identity
+from farro.system.clock import SystemClock
+
+
+def open_store(root: str, settings: Settings, *, clock: Clock | None = None, log: Log | None = None) -> FilesStore:
+    """The file store of a root, wired to the real machine."""
+    return FilesStore(
+        Ground(
+            root=root,
+            policy=StorePolicy(
+                durable=settings.durability == "power",
+                retry=settings.retry.policy(),
+                stale_after_s=settings.watchdog.stale_after_s,
+            ),
+            clock=clock or SystemClock(),
+            reap=_reap,
+            kill_hung=process_identity.kill_identified,
+            identity=_identity,
+            log=log or no_log,
+        )
+    )
+
+
+_cgroup: str | None = None
+
+
+def enclose_worker() -> None:
+    """Called once by a worker process: what it starts can be ended as a whole after its death (RELIABILITY 23)."""
+    from farro.system import cgroup, process_tree
+
+    global _cgroup
+    process_tree.adopt_orphans()
+    _cgroup = cgroup.own_cgroup()
+
+
+def release_worker() -> None:
+    from farro.system import cgroup
+
+    if _cgroup is not None:
+        cgroup.remove_cgroup(_cgroup)
+
+
+def _identity() -> Mapping[str, Any]:
+    return {**process_identity.identity(), **({"cgroup": _cgroup} if _cgroup is not None else {})}
+
+
+def _reap(markers: list[str], identity: Mapping[str, Any]) -> None:
+    """End what a dead agent's attempts left: by cgroup where the worker had one, and by the mark in the environment.
+
+    A worker's cgroup outlives its agents only when the whole worker is dead; a slot that merely left is in a live one.
+    """
+    from farro.system import cgroup, process_tree
+
+    path = identity.get("cgroup")
+    if isinstance(path, str) and not process_identity.matches(identity):
+        cgroup.kill_cgroup(path)
+        cgroup.remove_cgroup(path)
+    for marker in markers:
+        process_tree.end_marked(marker)
+
+
+def tools(settings: Settings) -> Any:
+    """The tools that plans may name, as the config and the installed packages declare them."""
+    from farro.execution.tools import Tools
+
+    mapping: dict[str, Any] = {}
+    for name, tool in settings.tools.items():
+        mapping[name] = tool.python if tool.python is not None else [tool.command or name]
+    return Tools(mapping)

@@ -1,0 +1,175 @@
+"""`farro ls`, `show`, `requeue`, `kill`, `force-complete`. What they do lives in operations.jobs."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import click
+
+from farro.cli.options import answer, common, open_root, person
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Status
+from farro.operations import jobs
+from farro.ports.store import JobView
+from farro.system.clock import SystemClock
+
+_STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
+_FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
+
+
+@click.command()
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role's jobs; may be repeated.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([*(str(status) for status in Status), "in-progress"]),
+    help="Only jobs of this status; may be repeated.",
+)
+@click.option("--state", type=click.Choice(list(_STATES)), help="Only jobs in this folder of their role.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@common
+def ls(
+    roles: tuple[str, ...],
+    statuses: tuple[str, ...],
+    state: str | None,
+    limit: int | None,
+    root: str | None,
+    as_json: bool,
+) -> None:
+    """List jobs: where each is and what its folder says."""
+    wanted = {Status.parse(status) for status in statuses}
+    if state is not None:
+        status = _STATES[state]
+        wanted |= set(_FINISHED) if status is None else {status}
+    store, _ = open_root(root)
+    found = jobs.ls(store, roles=roles or None, statuses=wanted or None, limit=limit)
+    if as_json:
+        answer({"jobs": [_view(view) for view in found]})
+        return
+    if not found:
+        click.echo("no jobs" + (" like that" if roles or wanted else "; queue one with: farro enqueue --plan FILE"))
+        return
+    now = SystemClock().now()
+    rows = [("JOB", "ROLE", "STATUS", "TRY", "AGE", "")]
+    rows += [
+        (
+            view.job_id,
+            view.lifecycle.role,
+            str(view.status),
+            str(view.lifecycle.attempt),
+            _age(now, view.lifecycle.created_at),
+            _remark(view),
+        )
+        for view in found
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip())
+
+
+@click.command()
+@click.argument("job")
+@common
+def show(job: str, root: str | None, as_json: bool) -> None:
+    """Show one job: its state, how it came there, its result and its files."""
+    store, _ = open_root(root)
+    details = jobs.show(store, store.root, job)
+    if as_json:
+        answer({**_view(details.view), "files": list(details.files), "message": details.message})
+        return
+    life = details.view.lifecycle
+    click.echo(f"{life.job_id}  {life.status}  ({life.role}, attempt {life.attempt})")
+    click.echo(f"  lies in   {details.view.place}/{job}")
+    for name, value in (
+        ("created", life.created_at),
+        ("not before", life.not_before),
+        ("finished", life.finalized_at),
+        ("agent", life.agent),
+        ("retry of", life.retry_of),
+    ):
+        if value:
+            click.echo(f"  {name:<9} {value}")
+    if life.error:
+        click.echo(f"  error     {life.error['category']}: {life.error['message']}")
+    if details.view.damaged:
+        click.echo(f"  damaged   {details.view.damaged}")
+    if life.hops:
+        click.echo("  history")
+        for hop in life.hops:
+            click.echo(f"    {hop.at}  attempt {hop.attempt}  {hop.reason} → {hop.to}" + (f"  ({hop.note})" if hop.note else ""))
+    if details.files:
+        click.echo("  files")
+        for name in details.files:
+            click.echo(f"    {name}")
+    if details.message:
+        click.echo("\n" + details.message.rstrip())
+
+
+@click.command()
+@click.argument("job")
+@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@common
+def requeue(job: str, note: str | None, root: str | None, as_json: bool) -> None:
+    """Put a stale job, or a failed one that is not final, back into its queue."""
+    store, _ = open_root(root)
+    _told(jobs.requeue(store, job, by=person(), note=note), as_json)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@common
+def kill(job: str, note: str | None, root: str | None, as_json: bool) -> int:
+    """End a job for good. Its processes end within two seconds. A job that is finished already answers what it is."""
+    store, _ = open_root(root)
+    told = jobs.kill(store, job, by=person(), note=note)
+    _told(told, as_json, "" if told.status is Status.KILLED else " already")
+    return 0 if told.status is Status.KILLED else 3
+
+
+@click.command(name="force-complete")
+@click.argument("job")
+@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@common
+def force_complete(job: str, note: str | None, root: str | None, as_json: bool) -> None:
+    """Declare a job succeeded, whatever its attempts say."""
+    store, _ = open_root(root)
+    _told(jobs.force_complete(store, job, by=person(), note=note), as_json)
+
+
+def _told(lifecycle: Lifecycle, as_json: bool, word: str = "") -> None:
+    if as_json:
+        answer(_life(lifecycle))
+    else:
+        click.echo(f"{lifecycle.job_id} is {lifecycle.status}{word}")
+
+
+def _life(lifecycle: Lifecycle) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(lifecycle.to_json())
+    return data
+
+
+def _view(view: JobView) -> dict[str, Any]:
+    return {**_life(view.lifecycle), "place": view.place, "damaged": view.damaged}
+
+
+def _age(now: datetime, stamp: str) -> str:
+    seconds = max(0, int((now - datetime.fromisoformat(stamp)).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _remark(view: JobView) -> str:
+    life = view.lifecycle
+    if view.damaged:
+        return f"damaged: {view.damaged}"
+    if life.error:
+        return f"{life.error['category']}: {life.error['message']}".replace("\n", " ")[:100]
+    if life.status is Status.QUEUED and life.not_before:
+        return f"not before {life.not_before}"
+    return ""

@@ -1,0 +1,73 @@
+"""`farro enqueue`: reads plans from files or standard input. Checking and queueing live in operations.submit."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from farro import documents
+from farro.cli.options import answer, common, open_root
+from farro.documents import Document
+from farro.errors import InputError
+from farro.operations import submit
+from farro.system import fs
+
+MANY_LIMIT = 256 << 20
+
+
+@click.command()
+@click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input.")
+@click.option("--many", metavar="FILE.ndjson", help="A plan a line; - reads standard input.")
+@click.option("--id", "job_id", metavar="ID", help="The job's id, chosen by you: the same id and plan again is the same job.")
+@click.option("--role", metavar="ROLE", help="The queue; else the plan's `role`, else Runner.")
+@click.argument("source", required=False)
+@common
+def enqueue(
+    plan_file: str | None,
+    many: str | None,
+    job_id: str | None,
+    role: str | None,
+    source: str | None,
+    root: str | None,
+    as_json: bool,
+) -> None:
+    """Queue plans and print their ids, one a line. Everything is checked before anything is queued.
+
+    SOURCE is a plan file, or - for standard input; the same as --plan.
+    """
+    given = [name for name in (plan_file, many, source) if name is not None]
+    if len(given) != 1:
+        raise click.UsageError("name one thing to queue: --plan FILE, --many FILE.ndjson, or - for standard input")
+    found = _read_many(many) if many is not None else [_read_plan(given[0])]
+    store, _ = open_root(root)
+    ids = submit.enqueue(store, found, role=role, job_id=job_id, source=_name(given[0]))
+    if as_json:
+        answer({"jobs": ids})
+    else:
+        click.echo("\n".join(ids))
+
+
+def _read_plan(path: str) -> Document:
+    return documents.parse(_bytes(path, documents.DEFAULT.size), _name(path))
+
+
+def _read_many(path: str) -> list[Document]:
+    found = documents.parse_ndjson(_bytes(path, MANY_LIMIT), _name(path))
+    if not found:
+        raise InputError(f"{_name(path)}: no plan in it; --many wants one JSON plan a line")
+    return found
+
+
+def _name(path: str) -> str:
+    return "<stdin>" if path == "-" else path
+
+
+def _bytes(path: str, limit: int) -> bytes:
+    """One byte over the limit at most: the parser then says what is too long."""
+    if path == "-":
+        return sys.stdin.buffer.read(limit + 1)
+    try:
+        return fs.read_regular(path, limit)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,75 @@
+"""Looking at jobs and steering them: one function a verb. CLI, fronts and services call these.
+
+Rules live in the kernel, printing in cli.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from farro.errors import UnknownJob
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Status
+from farro.ports.store import Agent, JobView, Store
+from farro.system import fs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobDetails:
+    view: JobView
+    files: tuple[str, ...]  # relative to the job's folder
+    message: str | None  # result.md or error.md, as it lies at the top
+
+
+def ls(store: Store, *, roles: Collection[str] | None, statuses: Collection[Status] | None, limit: int | None) -> list[JobView]:
+    known = set(store.roles())
+    for role in roles or ():
+        if role not in known:
+            from farro.errors import UnknownRole
+
+            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
+    return store.list(roles=roles, statuses=statuses, limit=limit)
+
+
+def show(store: Store, root: str, job_id: str) -> JobDetails:
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    folder = f"{root}/{view.place}/{job_id}"
+    files: tuple[str, ...] = ()
+    message = None
+    with contextlib.suppress(OSError):  # it may move on while we look
+        files = tuple(sorted(os.path.relpath(path, folder) for path in fs.walk_files(folder)))
+        for name in ("result.md", "error.md"):
+            if name in files:
+                message = fs.read_bytes(f"{folder}/{name}", 65536).decode("utf-8", "replace")
+                break
+    return JobDetails(view=view, files=files, message=message)
+
+
+def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    with operator(store, by) as agent:
+        return store.requeue(agent, job_id, note=note)
+
+
+def kill(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    with operator(store, by) as agent:
+        return store.kill(agent, job_id, note=note)
+
+
+def force_complete(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    with operator(store, by) as agent:
+        return store.force_complete(agent, job_id, note=note)
+
+
+@contextlib.contextmanager
+def operator(store: Store, by: str) -> Iterator[Agent]:
+    """A person's verb is a leased agent like any other editor (R1): what it holds is recovered when it dies."""
+    agent = store.join(by, role=None)
+    try:
+        yield agent
+    finally:
+        store.leave(agent)

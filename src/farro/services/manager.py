@@ -1,0 +1,36 @@
+"""The manager's loop, as far as it decides stale jobs: again while attempts remain, else killed with the reason.
+
+Routing, workflows and auto-plan come with the manager's own issue; finding dead agents is the watchdog's.
+"""
+
+from __future__ import annotations
+
+from farro.errors import FarroError, Lost
+from farro.kernel.envelope import Lifecycle
+from farro.observe.log import Log
+from farro.ports.store import Store
+from farro.services.keeper import Keeper
+
+
+class Manager(Keeper):
+    def __init__(self, *, store: Store, log: Log) -> None:
+        super().__init__(store=store, name="manager", log=log)
+
+    def run_once(self) -> list[Lifecycle]:
+        """Decide every job that is stale now; answers what each became."""
+        done: list[Lifecycle] = []
+        for job_id in self._store.stale():
+            try:
+                told = self._store.settle_stale(self.agent(), job_id)
+            except Lost as lost:
+                self._log("warning", str(lost), {"job_id": job_id})
+                self.leave()
+                continue
+            except FarroError as error:  # that job alone (RELIABILITY 26)
+                self._log("error", str(error), {"job_id": job_id})
+                continue
+            if told is not None:
+                event = {"type": "state_transition", "from": "stale", "to": str(told.status)}
+                self._log("info", "stale job decided", {"job_id": job_id, "event": event})
+                done.append(told)
+        return done

@@ -1,0 +1,89 @@
+"""From a claim to an outcome: the prompt is loaded, its plan is run, what came of it becomes one of the closed set.
+
+Claiming and committing live in worker; running steps lives in execution.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
+from farro.execution.run import run_plan
+from farro.execution.stop import Interrupted, Stop
+from farro.execution.tools import Tools
+from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.plans.loading import load_data
+from farro.ports.clock import Clock
+from farro.ports.store import Claim
+
+TICK_S = 1.0  # how soon a job that was taken away is noticed: its tree is ended within two seconds of a kill
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Performer:
+    """Runs the plan of a claim. One for all slots of a worker; it keeps nothing between jobs."""
+
+    root: str
+    base_env: Mapping[str, str]
+    tools: Tools
+    clock: Clock
+
+    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
+        """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written.
+
+        Whatever a plan does, it is an outcome of that job alone and never ends the worker (RELIABILITY 26).
+        """
+        try:
+            return self._run(claim, tick, stop)
+        except (Lost, SyncFailed):
+            raise
+        except Interrupted as interrupted:
+            return Released(note=str(interrupted))
+        except BadDocument as error:
+            return _failed("bad_prompt", str(error))
+        except (StorageTrouble, OSError) as error:
+            return _failed("storage", str(error), retryable=True)
+        except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
+            return _failed("internal_error", f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+
+    def _run(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
+        plan = load_data(claim.envelope.prompt, "prompt.json")
+        if plan.allowed_paths is not None:
+            return _failed(
+                "sandbox_missing",
+                "the plan has allowed_paths, and this farro has no sandbox yet to keep them: it is not run unconfined",
+            )
+        result = run_plan(
+            plan,
+            attempt_dir=claim.folder,
+            job_id=claim.job_id,
+            base_env=self.base_env,
+            cwd=self.root,
+            tools=self.tools,
+            claim_marker=claim.marker,
+            tick=tick,
+            tick_every_s=TICK_S,
+            stop=stop,
+            clock=self.clock,
+            root=self.root,
+        )
+        report = Report(
+            result=result.to_json(claim.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files
+        )
+        if result.success:
+            return Succeeded(report=report)
+        assert result.error is not None
+        return Failed(error=result.error, report=report, retryable=result.retryable)
+
+
+def _failed(category: str, message: str, *, retryable: bool = False, detail: str = "") -> Failed:
+    markdown = f"# Failed\n\n**{category}**: {message}\n"
+    if detail:
+        markdown += "\n" + "\n".join("    " + line for line in detail.splitlines()) + "\n"
+    return Failed(
+        error=ErrorInfo(category=category, message=message),
+        report=Report(result={"success": False, "error": {"category": category, "message": message}}, markdown=markdown),
+        retryable=retryable,
+    )

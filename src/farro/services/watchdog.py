@@ -1,0 +1,28 @@
+"""The watchdog's loop: a pass of recovery, again and again. Any number may run.
+
+What a pass does lives in the store; judging stale jobs is the manager's.
+"""
+
+from __future__ import annotations
+
+from farro.errors import Lost
+from farro.observe.log import Log
+from farro.ports.store import Recovered, Store
+from farro.services.keeper import Keeper
+
+
+class Watchdog(Keeper):
+    def __init__(self, *, store: Store, log: Log) -> None:
+        super().__init__(store=store, name="watchdog", log=log)
+
+    def run_once(self) -> list[Recovered]:
+        """One pass; answers what it did."""
+        try:
+            done = self._store.recover(self.agent())
+        except Lost as lost:  # declared dead by another watchdog: it hung, or was stopped
+            self._log("warning", str(lost), {})
+            self.leave()
+            return []
+        for item in done:
+            self._log("warning", f"recovered: {item.what}", {"job_id": item.job_id, "agent": item.agent})
+        return done

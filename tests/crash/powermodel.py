@@ -1,0 +1,493 @@
+"""A model of what a power cut leaves: calls recorded through the seam, and every disk that they allow at a cut.
+
+What is played before the cut and judged after it lives in powerplays; real filesystems live in blocklog.
+
+The disk of the model keeps less than any that farro promises `power` on, so that each sync in the code is needed by
+some state of it:
+
+- A file has the bytes of its last fsync. Of what was written since, it has all, nothing, a part, or garbage.
+- A change of names (mkdir, create, symlink, link, unlink, rmdir, replace, move) is kept when one of the directories that
+  it changes was synced afterwards. Else it may have happened or not, each by itself: a later one may be kept and an
+  earlier one lost. A rename is one change: both ends or none.
+- A change needs the earlier ones that made it possible: the last change of each name that it touches; for rmdir, all that
+  emptied the directory; and (`Order.PLACED`) the last change of the place of the directory in which it happens.
+
+ext4 and xfs log metadata in order, so that there a sync keeps everything before it; those states are among the model's
+(`ordered`). btrfs commits whole transactions, and where it logs single inodes it falls back to a whole commit when a
+directory was renamed: this is why PLACED is the right order for the promise. `Order.PLACELESS` leaves that out: what
+happened in a folder may be kept although the folder's own move was lost.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import os
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Name = tuple[int, str]  # the directory's inode and the name in it
+
+
+class Order(enum.Enum):
+    PLACED = enum.auto()
+    PLACELESS = enum.auto()
+
+
+@dataclass(slots=True)
+class Node:
+    """An inode: a directory's entries, a file's bytes or a link's target."""
+
+    entries: dict[str, int] | None = None
+    data: bytes | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One call that changed names."""
+
+    what: str
+    clears: Name | None = None
+    puts: Name | None = None
+    inode: int = -1  # what `puts` names
+    needs: frozenset[int]  # positions of changes that made it possible
+    places: frozenset[int]  # … and of those that put its directories where they were
+
+    @property
+    def directories(self) -> set[int]:
+        return {name[0] for name in (self.clears, self.puts) if name is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    inode: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    inode: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """An acknowledgement: from here on it binds the store."""
+
+    ack: Any
+
+
+Entry = Change | Written | Synced | Told
+
+
+class Recorder:
+    """The seam that makes the calls and writes down what they did. Calls that failed changed nothing.
+
+    Safe for threads: a call and its entry are one step. The folder's content at the beginning is taken as durable.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.nodes: dict[int, Node] = {0: Node(entries={})}  # as they are now
+        self.born: dict[int, Node] = {}  # every inode, as it was made
+        self.entries: list[Entry] = []
+        self._open: dict[int, int] = {}
+        self._last: dict[Name, int] = {}
+        self._placed: dict[int, int] = {}
+        self._within: dict[int, list[int]] = {}
+        self._lock = threading.RLock()
+        self._load(root, 0)
+        self.base = {number: _copy(node) for number, node in self.nodes.items()}
+
+    def _load(self, path: str, number: int) -> None:
+        for entry in os.scandir(path):
+            if entry.is_symlink():
+                node = Node(target=os.readlink(entry.path))
+            elif entry.is_dir():
+                node = Node(entries={})
+            else:
+                with open(entry.path, "rb") as file:
+                    node = Node(data=file.read())
+            child = len(self.nodes)
+            self.nodes[child] = node
+            self._entries(number)[entry.name] = child
+            if node.entries is not None:
+                self._load(entry.path, child)
+
+    # --- the seam ---
+
+    def look(self, op: str, path: str) -> None:
+        """Looking changes nothing."""
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        with self._lock:
+            result = call(*args)
+            getattr(self, f"_{op}")(result, *args)
+            return result
+
+    def tell(self, ack: Any) -> None:
+        with self._lock:
+            self.entries.append(Told(ack=ack))
+
+    def _mkdir(self, _: None, path: str, mode: int) -> None:
+        self._change(f"mkdir {self._short(path)}", puts=self._name(path), inode=self._born(Node(entries={})))
+
+    def _create(self, fd: int, path: str, flags: int, mode: int) -> None:
+        inode = self._born(Node(data=b""))
+        self._open[fd] = inode
+        self._change(f"create {self._short(path)}", puts=self._name(path), inode=inode)
+
+    def _symlink(self, _: None, target: str, path: str) -> None:
+        self._change(f"symlink {self._short(path)}", puts=self._name(path), inode=self._born(Node(target=target)))
+
+    def _link(self, _: None, source: str, path: str) -> None:
+        name = self._name(source)
+        self._change(f"link {self._short(path)}", puts=self._name(path), inode=self._at(name), also=[name])
+
+    def _unlink(self, _: None, path: str) -> None:
+        self._change(f"unlink {self._short(path)}", clears=self._name(path))
+
+    def _rmdir(self, _: None, path: str) -> None:
+        name = self._name(path)
+        self._change(f"rmdir {self._short(path)}", clears=name, emptied=self._at(name))
+
+    def _move(self, _: None, source: str, path: str) -> None:
+        clears = self._name(source)
+        what = f"move {self._short(source)} → {self._short(path)}"
+        self._change(what, clears=clears, puts=self._name(path), inode=self._at(clears))
+
+    _replace = _move
+
+    def _write(self, count: int, fd: int, view: Any) -> None:
+        inode, data = self._open[fd], bytes(view[:count])
+        node = self.nodes[inode]
+        assert node.data is not None
+        node.data += data
+        self.entries.append(Written(inode=inode, data=data))
+
+    def _utime(self, _: None, *args: Any) -> None:
+        """Times are metadata that no promise rests on."""
+
+    def _fsync(self, _: None, fd: int, path: str) -> None:
+        self.entries.append(Synced(inode=self._at(self._name(path)), what=self._short(path)))
+
+    # --- bookkeeping ---
+
+    def _short(self, path: str) -> str:
+        return os.path.relpath(path, self.root)
+
+    def _entries(self, inode: int) -> dict[str, int]:
+        entries = self.nodes[inode].entries
+        assert entries is not None
+        return entries
+
+    def _name(self, path: str) -> Name:
+        inode = 0
+        short = self._short(path)
+        if short == ".":
+            return (-1, "")
+        *folders, name = short.split("/")
+        for folder in folders:
+            inode = self._entries(inode)[folder]
+        return inode, name
+
+    def _at(self, name: Name) -> int:
+        return 0 if name[0] == -1 else self._entries(name[0])[name[1]]
+
+    def _born(self, node: Node) -> int:
+        number = len(self.nodes)
+        self.nodes[number] = node
+        self.born[number] = _copy(node)
+        return number
+
+    def _change(
+        self,
+        what: str,
+        *,
+        clears: Name | None = None,
+        puts: Name | None = None,
+        inode: int = -1,
+        also: Iterable[Name] = (),
+        emptied: int | None = None,
+    ) -> None:
+        touched = [name for name in (clears, puts) if name is not None]
+        needs = {self._last[name] for name in (*touched, *also) if name in self._last}
+        if emptied is not None:
+            needs.update(self._within.get(emptied, ()))
+        places = {self._placed[name[0]] for name in touched if name[0] in self._placed}
+        position = len(self.entries)
+        change = Change(what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), places=frozenset(places))
+        self.entries.append(change)
+        _apply(self.nodes, change)
+        for name in touched:
+            self._last[name] = position
+            self._within.setdefault(name[0], []).append(position)
+        if inode != -1:
+            self._placed[inode] = position
+
+    def files_below(self, path: str) -> dict[str, bytes]:
+        """Every file below a folder of the recorded tree, as it is now, by its name relative to that folder."""
+        return {name: data for name, data in _walk_files(self.nodes, self._at(self._name(path)), "")}
+
+
+def _copy(node: Node) -> Node:
+    return Node(entries=None if node.entries is None else dict(node.entries), data=node.data, target=node.target)
+
+
+def _apply(nodes: Mapping[int, Node], change: Change) -> None:
+    if change.clears is not None:
+        entries = nodes[change.clears[0]].entries
+        assert entries is not None
+        del entries[change.clears[1]]
+    if change.puts is not None:
+        entries = nodes[change.puts[0]].entries
+        assert entries is not None
+        entries[change.puts[1]] = change.inode
+
+
+def _walk_files(nodes: Mapping[int, Node], inode: int, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for name, child in (nodes[inode].entries or {}).items():
+        node = nodes[child]
+        if node.data is not None:
+            yield prefix + name, node.data
+        elif node.entries is not None:
+            yield from _walk_files(nodes, child, f"{prefix}{name}/")
+
+
+# --- cuts and states ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """A whole recorded run."""
+
+    base: Mapping[int, Node]
+    born: Mapping[int, Node]
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, recorder: Recorder) -> Log:
+        return cls(base=recorder.base, born=recorder.born, entries=tuple(recorder.entries))
+
+    def without_syncs(self, dropped: Callable[[Synced], bool]) -> Log:
+        """The same run on a farro that leaves some syncs out: a sync has no other effect than on what a cut keeps."""
+        kept = [Told(ack=None) if isinstance(entry, Synced) and dropped(entry) else entry for entry in self.entries]
+        return Log(base=self.base, born=self.born, entries=tuple(kept))
+
+    def syncs(self) -> list[Synced]:
+        return [entry for entry in self.entries if isinstance(entry, Synced)]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What one power cut left: names → inodes → content, and what had been acknowledged."""
+
+    cut: int
+    names: Mapping[str, int]  # relative path → inode, parents first
+    content: Mapping[int, bytes | Link | None]  # None: a directory
+    acks: tuple[Any, ...]
+    story: str
+
+    def digest(self) -> bytes:
+        whole = hashlib.sha256(str(len(self.acks)).encode())
+        for path, inode in sorted(self.names.items()):
+            whole.update(repr((path, self.content[inode])).encode())
+        return whole.digest()
+
+    def write_out(self, root: str) -> None:
+        """Into a fresh folder. Names of one inode become hard links again."""
+        written: dict[int, str] = {}
+        os.mkdir(root)
+        for path, inode in self.names.items():
+            content = self.content[inode]
+            full = f"{root}/{path}"
+            if content is None:
+                os.mkdir(full)
+            elif inode in written:
+                os.link(written[inode], full, follow_symlinks=False)
+            elif isinstance(content, Link):
+                os.symlink(content.target, full)
+            else:
+                fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                os.write(fd, content)
+                os.close(fd)
+            written[inode] = full
+
+
+Tear = Callable[[bytes, bytes], bytes]  # (what was synced, all that was written) → what is there
+
+
+def whole(synced: bytes, written: bytes) -> bytes:
+    return written
+
+
+def nothing(synced: bytes, written: bytes) -> bytes:
+    return synced
+
+
+def half(synced: bytes, written: bytes) -> bytes:
+    return written[: (len(synced) + len(written)) // 2]
+
+
+def zeros(synced: bytes, written: bytes) -> bytes:
+    return synced + bytes(len(written) - len(synced))
+
+
+def garbage(synced: bytes, written: bytes) -> bytes:
+    """Somebody else's old block: text that parses as nothing, of the right length."""
+    return synced + (b'\xff{"old": 1}' * (1 + len(written) // 10))[: len(written) - len(synced)]
+
+
+TEARS: tuple[Tear, ...] = (whole, nothing, half, zeros, garbage)
+
+
+@dataclass(kw_only=True)
+class Cut:
+    """The power goes after the first `at` entries of a log."""
+
+    log: Log
+    at: int
+    order: Order = Order.PLACED
+    changes: dict[int, Change] = field(init=False)  # by position
+    durable: set[int] = field(init=False)
+    data: dict[int, tuple[bytes, bytes]] = field(init=False)  # inode → (synced, written)
+    acks: tuple[Any, ...] = field(init=False)
+    last_sync: int = field(init=False, default=-1)
+
+    def __post_init__(self) -> None:
+        self.changes, self.data, self.durable = {}, {}, set()
+        acks = []
+        pending: dict[int, list[int]] = {}
+        for position, entry in enumerate(self.log.entries[: self.at]):
+            match entry:
+                case Change():
+                    self.changes[position] = entry
+                    for directory in entry.directories:
+                        pending.setdefault(directory, []).append(position)
+                case Written():
+                    synced, written = self.data.get(entry.inode, (b"", b""))
+                    self.data[entry.inode] = (synced, written + entry.data)
+                case Synced():
+                    self.last_sync = position
+                    self.durable.update(pending.pop(entry.inode, ()))
+                    if entry.inode in self.data:
+                        written = self.data[entry.inode][1]
+                        self.data[entry.inode] = (written, written)
+                case Told(ack=ack):
+                    if ack is not None:
+                        acks.append(ack)
+        self.durable = self.closed(self.durable)
+        self.free = [position for position in self.changes if position not in self.durable]
+        self.torn = [inode for inode, (synced, written) in self.data.items() if synced != written]
+        self.acks = tuple(acks)
+
+    def _needs(self, position: int) -> frozenset[int]:
+        change = self.changes[position]
+        return change.needs | change.places if self.order is Order.PLACED else change.needs
+
+    def closed(self, positions: Iterable[int]) -> set[int]:
+        """Those changes with everything that they need."""
+        answer: set[int] = set()
+        waiting = list(positions)
+        while waiting:
+            position = waiting.pop()
+            if position not in answer:
+                answer.add(position)
+                waiting += self._needs(position)
+        return answer
+
+    def without(self, dropped: Iterable[int]) -> set[int]:
+        """Every change but those and what rests on them."""
+        gone = set(dropped)
+        for position in self.changes:
+            if position not in self.durable and self._needs(position) & gone:
+                gone.add(position)
+        return set(self.changes) - (gone - self.durable)
+
+    def state(self, kept: set[int], tears: Mapping[int, Tear], story: str) -> State:
+        nodes = {number: _copy(node) for number, node in self.log.base.items()}
+        nodes |= {number: _copy(node) for number, node in self.log.born.items()}
+        for position in sorted(kept):
+            _apply(nodes, self.changes[position])
+        content: dict[int, bytes | Link | None] = {}
+        names: dict[str, int] = {}
+        waiting = [("", 0)]
+        while waiting:
+            prefix, inode = waiting.pop()
+            for name, child in (nodes[inode].entries or {}).items():
+                node = nodes[child]
+                names[prefix + name] = child
+                if node.entries is not None:
+                    content[child] = None
+                    waiting.append((f"{prefix}{name}/", child))
+                elif node.target is not None:
+                    content[child] = Link(node.target)
+                elif child in self.data:
+                    content[child] = tears.get(child, whole)(*self.data[child])
+                else:
+                    content[child] = node.data or b""
+        return State(cut=self.at, names=names, content=content, acks=self.acks, story=f"cut after {self.at}: {story}")
+
+    def states(self, dice: random.Random, randoms: int) -> Iterator[State]:
+        """The telling ones first: everything, nothing, each change lost alone, each kept alone, each file torn alone,
+        what a journal in order could leave; then `randoms` of any kind."""
+        everything, least = set(self.changes), self.durable
+
+        def all_torn(tear: Tear) -> dict[int, Tear]:
+            return dict.fromkeys(self.torn, tear)
+
+        yield self.state(everything, {}, "everything kept")
+        yield self.state(least, all_torn(nothing), "everything unsynced lost")
+        for tear in TEARS[1:]:
+            yield self.state(everything, all_torn(tear), f"names kept, data {tear.__name__}")
+        for position in self.free:
+            what = self.changes[position].what
+            yield self.state(self.without([position]), {}, f"only lost: {what}")
+            yield self.state(self.closed({*least, position}), {}, f"only kept: {what}")
+            yield self.state(self.closed({*least, position}), all_torn(nothing), f"only kept, no data: {what}")
+        for inode, tear in itertools.product(self.torn, TEARS[1:]):
+            yield self.state(everything, {inode: tear}, f"names kept, inode {inode} {tear.__name__}")
+        # A journal in order has committed everything before the last sync, and of the rest a beginning.
+        for end in [position for position in self.free if position > self.last_sync]:
+            begun = {position for position in self.changes if position < end}
+            for tear in (nothing, zeros, garbage):
+                yield self.state(begun, all_torn(tear), f"ordered up to {end}, data {tear.__name__}")
+        for _ in range(randoms):
+            share = dice.choice((0.15, 0.5, 0.85))
+            kept = self.closed({*least, *(position for position in self.free if dice.random() < share)})
+            if dice.random() < 0.5:
+                kept = self.without(position for position in self.free if dice.random() > share)
+            tears = {inode: dice.choice(TEARS) for inode in self.torn}
+            names = ", ".join(self.changes[position].what for position in self.free if position in kept)
+            torn = ", ".join(f"{inode} {tear.__name__}" for inode, tear in tears.items())
+            yield self.state(kept, tears, f"kept of the unsynced: {names or 'nothing'}; data: {torn}")
+
+
+def states(log: Log, *, seed: int, randoms: int, order: Order = Order.PLACED, cuts: Iterable[int] | None = None) -> Iterator[State]:
+    """Distinct states of every cut of a run, each cut's most telling ones first."""
+    dice = random.Random(seed)
+    positions = range(len(log.entries) + 1) if cuts is None else cuts
+    running = [Cut(log=log, at=at, order=order).states(dice, randoms) for at in positions]
+    seen: set[bytes] = set()
+    while running:
+        still = []
+        for one in running:
+            found = next(one, None)
+            if found is None:
+                continue
+            still.append(one)
+            digest = found.digest()
+            if digest not in seen:
+                seen.add(digest)
+                yield found
+        running = still

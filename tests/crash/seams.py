@@ -1,0 +1,201 @@
+"""Seams for the crash suites: what may stand between farro and the filesystem while a test plays a disaster.
+
+No scenario and no judgement: those are the suites' own (and stage.py's). Use `with seams.placed(KillAt(3)): ...`.
+A seam sees one call per mutating system call, in order: `perform(op, call, args)`; ops are "mkdir", "create", "write",
+"symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "fsync". Calls are counted from 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import errno
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from farro.system import fs
+from stage import Crash
+
+TAKES_EFFECT = frozenset({"move", "replace", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
+"""The calls whose error may be ambiguous: done, and yet reported as failed (a network filesystem's lost reply)."""
+
+Call = Callable[..., Any]
+
+
+class Seam(Protocol):
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any: ...
+
+    def look(self, op: str, path: str) -> None: ...
+
+
+S = TypeVar("S", bound=Seam)
+
+
+@contextlib.contextmanager
+def placed(seam: S) -> Iterator[S]:
+    """The seam is in place inside the block, and gone after it whatever happens."""
+    fs.set_seam(seam)
+    try:
+        yield seam
+    finally:
+        fs.set_seam(None)
+
+
+class Open:
+    """Lets everything through. The others build on it."""
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        return call(*args)
+
+    def look(self, op: str, path: str) -> None:
+        pass
+
+
+class Counting(Open):
+    """Counts the mutating calls: `count`, and their names in order: `ops`. Failed calls (EEXIST, ENOENT) count too."""
+
+    def __init__(self) -> None:
+        self.ops: list[str] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.ops)
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        self.ops.append(op)
+        return super().perform(op, call, args)
+
+
+class Recording(Open):
+    """Keeps `calls`: (op, args) of every call that succeeded; the bytes of a write are copied."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        result = super().perform(op, call, args)
+        kept = tuple(bytes(arg) if isinstance(arg, memoryview) else arg for arg in args)
+        self.calls.append((op, kept))
+        return result
+
+
+class KillAt(Open):
+    """The process dies at its n-th mutating call: `Crash` is raised there and at every later call and look.
+
+    `after`: the call takes effect first (it was the last thing the process did).
+    `torn`: a "write" puts half of its bytes down first, an "fsync" or anything else behaves as a kill before the call.
+    `only`: count calls with these names only. `dead` tells whether the kill happened. Later calls also crash because a
+    dead process makes none: `finally` and `except` clauses of the code under test must not get to tidy up.
+    """
+
+    def __init__(self, n: int, *, after: bool = False, torn: bool = False, only: frozenset[str] | None = None) -> None:
+        self.n = n
+        self.after = after
+        self.torn = torn
+        self.only = only
+        self.count = 0
+        self.op: str | None = None
+        self.dead = False
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        if self.dead:
+            raise Crash(f"a dead process called {op}")
+        if self.only is not None and op not in self.only:
+            return super().perform(op, call, args)
+        self.count += 1
+        if self.count != self.n:
+            return super().perform(op, call, args)
+        self.dead, self.op = True, op
+        if self.after:
+            super().perform(op, call, args)
+        elif self.torn and op == "write":
+            fd, data = args
+            os.write(fd, data[: len(data) // 2])
+        raise Crash(f"killed at call {self.n}, {op}")
+
+    def look(self, op: str, path: str) -> None:
+        if self.dead:
+            raise Crash(f"a dead process looked at {path}")
+
+
+class Errno(Open):
+    """The n-th mutating call fails with OSError(code) instead of being made.
+
+    `after`: it is made, and fails all the same: the ambiguous error. `persistent`: so does every later call.
+    `only`: count and fail only calls with these names. `hit` is the op that failed, None when n was never reached.
+    """
+
+    def __init__(
+        self, n: int, code: int, after: bool = False, *, persistent: bool = False, only: frozenset[str] | None = None
+    ) -> None:
+        self.n = n
+        self.code = code
+        self.after = after
+        self.persistent = persistent
+        self.only = only
+        self.count = 0
+        self.hit: str | None = None
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        if self.only is not None and op not in self.only:
+            return super().perform(op, call, args)
+        self.count += 1
+        if self.count == self.n or (self.persistent and self.count > self.n):
+            self.hit = self.hit or op
+            if self.after:
+                super().perform(op, call, args)
+            named = next((arg for arg in reversed(args) if isinstance(arg, str)), None)
+            raise OSError(self.code, os.strerror(self.code), named)
+        return super().perform(op, call, args)
+
+    def __repr__(self) -> str:
+        how = f"{'after' if self.after else 'before'}{', persistent' if self.persistent else ''}"
+        return f"Errno(call {self.n} {self.hit}: {errno.errorcode[self.code]} {how})"
+
+
+_actor: contextvars.ContextVar[Hashable] = contextvars.ContextVar("farro_test_actor", default=None)
+
+
+def current_actor() -> Hashable:
+    """The actor set by `acting`, else the running greenlet when it is not a thread's main one, else the thread."""
+    actor = _actor.get()
+    if actor is not None:
+        return actor
+    try:
+        from greenlet import getcurrent
+    except ImportError:
+        return threading.get_ident()
+    running = getcurrent()
+    return running if running.parent is not None else threading.get_ident()
+
+
+@contextlib.contextmanager
+def acting(actor: Hashable) -> Iterator[None]:
+    """Calls in this block are made by `actor`: a contextvar, so each thread (and each greenlet) has its own."""
+    token = _actor.set(actor)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+class Router:
+    """Several "processes" in one Python process, each with its own seam: `Router({"w1": KillAt(3), "w2": Open()})`.
+
+    The key is `current_actor()`. An actor without a seam goes through `otherwise`.
+    """
+
+    def __init__(self, seams: dict[Hashable, Seam] | None = None, otherwise: Seam | None = None) -> None:
+        self.seams: dict[Hashable, Seam] = dict(seams or {})
+        self.otherwise: Seam = otherwise or Open()
+
+    def seam(self) -> Seam:
+        return self.seams.get(current_actor(), self.otherwise)
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        return self.seam().perform(op, call, args)
+
+    def look(self, op: str, path: str) -> None:
+        self.seam().look(op, path)
