@@ -34,7 +34,7 @@ class Hop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What shall happen to the job after `attempt`. Decided means that no higher attempt exists: then it is carried out."""
+    """What shall happen to the job after `attempt`. Decided: no higher attempt exists, so it is only carried out."""
 
     attempt: int
     reason: Reason
@@ -101,8 +101,8 @@ class Lifecycle:
             else:
                 text = _encode(value)
             lines.append(f'  "{name}": {text}')
-        # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this a
-        # job could not be committed for what its error says.
+        # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
+        # a job could not be committed for what its error says.
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
 
     @classmethod
@@ -120,7 +120,9 @@ class Lifecycle:
         version = data.get("schema_version")
         if version != SCHEMA_VERSION:
             if isinstance(version, str):
-                raise UnknownSchema(f"schema_version {ascii(version)[:40]} is not {SCHEMA_VERSION}, the one that this farro knows")
+                raise UnknownSchema(
+                    f"schema_version {ascii(version)[:40]} is not {SCHEMA_VERSION}, the one that this farro knows"
+                )
             raise Damaged("job.json has no schema_version")
         try:
             return _from_data(data)
@@ -176,7 +178,7 @@ def _from_data(data: dict[str, Any]) -> Lifecycle:
     for name in ("routing", "error"):
         if not isinstance(known.get(name), dict | None):
             raise TypeError(f"{name} is not an object")
-    # What decisions and paths are made of is checked here, once: a worker that meets `not_before: "soon"` later on would
+    # What decisions and paths are made of is checked here, once: a worker that met `not_before: "soon"` later on would
     # stop for the sake of one job (RELIABILITY 26).
     if ROLE.fullmatch(known["role"]) is None:
         raise ValueError(f"{ascii(known['role'])[:100]} is not a role")

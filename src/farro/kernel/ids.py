@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from farro.errors import BadName
 
@@ -48,16 +49,16 @@ def is_agent(text: str) -> bool:
     return AGENT.fullmatch(text) is not None
 
 
-def _checked(text: str, pattern: re.Pattern[str], what: str, rule: str) -> str:
+def _checked(text: Any, pattern: re.Pattern[str], what: str, rule: str) -> str:
     if not isinstance(text, str) or pattern.fullmatch(text) is None:
         raise BadName(f"{ascii(text)[:100]} is not a {what}: {rule}")
     if text.lower() in _RESERVED:
         raise BadName(f"{text!r} is not a {what}: Windows keeps that name for a device; add a letter")
-    return text
+    return str(text)
 
 
 def agent_id(name: str, slot: int, random_bits: Callable[[int], int]) -> str:
-    """One incarnation of one worker slot. 64 random bits: a name is never reused, which makes it a fencing token (R2)."""
+    """One incarnation of one worker slot. 64 random bits: never reused, which makes a name a fencing token (R2)."""
     return f"{check_agent_name(name)}.{slot}.{random_bits(64):016x}"
 
 
@@ -70,8 +71,8 @@ def child_id(job_id: str, attempt: int, index: int) -> str:
 class IdMint:
     """Mints `job-YYYYMMDD-hhmmss-<rand>`, where `<rand>` is milliseconds, a counter and 64 random bits.
 
-    Names of one mint sort in the order they were made, also when the clock jumps back (RELIABILITY 18): then time stands
-    still and the counter goes on. Invariant: (`_last_ms`, `_counter`) only grows.
+    Names of one mint sort in the order they were made, also when the clock jumps back (RELIABILITY 18): then time
+    stands still and the counter goes on. Invariant: (`_last_ms`, `_counter`) only grows.
     """
 
     def __init__(self, now: Callable[[], datetime], random_bits: Callable[[int], int]) -> None:

@@ -63,7 +63,9 @@ def enqueued(
 
 
 def claimed(before: Lifecycle, *, agent: str, attempt: int, correlation_id: str, now: datetime) -> Lifecycle:
-    states.check(before.job_id, before.status, Status.IN_PROGRESS, Reason.CLAIMED, finalized=before.finalized_at is not None)
+    states.check(
+        before.job_id, before.status, Status.IN_PROGRESS, Reason.CLAIMED, finalized=before.finalized_at is not None
+    )
     stamp = timestamp(now)
     return replace(
         before,
@@ -140,7 +142,11 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
                 match decide(lifecycle.attempts_in_hop(attempt), policy, uniform):
                     case Again(delay_s=delay_s):
                         return Move(
-                            reason=Reason.RETRIED, status=Status.QUEUED, role=lifecycle.role, delay_s=delay_s, error=error
+                            reason=Reason.RETRIED,
+                            status=Status.QUEUED,
+                            role=lifecycle.role,
+                            delay_s=delay_s,
+                            error=error,
                         )
                     case GiveUp():
                         pass
@@ -165,5 +171,7 @@ def settle_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *,
                 reason=Reason.GAVE_UP,
                 status=Status.KILLED,
                 role=lifecycle.role,
-                error=ErrorInfo(category="attempts_exhausted", message=f"gave up after {count} attempts; the last: {why}"),
+                error=ErrorInfo(
+                    category="attempts_exhausted", message=f"gave up after {count} attempts; the last: {why}"
+                ),
             )

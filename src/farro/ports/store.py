@@ -9,7 +9,8 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
   not at all. [test_an_acknowledged_enqueue_is_there, tests/crash]
 - A job has one owner at a time. Whoever lost it gets ClaimLost from every later call and has changed nothing.
   [test_a_fenced_agent_cannot_commit]
-- Transitions are those of kernel.states, else IllegalTransition and nothing changed. [test_illegal_transitions_are_refused]
+- Transitions are those of kernel.states, else IllegalTransition and nothing changed.
+  [test_illegal_transitions_are_refused]
 - `claim` never blocks; waiting is on `changes`. [test_changes_tell_of_an_enqueue]
 - Order in a queue is the time of entry into that queue, jobs with a later `not_before` left out until then.
   [test_order_is_the_time_of_entry]
@@ -172,7 +173,9 @@ class Store(Protocol):
 
     # --- operators and the manager: each moves the job into its own folder first, then reads, then edits ---
 
-    def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle: ...
+    def requeue(
+        self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None
+    ) -> Lifecycle: ...
 
     def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
         """A decided job answers what it already is."""
@@ -202,13 +205,17 @@ class Store(Protocol):
     def find(self, job_id: str) -> JobView | None: ...
 
     def list(
-        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None, limit: int | None = None
+        self,
+        *,
+        roles: Collection[str] | None = None,
+        statuses: Collection[Status] | None = None,
+        limit: int | None = None,
     ) -> list[JobView]: ...
 
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]: ...
 
     def pending(self, role: str) -> int:
-        """Jobs of that queue that are queued, delayed, running or in somebody's hands; finished ones are not looked at."""
+        """Jobs of that queue that are queued, delayed, running or in somebody's hands; no finished job is looked at."""
 
     def roles(self) -> Iterable[str]: ...
 

@@ -51,7 +51,13 @@ class _Job:
 
 class MemoryStore:
     def __init__(
-        self, *, roles: Collection[str], policy: StorePolicy, clock: Clock, random_bits: Callable[[int], int], uniform: Uniform
+        self,
+        *,
+        roles: Collection[str],
+        policy: StorePolicy,
+        clock: Clock,
+        random_bits: Callable[[int], int],
+        uniform: Uniform,
     ) -> None:
         self._roles = sorted(map(ids.check_role, roles))
         self._policy = policy
@@ -74,7 +80,9 @@ class MemoryStore:
     def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
         if role is not None:
             self._check_role(role)
-        agent = Agent(id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
+        agent = Agent(
+            id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags))
+        )
         with self._lock:
             self._agents[agent.id] = (agent, True)
             self._beats[agent.id] = self._clock.boottime_s()
@@ -98,7 +106,9 @@ class MemoryStore:
     def agents(self) -> list[AgentView]:
         with self._lock:
             return [
-                AgentView(id=agent.id, role=agent.role, alive=alive, jobs=tuple(sorted(self._held_by(agent.id))), identity={})
+                AgentView(
+                    id=agent.id, role=agent.role, alive=alive, jobs=tuple(sorted(self._held_by(agent.id))), identity={}
+                )
                 for agent, alive in self._agents.values()
             ]
 
@@ -124,7 +134,9 @@ class MemoryStore:
         known = self._jobs.get(submission.job_id or "")
         if known is not None:
             if known.digest != digest:
-                raise IdConflict(f"{submission.job_id} was submitted before with other content; the first job is untouched")
+                raise IdConflict(
+                    f"{submission.job_id} was submitted before with other content; the first job is untouched"
+                )
             return known.lifecycle.job_id
         routing = submission.prompt.get("routing")
         lifecycle = moves.enqueued(
@@ -175,7 +187,9 @@ class MemoryStore:
         job.attempts += 1
         job.owner = agent.id
         self._put(job, lifecycle)
-        return Claim(agent=agent, envelope=Envelope(prompt=job.prompt, lifecycle=lifecycle), attempt=job.attempts, folder="")
+        return Claim(
+            agent=agent, envelope=Envelope(prompt=job.prompt, lifecycle=lifecycle), attempt=job.attempts, folder=""
+        )
 
     def next_due(self, role: str) -> datetime | None:
         with self._lock:
@@ -238,14 +252,18 @@ class MemoryStore:
         error = ErrorInfo(category="killed", message=note or "killed by an operator")
         with self._lock:
             try:
-                return self._change(agent, job_id, Move(reason=reason, status=Status.KILLED, role="", error=error, note=note))
+                return self._change(
+                    agent, job_id, Move(reason=reason, status=Status.KILLED, role="", error=error, note=note)
+                )
             except IllegalTransition:
                 if not self._job(job_id).lifecycle.terminal:
                     raise
                 return self._job(job_id).lifecycle
 
     def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
-        return self._change(agent, job_id, Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note))
+        return self._change(
+            agent, job_id, Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note)
+        )
 
     def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
         with self._lock:
@@ -300,7 +318,9 @@ class MemoryStore:
     def stale(self) -> list[str]:
         with self._lock:
             return sorted(
-                job_id for job_id, job in self._jobs.items() if job.lifecycle.status is Status.STALE and job.owner is None
+                job_id
+                for job_id, job in self._jobs.items()
+                if job.lifecycle.status is Status.STALE and job.owner is None
             )
 
     # --- looking ---
@@ -322,13 +342,18 @@ class MemoryStore:
         return JobView(lifecycle=now, place=place)
 
     def list(
-        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None, limit: int | None = None
+        self,
+        *,
+        roles: Collection[str] | None = None,
+        statuses: Collection[Status] | None = None,
+        limit: int | None = None,
     ) -> list[JobView]:
         with self._lock:
             found = [
                 self._view(job)
                 for _, job in sorted(self._jobs.items())
-                if (roles is None or job.lifecycle.role in roles) and (statuses is None or job.lifecycle.status in statuses)
+                if (roles is None or job.lifecycle.role in roles)
+                and (statuses is None or job.lifecycle.status in statuses)
             ]
         return found[:limit]
 
@@ -348,5 +373,3 @@ class MemoryStore:
     def _check_role(self, role: str) -> None:
         if ids.check_role(role) not in self._roles:
             raise UnknownRole(f"no role {role}; there is {', '.join(self._roles)}")
-
-

@@ -22,11 +22,11 @@ import os
 import secrets
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from farro.errors import StorageTrouble, SyncFailed
+from farro.errors import StorageTrouble
+from farro.system.group_commit import GroupCommit
 
 T = TypeVar("T")
 
@@ -117,7 +117,11 @@ def subdirectories(path: str) -> list[str]:
     _look("list", path)
     try:
         with os.scandir(path) as entries:
-            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]
+            return [
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+            ]
     except FileNotFoundError:
         return []
 
@@ -300,61 +304,7 @@ def walk_files(path: str) -> Iterator[str]:
 # --- syncing -----------------------------------------------------------------------------------------------------
 
 
-class _Group:
-    """Group commit: while one thread syncs, others put their paths together; the next leader syncs them at once.
-
-    EIO tells every member of the group: after a failed sync nobody knows what reached the disk (R7).
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Condition()
-        self.waiting: list[_Ticket] = []
-        self.leading = False
-
-    def sync(self, paths: list[str]) -> None:
-        ticket = _Ticket(paths)
-        with self.lock:
-            self.waiting.append(ticket)
-            while self.leading and not ticket.done:
-                self.lock.wait()
-            if ticket.done:
-                return ticket.answer()
-            self.leading = True
-            group, self.waiting = self.waiting, []
-        failure: BaseException | None = None
-        try:
-            for path in dict.fromkeys(path for member in group for path in member.paths):
-                _sync_one(path)
-        except BaseException as error:
-            failure = error
-        with self.lock:
-            self.leading = False
-            for member in group:
-                member.done, member.failure = True, failure
-            self.lock.notify_all()
-        return ticket.answer()
-
-
-class _Ticket:
-    __slots__ = ("done", "failure", "paths")
-
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
-        self.done = False
-        self.failure: BaseException | None = None
-
-    def answer(self) -> None:
-        if self.failure is None:
-            return
-        if isinstance(self.failure, OSError):
-            raise SyncFailed(
-                f"{self.failure.filename or self.paths[0]}: sync failed: {self.failure.strerror}. "
-                "Nothing of this group was acknowledged; check the device (dmesg) and restart"
-            ) from self.failure
-        raise self.failure
-
-
-_group = _Group()
+_group = GroupCommit(lambda path: _sync_one(path))
 
 
 def sync_all(paths: Iterable[str]) -> None:

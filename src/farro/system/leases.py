@@ -1,4 +1,4 @@
-"""Leases: liveness that the kernel keeps. A lease is an flock on a file; it drops when its holder dies, however it dies.
+"""Leases: liveness that the kernel keeps. A lease is an flock on a file; it drops when its holder dies.
 
 Who holds which lease, and what it means for a job, lives in the stores.
 

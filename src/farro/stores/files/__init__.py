@@ -137,7 +137,11 @@ class FilesStore:
         return views.find(self._ground, job_id)
 
     def list(
-        self, *, roles: Collection[str] | None = None, statuses: Collection[Status] | None = None, limit: int | None = None
+        self,
+        *,
+        roles: Collection[str] | None = None,
+        statuses: Collection[Status] | None = None,
+        limit: int | None = None,
     ) -> list[JobView]:
         return views.listing(self._ground, roles, statuses, limit)
 

@@ -8,8 +8,8 @@ Which job is next lives in queue; what comes of it lives in settle.
   [test_two_workers_want_one_job, test_a_lock_removed_by_a_late_one_is_put_right]
 - Checks before the move are advisory and repeated after it: job.json is replaced by rename, never edited, so an
   unchanged inode is an unchanged text. [test_a_job_edited_between_look_and_move_is_read_again]
-- A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there is
-  something to lose, job.json is synced before it is replaced (R6). [test_power_cut_during_a_claim_keeps_earlier_hops]
+- A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
+  is something to lose, job.json is synced before it is replaced (R6). [test_power_cut_during_a_claim_keeps_earlier_hops]
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Look:
 
 
 def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
-    """Validate size, schema version, status, tags and time. What cannot be read is taken: only its owner may repair it."""
+    """Validate size, schema version, status, tags and time. What cannot be read is taken: its owner repairs it."""
     look = Look(Verdict.TAKE)
     try:
         look.inode = fs.lstat(f"{path}/job.json").st_ino
@@ -101,7 +101,11 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         return Look(Verdict.NEVER)
     if look.lifecycle is not None:
         if look.lifecycle.status not in (Status.QUEUED, Status.IN_PROGRESS):
-            ground.log("critical", "status contradicts the queue, job skipped", {"job_id": name, "status": look.lifecycle.status})
+            ground.log(
+                "critical",
+                "status contradicts the queue, job skipped",
+                {"job_id": name, "status": look.lifecycle.status},
+            )
             return Look(Verdict.NEVER)
         if look.lifecycle.not_before is not None:
             due = datetime.fromisoformat(look.lifecycle.not_before)
@@ -120,9 +124,9 @@ def _lock(ground: Ground, held: Held, name: str) -> bool:
             return True
         except FileExistsError:
             owner = fs.readlink(path)
-            if owner is not None and ids.is_agent(owner):
-                if leases.is_held(f"{ground.in_progress(held.agent.role)}/{owner}/{LEASE}"):
-                    return False
+            home = ground.in_progress(held.agent.role)
+            if owner is not None and ids.is_agent(owner) and leases.is_held(f"{home}/{owner}/{LEASE}"):
+                return False
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(path)
         except (FileNotFoundError, NotADirectoryError):

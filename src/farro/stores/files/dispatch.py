@@ -1,8 +1,8 @@
 """Children of a commit: sealed with the decision, delivered once the commit is in jobs/outbox.
 
-Only decided attempts deliver (RELIABILITY 30): the list of attempt N is read only when the decision is of attempt N, and
-a child's id is derived from (job, attempt, index), so delivering twice enqueues once. [test_children_are_delivered_once,
-test_children_of_a_fenced_attempt_are_not_delivered]
+Only decided attempts deliver (RELIABILITY 30): the list of attempt N is read only when the decision is of attempt N,
+and a child's id is derived from (job, attempt, index), so delivering twice enqueues once.
+[test_children_are_delivered_once, test_children_of_a_fenced_attempt_are_not_delivered]
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ _LIMIT = 16 << 20
 
 
 def seal(ground: Ground, path: str, attempt: int, children: Sequence[Child]) -> list[str]:
-    """Write the attempt's children as one file, whole or not at all. Answers what must be synced before the decision."""
+    """Write the attempt's children as one file, whole or not at all. Answers what to sync before the decision."""
     for child in children:
         ground.check_role(child.role)  # refused now, while the attempt can still fail for it
     with contextlib.suppress(FileExistsError):
         fs.mkdir(f"{path}/outbox")
     name = _list_of(path, attempt)
-    body = json.dumps([{"role": child.role, "prompt": dict(child.prompt)} for child in children], ensure_ascii=False).encode()
+    body = json.dumps(
+        [{"role": child.role, "prompt": dict(child.prompt)} for child in children], ensure_ascii=False
+    ).encode()
     fs.write_atomic(name, body, sync=False, pause=ground.clock.sleep)
     return [name, f"{path}/outbox"]
 

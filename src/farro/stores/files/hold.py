@@ -2,7 +2,7 @@
 
 Which verb a person may use lives in operations; recovery of what a dead holder left lives in recover.
 
-One owner at a time (RELIABILITY 29): the path is the state, so a move that succeeds proves the state that it moved from.
+One owner at a time (RELIABILITY 29): the path is the state, so a move that succeeds proves the state it moved from.
 [test_watchdog_manager_and_operator_edit_one_stale_job]
 """
 

@@ -40,18 +40,22 @@ def try_move(source: str, path: str) -> Moved:
 def deliver(ground: Ground, folder: str, to: str, job_id: str) -> bool:
     """Move a folder that we own to a shared place, durably. False: it was taken from us.
 
-    A job of that id at the destination means that one id lies in two places: this one goes to quarantine and is shown as
-    failed (RELIABILITY 31). A missing destination leaves the source untouched and says so.
+    A job of that id at the destination means that one id lies in two places: this one goes to quarantine and is shown
+    as failed (RELIABILITY 31). A missing destination leaves the source untouched and says so.
     """
     destination = ground.path(to)
     try:
         moved = fs.retried(lambda: try_move(folder, f"{destination}/{job_id}"), folder, ground.clock.sleep)
     except FileExistsError as error:
         quarantine(ground, folder, job_id, f"a job of this id is already in {to}")
-        raise Damaged(f"{job_id}: a job of this id is already in {to}; this one is now in {places.QUARANTINE}") from error
+        raise Damaged(
+            f"{job_id}: a job of this id is already in {to}; this one is now in {places.QUARANTINE}"
+        ) from error
     except OSError as error:
         if error.errno == errno.EXDEV:
-            raise StorageTrouble(f"{to} is on another device than {folder}; a root must be on one filesystem") from error
+            raise StorageTrouble(
+                f"{to} is on another device than {folder}; a root must be on one filesystem"
+            ) from error
         raise
     if moved is Moved.NO_DESTINATION:
         raise StorageTrouble(f"{destination} is missing, so {job_id} stays where it is; `farro init` makes it again")

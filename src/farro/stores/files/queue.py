@@ -2,8 +2,9 @@
 
 Claiming what it names lives in claim. Nothing here writes.
 
-The cost of a claim does not grow with the backlog: the listing is paid once per job, and a rescan (inotify tells neither
-a due time nor a dead lock) lists names only. [test_each_worker_examines_a_job_once, test_a_claim_does_not_list_the_queue]
+The cost of a claim does not grow with the backlog: the listing is paid once per job, and a rescan (inotify tells
+neither a due time nor a dead lock) lists names only. [test_each_worker_examines_a_job_once,
+test_a_claim_does_not_list_the_queue]
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Recovery: what a watchdog does in one pass. Any number may run at once; every step can be repeated (RELIABILITY 10, 12).
+"""Recovery: what a watchdog does in one pass. Any number may run; every step can be repeated (RELIABILITY 10, 12).
 
 Judging stale jobs lives in hold.settle_stale (the manager); starting passes lives in services.
 
 - Death is told by the lease alone (R3); while recovering, the watchdog holds the dead agent's lease.
-- Each job is moved into the watchdog's own folder first and read after that: a live worker's status is never overwritten.
+- Each job is moved into the watchdog's own folder first and read after that: a live worker's status is not overwritten.
   [test_watchdog_against_a_live_worker, test_move_before_read]
 - Decided: carried out. Else stale, to jobs/stale. [test_decided_job_is_rolled_forward]
 - A slot whose loop made no turn for `stale_after` on this watchdog's CLOCK_BOOTTIME is hung: it is killed by pidfd and
@@ -13,6 +13,7 @@ Judging stale jobs lives in hold.settle_stale (the manager); starting passes liv
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 from farro.errors import Damaged, FarroError, Lost, UnknownSchema
@@ -72,7 +73,7 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
 
 
 @contextlib.contextmanager
-def _one_alone(ground: Ground, name: str):  # type: ignore[no-untyped-def]
+def _one_alone(ground: Ground, name: str) -> Iterator[None]:
     """Trouble with one agent or job is reported and affects it alone (RELIABILITY 26)."""
     try:
         yield

@@ -37,7 +37,9 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         digest: str | None = None
         durable: list[str] = []
         if report is not None:
-            digest, durable = folders.write_report(ground, path, claim.attempt, report, good=isinstance(outcome, Succeeded))
+            digest, durable = folders.write_report(
+                ground, path, claim.attempt, report, good=isinstance(outcome, Succeeded)
+            )
         children = outcome.children if isinstance(outcome, Succeeded) else ()
         if children:
             durable += dispatch.seal(ground, path, claim.attempt, children)

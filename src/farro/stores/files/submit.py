@@ -17,6 +17,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from farro import documents
 from farro.errors import BadName, Damaged, IdConflict, InputError, StorageTrouble
@@ -54,7 +55,7 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
     staged: list[Staged] = []
     try:
         for submission in submissions:
-            staged.append(fs.retried(lambda it=submission: _stage(ground, it), ground.staging, ground.clock.sleep))  # type: ignore[misc]
+            staged.append(_stage(ground, submission))
         ground.sync([path for item in staged for path in item.durable])
         chosen = [item for item in staged if item.digest is not None]
         for item in chosen:
@@ -85,6 +86,11 @@ def _check(ground: Ground, submission: Submission) -> None:
 
 
 def _stage(ground: Ground, submission: Submission) -> Staged:
+    """Everything but the rename. Each try has a name of its own; what a failed one left is swept later."""
+    return fs.retried(partial(_stage_once, ground, submission), ground.staging, ground.clock.sleep)
+
+
+def _stage_once(ground: Ground, submission: Submission) -> Staged:
     prompt = documents.canonical(submission.prompt) + b"\n"
     if len(prompt) > ground.policy.max_prompt_bytes:
         raise InputError(f"the prompt is {len(prompt)} bytes; at most {ground.policy.max_prompt_bytes} are allowed")
@@ -160,7 +166,11 @@ def _digest(submission: Submission, prompt: bytes) -> str:
 
 def _register(ground: Ground, item: Staged) -> None:
     """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job."""
-    if _MINTED.fullmatch(item.job_id) and not fs.exists(f"{ground.registry}/{item.job_id}") and views.find(ground, item.job_id):
+    if (
+        _MINTED.fullmatch(item.job_id)
+        and not fs.exists(f"{ground.registry}/{item.job_id}")
+        and views.find(ground, item.job_id)
+    ):
         raise IdConflict(f"{item.job_id} is the id of a job that exists already; choose another, or leave --id out")
     try:
         fs.symlink(f"{item.digest}.{item.name}", f"{ground.registry}/{item.job_id}")
@@ -193,7 +203,9 @@ def _publish(ground: Ground, item: Staged) -> None:
     try:
         moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
     except FileExistsError as error:
-        raise Damaged(f"{path} exists already, but its id was never registered; look at it with `farro show`") from error
+        raise Damaged(
+            f"{path} exists already, but its id was never registered; look at it with `farro show`"
+        ) from error
     if moved is Moved.NO_DESTINATION:
         raise StorageTrouble(f"{ground.incoming(item.role)} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:

@@ -94,8 +94,8 @@ def view(ground: Ground, found: Found) -> JobView:
         lifecycle = _guess(ground, found)
     if found.place == places.QUARANTINE:
         damaged = _why(found.path) or damaged or "quarantined"
-        error = {"category": "quarantined", "message": damaged}
-        lifecycle = replace(lifecycle, status=Status.FAILED, error=error, finalized_at=lifecycle.updated_at)
+        why = {"category": "quarantined", "message": damaged}
+        lifecycle = replace(lifecycle, status=Status.FAILED, error=why, finalized_at=lifecycle.updated_at)
     elif found.busy or (found.status is Status.IN_PROGRESS and lifecycle.status is Status.STALE):
         pass  # in somebody's hands, or marked where it lies: job.json says more than the path
     elif lifecycle.status is not found.status:
@@ -108,9 +108,7 @@ def _guess(ground: Ground, found: Found) -> Lifecycle:
         return folders.rebuilt(ground, found.path, found.job_id, found.role or "Runner", found.status)
     except (Damaged, OSError):
         now = datetime.fromtimestamp(0, UTC)
-        return replace(
-            moves.enqueued(job_id=found.job_id, role=found.role or "Runner", now=now), status=found.status
-        )
+        return replace(moves.enqueued(job_id=found.job_id, role=found.role or "Runner", now=now), status=found.status)
 
 
 def _why(path: str) -> str | None:
@@ -132,7 +130,9 @@ def listing(
             job_id = name.split(".", 1)[0]  # quarantined namesakes carry a suffix
             if not ids.is_job_id(job_id):
                 continue
-            found = Found(job_id=job_id, path=ground.path(place, name), place=place, role=role, status=status, busy=busy)
+            found = Found(
+                job_id=job_id, path=ground.path(place, name), place=place, role=role, status=status, busy=busy
+            )
             try:
                 seen = view(ground, found)
             except FileNotFoundError:
@@ -154,7 +154,7 @@ def counts(ground: Ground, roles: Collection[str] | None) -> Mapping[Status, int
 
 
 def pending(ground: Ground, role: str) -> int:
-    """What may still come out of that queue. Looks at no finished job; jobs in somebody's hands count for every role."""
+    """What may still come out of that queue. Looks at no finished job; jobs in somebody's hands count for all."""
     agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(ground.in_progress(role))]
     holders = [f"jobs/.held/{name}" for name in fs.subdirectories(ground.holds)]
     return sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))

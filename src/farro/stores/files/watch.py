@@ -28,7 +28,9 @@ class QueueSource:
     def read(self, timeout_s: float) -> tuple[list[Change], bool]:
         events = self._inotify.read(timeout_s)
         changes = [
-            Change(job_id=event.name, role=self._role, status=Status.QUEUED) for event in events if ids.is_job_id(event.name)
+            Change(job_id=event.name, role=self._role, status=Status.QUEUED)
+            for event in events
+            if ids.is_job_id(event.name)
         ]
         return changes, any(event.mask & inotify.Q_OVERFLOW for event in events)
 

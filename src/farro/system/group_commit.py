@@ -1,0 +1,66 @@
+"""Group commit: the syncs of concurrent threads are merged into one round.
+
+What a sync is lives in fs; when one is needed lives in the stores.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from farro.errors import SyncFailed
+
+
+class GroupCommit:
+    """Group commit: while one thread syncs, others put their paths together; the next leader syncs them at once.
+
+    EIO tells every member of the group: after a failed sync nobody knows what reached the disk (R7).
+    """
+
+    def __init__(self, sync_one: Callable[[str], None]) -> None:
+        self.sync_one = sync_one
+        self.lock = threading.Condition()
+        self.waiting: list[_Ticket] = []
+        self.leading = False
+
+    def sync(self, paths: list[str]) -> None:
+        ticket = _Ticket(paths)
+        with self.lock:
+            self.waiting.append(ticket)
+            while self.leading and not ticket.done:
+                self.lock.wait()
+            if ticket.done:
+                return ticket.answer()
+            self.leading = True
+            group, self.waiting = self.waiting, []
+        failure: BaseException | None = None
+        try:
+            for path in dict.fromkeys(path for member in group for path in member.paths):
+                self.sync_one(path)
+        except BaseException as error:  # noqa: BLE001 - every member of the group is told, whatever it was
+            failure = error
+        with self.lock:
+            self.leading = False
+            for member in group:
+                member.done, member.failure = True, failure
+            self.lock.notify_all()
+        return ticket.answer()
+
+
+class _Ticket:
+    __slots__ = ("done", "failure", "paths")
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+        self.done = False
+        self.failure: BaseException | None = None
+
+    def answer(self) -> None:
+        if self.failure is None:
+            return
+        if isinstance(self.failure, OSError):
+            raise SyncFailed(
+                f"{self.failure.filename or self.paths[0]}: sync failed: {self.failure.strerror}. "
+                "Nothing of this group was acknowledged; check the device (dmesg) and restart"
+            ) from self.failure
+        raise self.failure
