@@ -157,9 +157,17 @@ def work_one(store: FilesStore, agent: Agent, history: History, *, fail: bool = 
     return True
 
 
-def drain(root: str, history: History, *, seed: int = 10_000, rounds: int = 50) -> FilesStore:
+def drain(
+    root: str,
+    history: History,
+    *,
+    seed: int = 10_000,
+    rounds: int = 50,
+    clock: Any = None,
+    store_policy: StorePolicy | None = None,
+) -> FilesStore:
     """Healthy processes come and finish everything: watchdog, manager, a worker for every role; until nothing moves."""
-    store = open_files(root, seed=seed)
+    store = open_files(root, seed=seed, clock=clock, store_policy=store_policy)
     keeper = store.join("keeper", role=None)
     workers = [store.join("drain", role=role) for role in store.roles()]
     for _ in range(rounds):
@@ -190,11 +198,13 @@ def everywhere(root: str) -> dict[str, list[str]]:
 
 
 def tree(root: str) -> str:
-    return "\n".join(
-        sorted(
-            os.path.relpath(os.path.join(folder, name), root) for folder, _, files in os.walk(root) for name in files
-        )
-    )
+    found = (os.path.join(folder, name) for folder, _, files in os.walk(root) for name in files)
+    return "\n".join(sorted(os.path.relpath(path, root) for path in found))
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def judge(root: str, history: History, *, terminal: bool = True) -> None:

@@ -17,6 +17,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     ├── Lost                  somebody else owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead
+    ├── Interrupted           a plan was stopped on request (execution.stop): its job is released
     └── Damaged               what is stored contradicts itself; shown, never guessed over
         ├── UnknownSchema     written by another version of farro
         └── SyncFailed        the disk did not confirm; nobody in that group is acknowledged

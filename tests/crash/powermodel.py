@@ -221,7 +221,9 @@ class Recorder:
             needs.update(self._within.get(emptied, ()))
         places = {self._placed[name[0]] for name in touched if name[0] in self._placed}
         position = len(self.entries)
-        change = Change(what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), places=frozenset(places))
+        change = Change(
+            what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), places=frozenset(places)
+        )
         self.entries.append(change)
         _apply(self.nodes, change)
         for name in touched:
@@ -473,7 +475,9 @@ class Cut:
             yield self.state(kept, tears, f"kept of the unsynced: {names or 'nothing'}; data: {torn}")
 
 
-def states(log: Log, *, seed: int, randoms: int, order: Order = Order.PLACED, cuts: Iterable[int] | None = None) -> Iterator[State]:
+def states(
+    log: Log, *, seed: int, randoms: int, order: Order = Order.PLACED, cuts: Iterable[int] | None = None
+) -> Iterator[State]:
     """Distinct states of every cut of a run, each cut's most telling ones first."""
     dice = random.Random(seed)
     positions = range(len(log.entries) + 1) if cuts is None else cuts

@@ -119,6 +119,10 @@ class KillAt(Open):
         if self.dead:
             raise Crash(f"a dead process looked at {path}")
 
+    def __repr__(self) -> str:
+        how = "after" if self.after else "torn" if self.torn else "before"
+        return f"killed {how} call {self.n}" + (f" ({self.op})" if self.op else "")
+
 
 class Errno(Open):
     """The n-th mutating call fails with OSError(code) instead of being made.

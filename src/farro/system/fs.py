@@ -101,9 +101,14 @@ def read_regular(path: str, limit: int) -> bytes:
 
 
 def open_read(path: str) -> int:
-    """A descriptor for reading a regular file (a step's stdin). The caller closes it."""
+    """A descriptor for reading a regular file (a step's stdin) or a folder (its lease). The caller closes it."""
     _look("read", path)
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | _NONBLOCK)
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a planted FIFO would make its reader wait for ever
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return fd
 
 
 def listdir(path: str) -> list[str]:

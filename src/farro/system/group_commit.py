@@ -14,7 +14,9 @@ from farro.errors import SyncFailed
 class GroupCommit:
     """Group commit: while one thread syncs, others put their paths together; the next leader syncs them at once.
 
-    EIO tells every member of the group: after a failed sync nobody knows what reached the disk (R7).
+    EIO tells every member of the group: after a failed sync nobody knows what reached the disk (R7). A path that is not
+    there is FileNotFoundError, and its own member's alone: a fenced slot must not stop the others, and must learn that
+    it was fenced.
     """
 
     def __init__(self, sync_one: Callable[[str], None]) -> None:
@@ -34,15 +36,20 @@ class GroupCommit:
             self.leading = True
             group, self.waiting = self.waiting, []
         failure: BaseException | None = None
+        gone: dict[str, FileNotFoundError] = {}
         try:
             for path in dict.fromkeys(path for member in group for path in member.paths):
-                self.sync_one(path)
+                try:
+                    self.sync_one(path)
+                except FileNotFoundError as error:
+                    gone[path] = error
         except BaseException as error:  # noqa: BLE001 - every member of the group is told, whatever it was
             failure = error
         with self.lock:
             self.leading = False
             for member in group:
-                member.done, member.failure = True, failure
+                own = next((gone[path] for path in member.paths if path in gone), None)
+                member.done, member.failure = True, failure or own
             self.lock.notify_all()
         return ticket.answer()
 
@@ -58,6 +65,8 @@ class _Ticket:
     def answer(self) -> None:
         if self.failure is None:
             return
+        if isinstance(self.failure, FileNotFoundError):
+            raise FileNotFoundError(*self.failure.args, self.failure.filename) from self.failure
         if isinstance(self.failure, OSError):
             raise SyncFailed(
                 f"{self.failure.filename or self.paths[0]}: sync failed: {self.failure.strerror}. "

@@ -67,9 +67,9 @@ class FilesStore:
     def claim(self, agent: Agent) -> Claim | None:
         assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
         held = self._ground.mine(agent)
-        with self._view_lock:  # the slots of a process share one view; naming the next job is quick
-            view = self._view(agent.role, agent.tags)
-            return claim.claim(self._ground, held, view)
+        with self._view_lock:
+            view = self._view(agent.role, agent.tags)  # one for all slots of this process
+        return claim.claim(self._ground, held, view)
 
     def next_due(self, role: str) -> datetime | None:
         with self._view_lock:

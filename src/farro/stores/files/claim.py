@@ -9,7 +9,8 @@ Which job is next lives in queue; what comes of it lives in settle.
 - Checks before the move are advisory and repeated after it: job.json is replaced by rename, never edited, so an
   unchanged inode is an unchanged text. [test_a_job_edited_between_look_and_move_is_read_again]
 - A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
-  is something to lose, job.json is synced before it is replaced (R6). [test_power_cut_during_a_claim_keeps_earlier_hops]
+  is something to lose, job.json is synced before it is replaced (R6).
+  [test_power_cut_during_a_claim_keeps_earlier_hops]
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
-from farro.errors import AgentLost, ClaimLost, Damaged, UnknownSchema
+from farro.errors import AgentLost, ClaimLost, Damaged, SyncFailed, UnknownSchema
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.states import Status
@@ -124,6 +125,8 @@ def _lock(ground: Ground, held: Held, name: str) -> bool:
             return True
         except FileExistsError:
             owner = fs.readlink(path)
+            if owner == held.agent.id:
+                return True  # made by a call whose answer was lost (R7); else we would wait for ourselves for ever
             home = ground.in_progress(held.agent.role)
             if owner is not None and ids.is_agent(owner) and leases.is_held(f"{home}/{owner}/{LEASE}"):
                 return False
@@ -143,6 +146,10 @@ def _take(ground: Ground, held: Held, name: str, look: Look) -> Claim | None:
     except FileExistsError:
         ground.log("critical", "job is in its agent's folder and in the queue, skipped", {"job_id": name})
         return None
+    except OSError:
+        with contextlib.suppress(OSError):
+            folders.drop_lock(source)  # not ours after all: others may try, while our trouble lasts
+        raise
     if moved is Moved.NO_DESTINATION:
         with contextlib.suppress(OSError):
             folders.drop_lock(source)
@@ -157,6 +164,8 @@ def _take(ground: Ground, held: Held, name: str, look: Look) -> Claim | None:
     except UnknownSchema as error:
         ground.log("critical", "schema version unknown, job put back", {"job_id": name, "why": str(error)})
         _put_back(path, source)
+    except SyncFailed:
+        raise  # the disk's trouble, not the job's: the worker stops, recovery decides (R7)
     except Damaged as error:
         quarantine(ground, path, name, str(error))
     except Exception:

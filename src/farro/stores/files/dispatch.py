@@ -1,7 +1,7 @@
 """Children of a commit: sealed with the decision, delivered once the commit is in jobs/outbox.
 
-Only decided attempts deliver (RELIABILITY 30): the list of attempt N is read only when the decision is of attempt N,
-and a child's id is derived from (job, attempt, index), so delivering twice enqueues once.
+Only attempts that decided by their own commit deliver (RELIABILITY 30): the list of attempt N is read only when the
+decision is that attempt's, and a child's id is derived from (job, attempt, index), so delivering twice enqueues once.
 [test_children_are_delivered_once, test_children_of_a_fenced_attempt_are_not_delivered]
 """
 
@@ -11,9 +11,11 @@ import contextlib
 import json
 from collections.abc import Sequence
 
-from farro.errors import Damaged, InputError, TryAgain
+from farro.errors import Damaged, InputError, SyncFailed, TryAgain
 from farro.kernel import ids, moves, places
+from farro.kernel.envelope import Decision
 from farro.kernel.outcome import Child
+from farro.kernel.states import Reason
 from farro.ports.store import Submission
 from farro.stores.files import folder as folders
 from farro.stores.files import submit
@@ -22,6 +24,7 @@ from farro.stores.files.moving import Moved, deliver, quarantine, try_move
 from farro.system import fs
 
 _LIMIT = 16 << 20
+_OWING = frozenset({Reason.COMMITTED, Reason.ROUTED})  # what a worker's own success may be decided as
 
 
 def seal(ground: Ground, path: str, attempt: int, children: Sequence[Child]) -> list[str]:
@@ -38,8 +41,16 @@ def seal(ground: Ground, path: str, attempt: int, children: Sequence[Child]) -> 
     return [name, f"{path}/outbox"]
 
 
-def has_children(path: str, attempt: int) -> bool:
-    return fs.exists(_list_of(path, attempt))
+def has_children(path: str, decision: Decision) -> bool:
+    """Whether the decision owes children. A watchdog's or operator's decision about an attempt that died after sealing
+    its list owes none: without the look at the reason they came too, and once more with the next attempt."""
+    return decision.reason in _OWING and fs.exists(_list_of(path, decision.attempt))
+
+
+def unseal(path: str, attempt: int) -> None:
+    """Forget the list of a commit that failed half-way: this attempt now commits something without children."""
+    if fs.exists(_list_of(path, attempt)):
+        fs.unlink(_list_of(path, attempt))
 
 
 def _list_of(path: str, attempt: int) -> str:
@@ -66,6 +77,8 @@ def finish(ground: Ground, path: str, job_id: str) -> bool:
         if lifecycle.decision is None or not moves.is_decided(lifecycle, folders.highest_attempt(path)):
             raise Damaged(f"{job_id} lies in the outbox, but nothing is decided about its last attempt")
         submit.enqueue_many(ground, _submissions(path, job_id, lifecycle.decision.attempt))
+    except SyncFailed:
+        raise  # the disk's trouble, not the job's: an accepted commit must not end in quarantine for it
     except (Damaged, InputError, FileNotFoundError) as error:
         quarantine(ground, path, job_id, str(error))
         return False

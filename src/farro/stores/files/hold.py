@@ -32,7 +32,10 @@ def change(ground: Ground, held: Held, job_id: str, status: Status, reason: Reas
         found = views.locate(ground, job_id)
         if found is None:
             raise UnknownJob(f"no job {job_id} in {ground.root}; `farro ls` lists what there is")
-        seen = views.view(ground, found).lifecycle
+        try:
+            seen = views.view(ground, found).lifecycle
+        except FileNotFoundError:
+            continue  # it moved on between the two looks
         states.check(job_id, seen.status, status, reason, finalized=seen.finalized_at is not None)
         if found.busy:
             ground.clock.sleep(0.05)  # another holder has it for an instant; or recovery will free it

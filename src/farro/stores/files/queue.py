@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import threading
 from collections import deque
 from datetime import datetime
 
@@ -24,7 +25,10 @@ LOCKED_RETRY_S = 1.0  # a lock is held for an instant; one that stays is a dead 
 
 
 class QueueView:
-    """Invariant: `_known` is exactly the names in `_ready`, `_delayed` and `_skipped`; no name is in two of them."""
+    """Shared by the slots of a process: `_lock` guards everything, and is held for looking only, never while claiming.
+
+    Invariant: `_known` is exactly the names in `_ready`, `_delayed` and `_skipped`; no name is in two of them.
+    """
 
     def __init__(self, ground: Ground, role: str, feed: Feed) -> None:
         self._ground = ground
@@ -38,41 +42,47 @@ class QueueView:
         self._skipped: set[str] = set()
         self._known: set[str] = set()
         self._rescan_at_s = float("-inf")
+        self._lock = threading.Lock()
 
     def next(self) -> str | None:
         """The name of the next job to examine. It is forgotten here: put it back with `delay` or `skip`."""
-        if self._ground.clock.monotonic_s() >= self._rescan_at_s:
-            self._rescan()
-        self._pull_due()
-        if not self._ready:
-            self._pull_feed()
+        with self._lock:
+            if self._ground.clock.monotonic_s() >= self._rescan_at_s:
+                self._rescan()
+            self._pull_due()
             if not self._ready:
-                return None
-        name = self._ready.popleft()
-        self._known.discard(name)
-        return name
+                self._pull_feed()
+                if not self._ready:
+                    return None
+            name = self._ready.popleft()
+            self._known.discard(name)
+            return name
 
     def delay(self, name: str, until: datetime) -> None:
         """Not before then. The wall clock is looked at again at each turn, so that a jump leaves no delay stuck."""
         due_s = until.timestamp()
-        self._delayed[name] = due_s
-        self._known.add(name)
-        heapq.heappush(self._heap, (due_s, name))
+        with self._lock:
+            self._delayed[name] = due_s
+            self._known.add(name)
+            heapq.heappush(self._heap, (due_s, name))
 
     def skip(self, name: str) -> None:
         """Never for this worker: its tags do not fit, or its schema is unknown."""
-        self._skipped.add(name)
-        self._known.add(name)
+        with self._lock:
+            self._skipped.add(name)
+            self._known.add(name)
 
     def locked(self) -> None:
         """Somebody holds the lock of a job that is still queued: look again soon."""
-        self._rescan_at_s = min(self._rescan_at_s, self._ground.clock.monotonic_s() + LOCKED_RETRY_S)
-
-    def rescan_soon(self) -> None:
-        self._rescan_at_s = float("-inf")
+        with self._lock:
+            self._rescan_at_s = min(self._rescan_at_s, self._ground.clock.monotonic_s() + LOCKED_RETRY_S)
 
     def next_due_s(self) -> float | None:
         """Unix time of the next delayed job."""
+        with self._lock:
+            return self._due_s()
+
+    def _due_s(self) -> float | None:
         while self._heap and self._delayed.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -87,7 +97,7 @@ class QueueView:
 
     def _pull_due(self) -> None:
         now_s = self._ground.clock.now().timestamp()
-        while (due_s := self.next_due_s()) is not None and due_s <= now_s:
+        while (due_s := self._due_s()) is not None and due_s <= now_s:
             _, name = heapq.heappop(self._heap)
             del self._delayed[name]
             self._ready.append(name)

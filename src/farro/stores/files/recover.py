@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from farro.errors import Damaged, FarroError, Lost, UnknownSchema
+from farro.errors import Damaged, FarroError, Lost, SyncFailed, UnknownSchema
 from farro.kernel import ids, moves, places
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo
@@ -168,6 +168,8 @@ def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role:
             Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=found.role, error=error),
         )
         return [Recovered(job_id=job_id, agent=agent, what="stale")]
+    except SyncFailed:
+        raise  # the disk's trouble, not the job's
     except UnknownSchema as error:
         quarantine(ground, path, job_id, str(error))
     except (Damaged, FileNotFoundError) as error:
@@ -182,7 +184,7 @@ def dispatchable(path: str) -> bool:
     except (FarroError, OSError):
         return False
     highest = folders.highest_attempt(path)
-    return found.decision is not None and moves.is_decided(found, highest) and dispatch.has_children(path, highest)
+    return found.decision is not None and moves.is_decided(found, highest) and dispatch.has_children(path, found.decision)
 
 
 def _twin(ground: Ground, job_id: str) -> str | None:

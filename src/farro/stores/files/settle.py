@@ -43,12 +43,15 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         children = outcome.children if isinstance(outcome, Succeeded) else ()
         if children:
             durable += dispatch.seal(ground, path, claim.attempt, children)
+        else:
+            dispatch.unseal(path, claim.attempt)
         ground.sync(durable)
         move = replace(move, result_sha256=digest)
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
         folders.write_lifecycle(ground, path, lifecycle, sync=True)
         if move.reason is Reason.ROUTING_EXHAUSTED:
             folders.refresh_mirrors(path, claim.attempt)
+            ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
             return lifecycle  # stays where it is, marked: the watchdog collects it (SPEC-1 §12)
     carry_out(ground, held, path, lifecycle)
     return lifecycle
@@ -82,7 +85,7 @@ def carry_out(ground: Ground, held: Held, path: str, lifecycle: Lifecycle) -> No
             folders.refresh_mirrors(path, decision.attempt)
         folders.drop_lock(path)
         ground.sync([path])
-        children = dispatch.has_children(path, decision.attempt)
+        children = dispatch.has_children(path, decision)
         if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
     if children:

@@ -47,6 +47,7 @@ def _finish(ground: Ground, name: str, path: str) -> bool:
     try:
         if submit.registered(ground, job_id)[1] == name:
             role = folders.read_lifecycle(path).role
+            ground.sync([ground.registry])  # as its submitter would have: a job must not outlive its link (see submit)
             try_move(path, f"{ground.incoming(role)}/{job_id}")
             ground.sync([ground.incoming(role)])
             return True

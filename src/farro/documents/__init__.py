@@ -1,0 +1,75 @@
+"""Text → data with positions: JSON, NDJSON and YAML within limits, and the problems of a document with their places.
+
+No meaning (`plans`, `settings` give it), no files (bytes come in), no operating system.
+
+Sizes are judged before parsing by scans that run in C; positions are found by a second look at the text, only when
+asked.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from farro.documents.json_text import parse_json
+from farro.documents.model import (
+    DEFAULT,
+    DEFAULT_YAML,
+    MAX_PROBLEMS,
+    Document,
+    Limits,
+    Path,
+    Place,
+    refusal,
+    render_path,
+    show,
+)
+from farro.documents.validation import problems_from_pydantic, pydantic_problems
+from farro.documents.yaml_text import parse_yaml
+from farro.errors import BadDocument, Problem
+
+__all__ = [
+    "DEFAULT",
+    "DEFAULT_YAML",
+    "MAX_PROBLEMS",
+    "Document",
+    "Limits",
+    "Path",
+    "Place",
+    "canonical",
+    "parse",
+    "parse_json",
+    "parse_ndjson",
+    "parse_yaml",
+    "problems_from_pydantic",
+    "pydantic_problems",
+    "refusal",
+    "render_path",
+    "show",
+]
+
+
+def parse(text: bytes, source: str) -> Document:
+    """YAML where the source's name ends in .yaml or .yml, else JSON."""
+    return (parse_yaml if source.lower().endswith((".yaml", ".yml")) else parse_json)(text, source=source)
+
+
+def parse_ndjson(text: bytes, source: str, *, limits: Limits = DEFAULT) -> list[Document]:
+    """One document a line that is not blank; the limits hold for each line. Bad lines are refused all at once."""
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(text.split(b"\n"), start=1):  # only \n: U+2028 may stand inside a JSON string
+        if line and not line.isspace():
+            try:
+                documents.append(parse_json(line, source=source, limits=limits, first_line=number))
+            except BadDocument as bad:
+                problems += bad.problems
+    if problems:
+        raise refusal(source, problems)
+    return documents
+
+
+def canonical(data: Any) -> bytes:
+    """The one spelling of this data: what content hashes are made of."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8")

@@ -1,0 +1,119 @@
+"""What a document is: data with the places it came from, its limits, and problems with their places.
+
+Reading JSON and YAML lives beside this.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from farro.errors import BadDocument, Problem
+
+Path = tuple[str | int, ...]
+Place = tuple[int, int]  # line and column, both from 1
+
+MAX_PROBLEMS = 100  # a hostile document may hold one problem a byte; nobody reads more than these
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a document may cost. Each is checked before the parser could pay for it."""
+
+    size: int = 1 << 20  # bytes
+    depth: int = 64  # containers inside containers
+    nodes: int = 100_000  # values, containers included
+    digits: int = 640  # of one integer: converting is quadratic, and beyond 640 an interpreter may refuse
+
+
+DEFAULT = Limits()
+DEFAULT_YAML = Limits(size=1 << 18)  # ruamel reads about 200 KiB a second
+
+
+class Spot(NamedTuple):
+    """Where a member stands: its value, and its key (the same place for a list's item)."""
+
+    value: Place
+    key: Place
+
+
+class Document:
+    """Data and where it came from. Treat `data` as read-only."""
+
+    __slots__ = ("_find", "_spots", "data", "source")
+
+    def __init__(self, data: Any, source: str, find: Callable[[], dict[Path, Spot]] = dict) -> None:
+        self.data = data
+        self.source = source
+        self._find = find
+        self._spots: dict[Path, Spot] | None = None
+
+    def locate(self, path: Path, *, key: bool = False) -> Place | None:
+        """Line and column of the value (or the key) at that path; None when the text has no such member."""
+        if self._spots is None:
+            self._spots = self._find()
+        spot = self._spots.get(path)
+        return None if spot is None else spot.key if key else spot.value
+
+    def problem(self, path: Path, message: str, *, key: bool = False) -> Problem:
+        """A problem at that path; what is missing stands where the innermost container that exists begins."""
+        place = self.locate(path, key=key)
+        for length in range(len(path) - 1, -1, -1):
+            place = place or self.locate(path[:length])
+        line, column = place or (None, None)
+        return Problem(path=render_path(path), message=message, line=line, column=column)
+
+
+LONE_SURROGATE = "half of a surrogate pair is not a character; write the character itself"
+SURROGATE = re.compile("[\ud800-\udfff]")
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+def show(value: object, length: int = 60) -> str:
+    """A value of the document inside a message: one line, ASCII, short; no control character reaches a terminal."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def render_path(path: Path) -> str:
+    """`steps[2].input_from_step`; a key that is no plain name is quoted: `env["a b"]`."""
+    parts = []
+    for part in path:
+        if isinstance(part, int):
+            parts.append(f"[{part}]")
+        else:
+            parts.append(f".{part}" if _PLAIN_NAME.fullmatch(part) else f"[{show(part)}]")
+    return "".join(parts).removeprefix(".")
+
+
+def refuse(source: str, message: str, place: Place | None = None, path: Path = ()) -> BadDocument:
+    line, column = place or (None, None)
+    return BadDocument(source, [Problem(path=render_path(path), message=message, line=line, column=column)])
+
+
+def refusal(source: str, problems: list[Problem]) -> BadDocument:
+    """All problems in text order; those without a place come last, beyond `MAX_PROBLEMS` only their number is told."""
+    problems = sorted(problems, key=lambda problem: (problem.line or 1 << 60, problem.column or 0))
+    if (more := len(problems) - MAX_PROBLEMS) > 0:
+        problems = [*problems[:MAX_PROBLEMS], Problem(path="", message=f"and {more} more problems")]
+    return BadDocument(source, problems)
+
+
+def decode(text: bytes, source: str, limits: Limits, first_line: int) -> str:
+    if len(text) > limits.size:
+        raise refuse(source, f"{len(text)} bytes; at most {limits.size} are read")
+    if text.startswith(b"\xef\xbb\xbf"):
+        raise refuse(source, "begins with a byte order mark; save it as UTF-8 without BOM", (first_line, 1))
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as bad:
+        before = text[: bad.start].decode("utf-8")
+        message = f"byte 0x{text[bad.start]:02x} is not UTF-8 here"
+        raise refuse(source, message, place_of(before, len(before), first_line)) from None
+
+
+def place_of(text: str, offset: int, first_line: int = 1) -> Place:
+    return first_line + text.count("\n", 0, offset), offset - text.rfind("\n", 0, offset)

@@ -1,0 +1,451 @@
+"""What is played before the power goes, and what must hold after it: the plays of the power suites and their judge.
+
+Which states a cut may leave lives in powermodel (a model) and blocklog (real filesystems).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from crash.powermodel import Log, Recorder, State
+from farro import documents
+from farro.kernel import ids
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Report, Succeeded, Unroutable
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Agent, Claim, Submission
+from farro.stores.files import FilesStore
+from farro.stores.files.ground import make_root
+from farro.system import fs
+from stage import EPOCH, ROLES, History, QuickClock, die, drain, everywhere, judge, make, open_files, plan, policy, tree
+
+DAY_S = 86_400.0
+LATER = EPOCH + timedelta(hours=6)  # a delay that is over when the machine is back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ack:
+    """What a caller was told, and what it may rely on from then on."""
+
+    job_id: str
+    attempt: int = 0
+    reason: Reason = Reason.ENQUEUED
+    status: Status = Status.QUEUED
+    files: Mapping[str, bytes] = field(default_factory=dict)  # relative to the job's folder
+    children: tuple[str, ...] = ()
+    not_before: datetime | None = None
+    retry_of: str | None = None
+
+
+class Play:
+    """The director of one run: makes the calls and tells the recorder of each acknowledgement."""
+
+    def __init__(self, root: str, tell: Callable[[Ack], None]) -> None:
+        self.root = root
+        self.tell = tell
+        self.clock = QuickClock()
+        self.known: set[str] = set()  # every id that anyone asked for, acknowledged or not
+        self.again: list[Submission] = []  # chosen ids that their submitters submit again after the cut
+        self._seeds = 0
+
+    def process(self, **policy_changes: Any) -> FilesStore:
+        self._seeds += 1
+        return open_files(self.root, seed=self._seeds, clock=self.clock, store_policy=policy(**policy_changes))
+
+    def enqueue(self, store: FilesStore, *submissions: Submission) -> list[str]:
+        self.known.update(item.job_id for item in submissions if item.job_id is not None)
+        self.again += [item for item in submissions if item.job_id is not None]
+        told = store.enqueue_many(submissions)
+        for job_id, item in zip(told, submissions, strict=True):
+            files = {"prompt.json": documents.canonical(item.prompt) + b"\n"}
+            files |= {f"payload/{name}": data for name, data in item.payload.items()}
+            if item.narrative is not None:
+                files["prompt.md"] = item.narrative.encode()
+            self.tell(Ack(job_id=job_id, files=files, not_before=item.not_before, retry_of=item.retry_of))
+        self.known.update(told)
+        return told
+
+    def claim(self, store: FilesStore, agent: Agent) -> Claim:
+        claim = store.claim(agent)
+        assert claim is not None
+        return claim
+
+    def succeed(self, store: FilesStore, claim: Claim, *, children: int = 0, files: Sequence[str] = ()) -> Lifecycle:
+        self._work(claim, files)
+        offspring = tuple(Child(role="CodeReviewer", prompt=plan(n)) for n in range(children))
+        return self.commit(store, claim, Succeeded(report=_report(claim, files), children=offspring))
+
+    def fail(self, store: FilesStore, claim: Claim, *, retryable: bool = False, files: Sequence[str] = ()) -> Lifecycle:
+        self._work(claim, files)
+        error = ErrorInfo(category="step_failed", message="no")
+        return self.commit(store, claim, Failed(error=error, report=_report(claim, files), retryable=retryable))
+
+    def commit(self, store: FilesStore, claim: Claim, outcome: Outcome, role: str | None = None) -> Lifecycle:
+        told = store.commit(claim, outcome) if role is None else store.route(claim, outcome, role)
+        children = outcome.children if isinstance(outcome, Succeeded) else ()
+        wanted = tuple(ids.child_id(claim.job_id, claim.attempt, index) for index in range(len(children)))
+        self.known.update(wanted)
+        home = f"attempts/{claim.attempt:04d}"
+        report = getattr(outcome, "report", None)
+        files = {f"{home}/{name}": _bytes_of(name, claim.attempt) for name in report.files} if report else {}
+        if report is not None:
+            name = "result.md" if isinstance(outcome, Succeeded) else "error.md"
+            files[f"{home}/{name}"] = report.markdown.encode()
+        self._told(claim.job_id, claim.attempt, told, files=files, children=wanted)
+        return told
+
+    def _told(self, job_id: str, attempt: int, told: Lifecycle, **more: Any) -> None:
+        self.tell(Ack(job_id=job_id, attempt=attempt, reason=told.hops[-1].reason, status=told.status, **more))
+
+    def verb(self, call: Callable[..., Lifecycle | None], agent: Agent, job_id: str) -> Lifecycle:
+        """An operator's or the manager's verb."""
+        told = call(agent, job_id)
+        assert told is not None
+        self._told(job_id, told.attempt, told)
+        return told
+
+    def _work(self, claim: Claim, files: Sequence[str]) -> None:
+        """What an attempt's steps write, through the seam, so that the model knows of it. Nobody syncs it here."""
+        for name in files:
+            parts = name.split("/")[:-1]
+            for depth in range(1, len(parts) + 1):
+                folder = f"{claim.folder}/{'/'.join(parts[:depth])}"
+                if not fs.exists(folder):
+                    fs.mkdir(folder)
+            fs.create(f"{claim.folder}/{name}", _bytes_of(name, claim.attempt))
+
+
+def _bytes_of(name: str, attempt: int) -> bytes:
+    return f"{name} of attempt {attempt}\n".encode() * 3
+
+
+def _report(claim: Claim, files: Sequence[str] = ()) -> Report:
+    return Report(
+        result={"job_id": claim.job_id, "attempt": claim.attempt, "success": True},
+        markdown=f"by {claim.agent.id} in attempt {claim.attempt}\n",
+        files=tuple(files),
+    )
+
+
+# --- the plays ---------------------------------------------------------------------------------------------------
+
+STEP_FILES = ("steps/1/stdout", "steps/1/stderr", "out/a/b/c.txt")
+
+
+def minted(play: Play) -> None:
+    """One enqueue with everything that a submission may bring."""
+    play.enqueue(
+        play.process(),
+        Submission(role="Runner", prompt=plan(1), narrative="why\n", payload={"a.txt": b"a" * 99, "b": b""}),
+    )
+
+
+def delayed(play: Play) -> None:
+    """job.json says more than the prompt: a delay, and which job this one repeats. Claimed when it is due."""
+    store = play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1), not_before=LATER, retry_of="earlier"))
+    worker = store.join("w", role="Runner")
+    play.clock.sleep(7 * 3600.0)
+    play.succeed(store, play.claim(store, worker))
+
+
+def chosen(play: Play) -> None:
+    """A chosen id, submitted twice by impatient submitters; and again after the cut (see `Play.again`)."""
+    asked = Submission(role="Runner", prompt=plan(1), job_id="order-7", payload={"a.txt": b"a"})
+    play.enqueue(play.process(), asked)
+    play.enqueue(play.process(), asked)
+
+
+def many(play: Play) -> None:
+    """enqueue_many over two roles, a chosen id among them."""
+    items = [Submission(role=role, prompt=plan(n)) for n, role in enumerate(("Runner", "CodeReviewer", "Runner"))]
+    play.enqueue(play.process(), *items, Submission(role="Runner", prompt=plan(9), job_id="nine"))
+
+
+def succeeded(play: Play) -> None:
+    store = play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    play.succeed(store, play.claim(store, store.join("w", role="Runner")), files=STEP_FILES)
+    store.close()
+
+
+def failed(play: Play) -> None:
+    store = play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    play.fail(store, play.claim(store, store.join("w", role="Runner")), files=STEP_FILES[:1])
+
+
+def retried(play: Play) -> None:
+    """Failed, again, failed, again, succeeded: each attempt's result stays, and a success takes the error's mirror away."""
+    store = play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    worker = store.join("w", role="Runner")
+    play.fail(store, play.claim(store, worker), retryable=True)
+    play.fail(store, play.claim(store, worker), retryable=True)
+    play.succeed(store, play.claim(store, worker))
+
+
+def routed(play: Play) -> None:
+    """Handed on to a second role by its prompt, and claimed there: the first hop must survive the second claim."""
+    store, other = play.process(), play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1, routing={"next": "CodeReviewer"})))
+    play.succeed(store, play.claim(store, store.join("w", role="Runner")))
+    play.succeed(other, play.claim(other, other.join("r", role="CodeReviewer")))
+
+
+def sent_on(play: Play) -> None:
+    """As `routed`, by the worker's own choice, released on the way; the second worker dies in its attempt."""
+    store, other = play.process(), play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    worker = store.join("w", role="Runner")
+    claim = play.claim(store, worker)
+    play._told(claim.job_id, claim.attempt, store.release(claim, "shutdown"))
+    claim = play.claim(store, worker)
+    play.commit(store, claim, Succeeded(report=_report(claim)), role="CodeReviewer")
+    play.claim(other, other.join("r", role="CodeReviewer"))
+    die(other)
+
+
+def children(play: Play) -> None:
+    """Two children through the outbox, one of them worked."""
+    store = play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    play.succeed(store, play.claim(store, store.join("w", role="Runner")), children=2)
+    play.succeed(store, play.claim(store, store.join("r", role="CodeReviewer")))
+
+
+def stale(play: Play) -> None:
+    """A worker dies twice; a watchdog and the manager settle it each time, then attempts are exhausted."""
+    keeper_store = play.process(retry=_two_attempts())
+    play.enqueue(keeper_store, Submission(role="Runner", prompt=plan(1)))
+    keeper = keeper_store.join("keeper", role=None)
+    for _ in range(2):
+        store = play.process(retry=_two_attempts())
+        play.claim(store, store.join("w", role="Runner"))
+        die(store)
+        keeper_store.recover(keeper)
+        [job_id] = keeper_store.stale()
+        play.verb(keeper_store.settle_stale, keeper, job_id)
+
+
+def _two_attempts() -> Any:
+    from farro.kernel.retry import RetryPolicy
+
+    return RetryPolicy(base_s=0.0, max_delay_s=0.0, max_attempts=2)
+
+
+def operated(play: Play) -> None:
+    """Kill of a queued and of a running job, force-complete of a running one, requeue of a stale one."""
+    store = play.process()
+    queued, running, done, put_back = play.enqueue(
+        store, *(Submission(role="Runner", prompt=plan(n)) for n in range(4))
+    )
+    operator = store.join("op", role=None)
+    play.verb(store.kill, operator, queued)
+    workers = [store.join("w", role="Runner", slot=n) for n in range(2)]
+    for worker in workers:
+        play.claim(store, worker)
+    play.verb(store.kill, operator, running)
+    play.verb(store.force_complete, operator, done)
+    other = play.process()
+    play.claim(other, other.join("x", role="Runner"))
+    die(other)
+    store.recover(operator)
+    play.verb(store.requeue, operator, put_back)
+
+
+def unroutable(play: Play) -> None:
+    """Done, but it cannot be handed on: marked stale where it lies, and acknowledged so."""
+    store = play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    claim = play.claim(store, store.join("w", role="Runner"))
+    play.commit(store, claim, Unroutable(error=ErrorInfo(category="no_manager", message="away"), report=_report(claim)))
+
+
+def slots(play: Play) -> None:
+    """Three slots of one process work six jobs at once: their syncs are merged, their calls interleave."""
+    store = play.process()
+    play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(6)))
+    workers = [store.join("w", role="Runner", slot=n) for n in range(3)]
+    together = threading.Barrier(3)
+    trouble: list[BaseException] = []
+
+    def turn(agent: Agent) -> None:
+        try:
+            together.wait()
+            for number in range(2):
+                claim = play.claim(store, agent)
+                together.wait()
+                if number:
+                    play.fail(store, claim, retryable=True)
+                else:
+                    play.succeed(store, claim)
+                together.wait()
+        except BaseException as error:
+            trouble.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=turn, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if trouble:
+        raise trouble[0]
+
+
+def initiated(play: Play) -> None:
+    """The root itself is made under the recorder: an enqueue stands on folders that must be there too."""
+    make_root(play.root, ROLES)
+    play.enqueue(play.process(), Submission(role="Runner", prompt=plan(1)))
+
+
+PLAYS: tuple[Callable[[Play], None], ...] = (
+    minted,
+    delayed,
+    chosen,
+    many,
+    succeeded,
+    failed,
+    retried,
+    routed,
+    sent_on,
+    children,
+    stale,
+    operated,
+    unroutable,
+    slots,
+    initiated,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    log: Log
+    known: frozenset[str]
+    again: tuple[Submission, ...]
+
+
+def record(play: Callable[[Play], None], root: str) -> Recorded:
+    """Play it once, from a root that is durable as it is (an empty folder for `initiated`)."""
+    if play is initiated:
+        os.mkdir(root)
+    else:
+        make(root)
+    recorder = Recorder(root)
+    director = Play(root, recorder.tell)
+    fs.set_seam(recorder)
+    try:
+        play(director)
+    finally:
+        fs.set_seam(None)
+    return Recorded(log=Log.of(recorder), known=frozenset(director.known), again=tuple(director.again))
+
+
+# --- after the cut -----------------------------------------------------------------------------------------------
+
+
+class Broken(AssertionError):
+    """A state in which the promise does not hold, with its story."""
+
+
+def check(state: State, recorded: Recorded, root: str) -> None:
+    """Write the state out, let healthy processes finish it, and judge. The folder is removed."""
+    state.write_out(root)
+    flavour = state.digest()[0]
+    try:
+        after_the_cut(root, state.acks, recorded, flavour)
+    except Exception as error:
+        acks = ", ".join(f"{ack.reason} {ack.job_id}" for ack in state.acks)
+        raise Broken(
+            f"{type(error).__name__}: {error}\n  in the state: {state.story}\n  acknowledged: {acks or 'nothing'}"
+        ) from error
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def after_the_cut(root: str, acks: Sequence[Ack], recorded: Recorded, flavour: int) -> None:
+    """Reboot: no lease is held. `flavour` varies what the model leaves open: whether clean-up finds staging old, and
+    whether the submitters of chosen ids come back before everything is finished or after."""
+    if not acks:
+        make_root(root, ROLES)  # a cut in `farro init`: it is run again
+    clock = QuickClock()
+    clock.sleep(DAY_S)
+    staged_at_s = clock.now().timestamp() - (7200.0 if flavour & 1 else 0.0)
+    for name in os.listdir(f"{root}/jobs/.staging"):
+        os.utime(f"{root}/jobs/.staging/{name}", (staged_at_s, staged_at_s))
+    history = History()
+    for ack in acks:
+        if ack.reason is Reason.ENQUEUED:
+            history.enqueued.add(ack.job_id)
+        elif ack.status in (Status.SUCCEEDED, Status.FAILED) and ack.reason is Reason.COMMITTED:
+            history.committed.setdefault(ack.job_id, []).append((ack.attempt, ack.status))
+    _judge_waiting(root, acks)
+    rounds = ["submit", "drain"] if flavour & 2 else ["drain", "submit", "drain"]
+    for number, what in enumerate(rounds):
+        if what == "drain":
+            drain(root, history, seed=10_000 + number, clock=clock).close()
+            continue
+        store = open_files(root, seed=20_000, clock=clock)
+        for item in recorded.again:
+            history.enqueued.add(store.enqueue(item))
+        store.close()
+    judge(root, history)
+    _judge_acks(root, acks, recorded)
+
+
+def _judge_waiting(root: str, acks: Sequence[Ack]) -> None:
+    """A job that nobody has touched yet still waits for its time."""
+    for ack in acks:
+        path = f"{root}/agents/Runner/incoming/{ack.job_id}"
+        if ack.not_before is not None and not any(other.attempt for other in acks) and os.path.isdir(path):
+            if os.path.isdir(f"{path}/attempts") or os.path.lexists(f"{path}/lock"):
+                continue
+            with open(f"{path}/job.json", "rb") as file:
+                found = Lifecycle.from_json(file.read()).not_before
+            assert found is not None, f"LOST: the delay of {ack.job_id}"
+            assert datetime.fromisoformat(found) == ack.not_before, f"LOST: the delay of {ack.job_id} is now {found}"
+
+
+def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
+    where = everywhere(root)
+    lives = {}
+    for job_id, folders in where.items():
+        with open(f"{root}/{folders[0]}/{job_id}/job.json", "rb") as file:
+            lives[job_id] = Lifecycle.from_json(file.read())
+    grown = {
+        ids.child_id(job_id, hop.attempt, index)
+        for job_id, life in lives.items()
+        for hop in life.hops
+        if hop.reason in (Reason.COMMITTED, Reason.ROUTED)
+        for index in range(2)
+    }
+    for job_id in where:
+        assert job_id in recorded.known, f"UNEXPECTED: nobody asked for {job_id}\n{tree(root)}"
+        parent = job_id.rpartition("-")[0]
+        assert parent not in where or job_id in grown, (
+            f"UNEXPECTED: {job_id} is the child of an attempt that was not accepted"
+        )
+    for ack in acks:
+        life, path = lives[ack.job_id], f"{root}/{where[ack.job_id][0]}/{ack.job_id}"
+        if ack.reason is not Reason.ENQUEUED:
+            told = (ack.attempt, ack.reason)
+            assert told in {(hop.attempt, hop.reason) for hop in life.hops}, (
+                f"LOST: {ack.job_id}: {told}; hops: {life.hops}"
+            )
+        if ack.status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED):
+            assert life.status is ack.status, f"LOST: {ack.job_id} was told {ack.status} and is {life.status}"
+        if ack.retry_of is not None:
+            assert life.retry_of == ack.retry_of, f"LOST: {ack.job_id} no longer says that it repeats {ack.retry_of}"
+        for name, data in ack.files.items():
+            assert os.path.isfile(f"{path}/{name}"), f"LOST: {name} of {ack.job_id}"
+            with open(f"{path}/{name}", "rb") as file:
+                assert file.read() == data, f"TORN: {name} of {ack.job_id}"
+        for child in ack.children:
+            assert child in where, f"LOST: {child}, a child of {ack.job_id}"

@@ -1,0 +1,468 @@
+"""A deterministic scheduler: several farro "processes" in one Python process, of which exactly one runs at a time.
+
+Scenarios and what is checked live in scenarios.py; this module knows actors, points and schedules only.
+
+An actor is a greenlet with a FilesStore of its own. Every call that passes the seam of system/fs is a *point*: before a
+mutating call, before a look that a decision rests on, before a flock is tried or dropped, and before a verb's answer is
+told. At each point a strategy may let another actor go on, stop this one for long (SIGSTOP), or kill it. A killed
+actor's greenlet is ended at once: Crash is raised at its point and again at each later point, so that no `finally`
+changes the disk, while every lease that it held drops, as the kernel does it.
+
+What would otherwise tie the actors of one Python process together:
+- group commit waits on a condition: each actor has its own group, put into fs._group whenever it runs, as each process
+  has its own; so no actor waits for another and every fsync is a point;
+- locks inside a store belong to one actor, since a store does;
+- flock is per open file, so that leases exclude each other as between processes;
+- inotify is left out (`watch.source` answers None): a worker finds jobs by its rescan, on the stage's clock;
+- order in a queue is by file time, and a tick of the kernel's clock may fall anywhere: the scheduler's own count of
+  entries stands in for it, else a schedule could not be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import greenlet
+
+from farro.stores.files import FilesStore, watch
+from farro.stores.files.queue import QueueView
+from farro.system import fs, leases
+from farro.system.group_commit import GroupCommit
+from stage import Crash, die
+
+LOOKS = ("read", "list", "stat", "readlink", "flock")
+MUTATING = ("mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "fsync")
+OTHER = ("drop", "told")
+_CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
+_KILLED = 31
+KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {"fsync"}  # a kill before a look is a kill before the next change
+
+
+class Actor:
+    """One process of the scenario. `script` is what it does; it ends when the script returns."""
+
+    def __init__(self, index: int, name: str, store: FilesStore, script: Callable[[], None]) -> None:
+        self.index = index
+        self.name = name
+        self.store = store
+        self.group = GroupCommit(lambda path: fs._sync_one(path))
+        self.greenlet = greenlet.greenlet(script)
+        self.dead = False
+        self.at_point = False  # preempted there: it passes the point when it goes on
+        self.ended_at: int | None = None  # the step at which it returned or was killed
+
+    @property
+    def over(self) -> bool:
+        return self.ended_at is not None
+
+
+@dataclass(frozen=True)
+class Act:
+    """What a strategy does at a point: go over to another actor, stop this one for long, or kill it."""
+
+    kind: str  # "to", "stop", "kill"
+    to: int | None = None  # index of the actor that goes on
+
+
+class Strategy(Protocol):
+    """Chooses. Neither call may depend on anything but its own seed and what it is shown."""
+
+    def at(self, run: Run, actor: Actor, op: str) -> Act | None:
+        """At every point; None lets the actor go on."""
+
+    def pick(self, run: Run, ready: deque[Actor]) -> Actor:
+        """Who goes on after an actor ended, idled, stopped or was killed."""
+
+
+class Watcher(Protocol):
+    """Sees every change as it is made; raises what it finds wrong."""
+
+    def changed(self, actor: Actor, op: str, args: tuple[Any, ...]) -> None: ...
+
+
+class Run:
+    """One schedule being played: the seam, and the hub to which actors return."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.watcher: Watcher | None = None
+        self.actors: list[Actor] = []
+        self.ready: deque[Actor] = deque()
+        self.stopped: list[Actor] = []
+        self.running: Actor | None = None
+        self.step = 0
+        self.trace: list[tuple[int, str, str]] = []  # (actor, op, path) of every point that was passed, and kills
+        self.segments: list[list[int]] = []  # [actor, points passed, killed]
+        self.kills = 0
+        self.entries: dict[str, int] = {}  # job → the step at which it entered a queue
+        self._hub = greenlet.getcurrent()
+        self._act: Act | None = None
+        self._idled = False
+
+    def add(self, name: str, store: FilesStore, script: Callable[[], None]) -> Actor:
+        actor = Actor(len(self.actors), name, store, script)
+        self.actors.append(actor)
+        self.ready.append(actor)
+        return actor
+
+    # --- the seam ---
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        actor = self.running
+        if actor is None:
+            return call(*args)
+        path = args[0] if isinstance(args[0], str) else args[1] if len(args) > 1 and op == "fsync" else ""
+        self._point(actor, op, path)
+        result = call(*args)
+        if op == "move" and "/incoming/" in args[1]:
+            self.entries[args[1].rsplit("/", 1)[1]] = self.step
+        if self.watcher is not None:
+            self.watcher.changed(actor, op, args)
+        return result
+
+    def look(self, op: str, path: str) -> None:
+        if self.running is not None:
+            self._point(self.running, op, path)
+
+    def told(self, what: str) -> None:
+        """The answer is on its way: a kill here loses the acknowledgement, not the deed."""
+        if self.running is not None:
+            self._point(self.running, "told", what)
+
+    def idle(self) -> None:
+        """The running actor has nothing to do now: the others go on. Not a preemption."""
+        actor = self.running
+        if actor is None:
+            return
+        if actor.dead:
+            raise Crash
+        self._idled = True
+        self._hub.switch()
+
+    def _point(self, actor: Actor, op: str, path: str) -> None:
+        if actor.dead:
+            raise Crash
+        act = self.strategy.at(self, actor, op)
+        if act is not None:
+            self._act, actor.at_point = act, True
+            self._hub.switch()  # a kill raises Crash from here
+            actor.at_point = False
+        self.trace.append((actor.index, op, path))
+        self.segments[-1][1] += 1
+        self.step += 1
+
+    # --- the hub ---
+
+    def play(self) -> None:
+        """Until every actor has ended or is dead."""
+        while True:
+            if not self.ready:
+                if not self.stopped:
+                    return
+                self.ready.extend(self.stopped)  # SIGCONT, when everybody else is through
+                self.stopped.clear()
+            actor = self.strategy.pick(self, self.ready)
+            self.ready.remove(actor)
+            self._enter(actor)
+
+    def _enter(self, actor: Actor) -> None:
+        self.segments.append([actor.index, 0, 0])
+        self.running, fs._group = actor, actor.group
+        self._act, self._idled = None, False
+        try:
+            actor.greenlet.switch()
+        finally:
+            self.running = None
+        act = self._act
+        if actor.greenlet.dead:
+            actor.ended_at = self.step
+            die(actor.store)
+        elif self._idled:
+            self.ready.append(actor)
+        elif act is not None:
+            self._obey(actor, act)
+
+    def _obey(self, actor: Actor, act: Act) -> None:
+        if act.kind == "kill":
+            self.kill(actor)
+        elif act.kind == "stop":
+            self.stopped.append(actor)
+        else:
+            self.ready.appendleft(actor)
+        target = None if act.to is None else self.actors[act.to]
+        if target in self.ready:
+            self.ready.remove(target)
+            self.ready.appendleft(target)
+
+    def kill(self, actor: Actor) -> None:
+        self.trace.append((actor.index, "KILL", ""))
+        self.segments[-1][2] = 1
+        self.kills += 1
+        actor.dead, actor.ended_at = True, self.step
+        self.running = actor
+        try:
+            actor.greenlet.throw(Crash)
+        except Crash:
+            pass
+        finally:
+            self.running = None
+        die(actor.store)
+
+    def end(self) -> None:
+        """End what is left after a failure, so that no greenlet lives on."""
+        for actor in self.actors:
+            if not actor.over and actor.greenlet:
+                self.segments.append([actor.index, 0, 0])
+                self.kill(actor)
+            die(actor.store)
+
+    # --- what was played ---
+
+    @property
+    def schedule(self) -> str:
+        """Replayable: who went on, for how many points, and `!` where it was killed then."""
+        return " ".join(
+            f"{self.actors[index].name}*{count}{'!' if killed else ''}" for index, count, killed in self.segments
+        )
+
+    def digest(self, salt: str = "") -> int:
+        """Of the (actor, op) choices: two schedules with the same digest are the same interleaving."""
+        codes = bytes(
+            value for index, op, _ in self.trace for value in (index, _KILLED if op == "KILL" else _CODES[op])
+        )
+        return int.from_bytes(hashlib.blake2b(codes, digest_size=8, key=salt.encode()[:64]).digest(), "big")
+
+    def story(self, root: str) -> str:
+        """The trace for a reader: a line for each run of an actor's points of which something was changed or told."""
+        lines = []
+        for number, (index, op, path) in enumerate(self.trace):
+            lines.append(f"{number:4} {self.actors[index].name:<10} {op:<8} {path.removeprefix(root + '/')}")
+        return "\n".join(lines)
+
+
+# --- what holds while schedules are played -----------------------------------------------------------------------
+
+_current: Run | None = None
+
+
+@contextlib.contextmanager
+def theatre() -> Iterator[None]:
+    """The patches under which runs are played (see the head of this module), and their end."""
+    lock, drop, source, entry = leases._lock, leases.Lease.drop, watch.source, QueueView._entry_ns
+    group = fs._group
+
+    def lock_at_a_point(fd: int) -> None:
+        if _current is not None:
+            _current.look("flock", "")
+        lock(fd)
+
+    def drop_at_a_point(self: leases.Lease) -> None:
+        actor = None if _current is None else _current.running
+        if actor is not None and not actor.dead and self.fd in leases._held:
+            assert _current is not None
+            _current.look("drop", "")
+        drop(self)
+
+    def entry_ns(self: QueueView, name: str) -> int:
+        return 0 if _current is None else _current.entries.get(name, 0)
+
+    leases._lock = lock_at_a_point
+    leases.Lease.drop = drop_at_a_point  # type: ignore[method-assign]
+    watch.source = lambda ground, role: None  # type: ignore[assignment,return-value]
+    QueueView._entry_ns = entry_ns  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        leases._lock, watch.source, fs._group = lock, source, group
+        leases.Lease.drop, QueueView._entry_ns = drop, entry  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def on_stage(run: Run) -> Iterator[None]:
+    global _current
+    group = fs._group
+    _current = run
+    fs.set_seam(run)
+    try:
+        yield
+    finally:
+        fs.set_seam(None)
+        fs._group = group
+        _current = None
+        run.end()
+
+
+# --- strategies --------------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """No preemption: each actor goes on until it ends or idles; then the next in the queue."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first: int | None = first
+
+    def at(self, run: Run, actor: Actor, op: str) -> Act | None:
+        return None
+
+    def pick(self, run: Run, ready: deque[Actor]) -> Actor:
+        if self._first is not None:
+            ready.rotate(-self._first)
+            self._first = None
+        return ready[0]
+
+
+class Preempting(Turns):
+    """CHESS: as Turns, but for a few chosen points. Bugs of this kind need one or two preemptions, seldom three."""
+
+    def __init__(self, first: int, acts: Sequence[tuple[int, Act]]) -> None:
+        super().__init__(first)
+        self._acts = dict(acts)
+
+    def at(self, run: Run, actor: Actor, op: str) -> Act | None:
+        return self._acts.pop(run.step, None) if self._acts else None
+
+
+class Random:
+    """Any actor at any point, with a chance of its own for each seed; up to two kills and stops."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self._chance = self._dice.choice((0.01, 0.03, 0.1, 0.3, 0.7))
+        self._kills = self._dice.choice((0, 1, 1, 2))
+        self._kill_chance = self._dice.choice((0.002, 0.01, 0.03))
+        self._stop_chance = self._dice.choice((0.0, 0.05, 0.3))
+
+    def at(self, run: Run, actor: Actor, op: str) -> Act | None:
+        dice = self._dice
+        if self._kills and op in KILL_POINTS and dice.random() < self._kill_chance:
+            self._kills -= 1
+            return Act("kill")
+        if dice.random() >= self._chance or not run.ready:
+            return None
+        if dice.random() < self._stop_chance:
+            return Act("stop")
+        return Act("to", dice.choice(run.ready).index)
+
+    def pick(self, run: Run, ready: deque[Actor]) -> Actor:
+        return self._dice.choice(ready) if self._chance > 0.05 else ready[0]
+
+
+class Priorities:
+    """PCT (Burckhardt et al. 2010): random priorities, lowered at d-1 random points, find any bug of depth d with a
+    chance of at least 1/(n·k^(d-1)). An actor that idles goes to the end, else it would idle for ever."""
+
+    def __init__(self, seed: int, actors: int, steps: int, depth: int = 3) -> None:
+        self._dice = random.Random(seed)
+        order = list(range(actors))
+        self._dice.shuffle(order)
+        self._priority = {actor: depth + place for place, actor in enumerate(order)}
+        self._changes = {self._dice.randrange(max(1, steps)): depth - 1 - n for n in range(depth - 1)}
+        self._kills = {self._dice.randrange(max(1, steps)) for _ in range(self._dice.choice((0, 1, 1, 2)))}
+        self._low = 0
+        self._last: Actor | None = None
+
+    def at(self, run: Run, actor: Actor, op: str) -> Act | None:
+        if self._kills and run.step >= min(self._kills) and op in KILL_POINTS:
+            self._kills.remove(min(self._kills))
+            return Act("kill")
+        if run.step not in self._changes:
+            return None
+        self._priority[actor.index] = self._changes.pop(run.step)
+        if not run.ready:
+            return None
+        best = max(run.ready, key=lambda other: self._priority[other.index])
+        return Act("to", best.index) if self._priority[best.index] > self._priority[actor.index] else None
+
+    def pick(self, run: Run, ready: deque[Actor]) -> Actor:
+        if self._last is not None and ready[-1] is self._last and len(ready) > 1:
+            self._low -= 1  # it idled: whoever else can go on does
+            self._priority[self._last.index] = self._low
+        self._last = max(ready, key=lambda actor: self._priority[actor.index])
+        return self._last
+
+
+class Replayed:
+    """A schedule as `Run.schedule` prints it."""
+
+    def __init__(self, schedule: str) -> None:
+        self._segments = deque(_segment(text) for text in schedule.split())
+        self._left = 0
+        self._killed = False
+
+    def at(self, run: Run, actor: Actor, op: str) -> Act | None:
+        if self._left:
+            self._left -= 1
+            return None
+        following = self._following(run)
+        if self._killed:
+            return Act("kill", following)
+        return None if following is None else Act("to", following)
+
+    def _following(self, run: Run) -> int | None:
+        if not self._segments:
+            return None
+        return next(actor.index for actor in run.actors if actor.name == self._segments[0][0])
+
+    def pick(self, run: Run, ready: deque[Actor]) -> Actor:
+        if not self._segments:
+            self._left, self._killed = 1 << 30, False
+            return ready[0]
+        name, count, self._killed = self._segments.popleft()
+        chosen = next((actor for actor in (*ready, *run.stopped) if actor.name == name), ready[0])
+        if chosen in run.stopped:
+            run.stopped.remove(chosen)
+            ready.append(chosen)
+        # One that waits at a point passes it without being asked again.
+        self._left = count - 1 if chosen.at_point else count
+        return chosen
+
+
+def _segment(text: str) -> tuple[str, int, bool]:
+    name, _, count = text.partition("*")
+    return name, int(count.rstrip("!")), count.endswith("!")
+
+
+# --- choosing schedules ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Played:
+    """What exploration needs to know of a run: enough to preempt it elsewhere."""
+
+    first: int
+    acts: tuple[tuple[int, Act], ...]
+    points: tuple[tuple[int, str], ...]  # (actor, op) by step
+    ended_at: tuple[int, ...]
+    stops: bool = field(default=True)
+
+    @classmethod
+    def of(cls, run: Run, first: int, acts: Sequence[tuple[int, Act]]) -> Played:
+        points = tuple((index, op) for index, op, _ in run.trace if op != "KILL")
+        return cls(first, tuple(acts), points, tuple(actor.ended_at or 0 for actor in run.actors))
+
+    def further(self) -> Iterator[tuple[tuple[int, Act], ...]]:
+        """Every schedule with one act more, later than those of this one: to each other actor, stop, kill, and kill
+        with another actor next."""
+        start = self.acts[-1][0] + 1 if self.acts else 0
+        for step in range(start, len(self.points)):
+            actor, op = self.points[step]
+            others = [other for other, end in enumerate(self.ended_at) if other != actor and end > step]
+            for act in _acts_at(op, others):
+                yield (*self.acts, (step, act))
+
+
+def _acts_at(op: str, others: list[int]) -> Iterable[Act]:
+    for other in others:
+        yield Act("to", other)
+    if others:
+        yield Act("stop")
+    if op in KILL_POINTS:
+        yield Act("kill")
+        for other in others[1:]:
+            yield Act("kill", other)

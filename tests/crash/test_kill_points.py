@@ -1,0 +1,205 @@
+"""Kill at every mutating call: of every verb, and of every verb paired with every point of the recovery that follows.
+
+The plays themselves live in scenarios; real SIGKILLs at real system calls live in their own suite.
+
+A kill is tried before each call and after it, and each write is also torn in half. What is left is drained by healthy
+processes and judged: lost, duplicated, unexpected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import stage
+from crash import scenarios
+from crash.scenarios import ALL, BY_NAME, Scenario, World
+from crash.seams import Counting, KillAt, placed
+from stage import Crash
+from support import torture
+
+BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
+PAIRED = (
+    "claim",
+    "commit_success",
+    "commit_for_another_try",
+    "commit_with_children",
+    "recover_from_the_outbox",
+    "kill_stale",
+    "kill_queued",
+    "settle_stale_again",
+    "settle_stale_give_up",
+)
+KEEPER = 5_000  # seeds of the recovering processes
+
+
+def killed(world: World, scenario: Scenario, seam: KillAt) -> bool:
+    """Play the act until the kill; whether it came to that."""
+    try:
+        with placed(seam):
+            scenario.act(world)
+    except Crash:
+        pass
+    world.die(world.actor)
+    return seam.dead
+
+
+def points(root: Path, scenario: Scenario, *, durable: bool) -> list[KillAt]:
+    """Every way to die in the scenario's act."""
+    world = scenarios.begin(str(root), scenario, durable=durable)
+    with placed(Counting()) as counting:
+        scenario.act(world)
+    world.die(world.actor)
+    scenarios.end(world, scenario)
+    found = []
+    for n, op in enumerate(counting.ops, 1):
+        found += [KillAt(n), KillAt(n, after=True)]
+        if op == "write":
+            found.append(KillAt(n, torn=True))
+    return found
+
+
+def play_every_point(shm: Path, name: str, *, durable: bool) -> int:
+    scenario = BY_NAME[name]
+    found = points(shm / "whole", scenario, durable=durable)
+    for index, seam in enumerate(found):
+        world = scenarios.begin(str(shm / str(index)), scenario, durable=durable)
+        assert killed(world, scenario, seam), f"call {seam.n} was not reached: the play is not deterministic"
+        try:
+            scenarios.end(world, scenario)
+        except AssertionError as error:
+            raise AssertionError(f"{name}, {seam!r}: {error}") from error
+    return len(found)
+
+
+@BOTH
+@pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
+def test_kill_at_every_call(name: str, durable: bool, shm: Path, figure: Callable[..., None]) -> None:
+    figure("kill points, single", play_every_point(shm, name, durable=durable), "points")
+
+
+def test_kill_at_every_call_of_enqueue(shm: Path) -> None:
+    """A crash before the rename leaves no job, after it the job is there; in numbers, not only by the judge."""
+    scenario = BY_NAME["enqueue"]
+    for seam in points(shm / "whole", scenario, durable=True):
+        world = scenarios.begin(str(shm / f"{seam!r}"), scenario, durable=True)
+        calls = Counting()
+        with placed(calls):
+            scenario.act(world)
+        at = calls.ops.index("move") + 1
+        world = scenarios.begin(str(shm / f"{seam!r} again"), scenario, durable=True)
+        killed(world, scenario, seam)
+        published = seam.n > at or (seam.n == at and seam.after)
+        assert len(stage.everywhere(world.root)) == published
+
+
+def test_kill_at_every_call_of_commit(shm: Path) -> None:
+    """Before the decision the attempt is repeated; from the decision on it is rolled forward, never repeated."""
+    scenario = BY_NAME["commit_success"]
+    for index, seam in enumerate(points(shm / "whole", scenario, durable=True)):
+        world = scenarios.begin(str(shm / str(index)), scenario, durable=True)
+        killed(world, scenario, seam)
+        (job_id,) = world.jobs
+        decided = world.lifecycle(job_id).decision is not None
+        world.everybody_dies()
+        stage.drain(world.root, world.history, store_policy=world.policy())
+        stage.judge(world.root, world.history)
+        assert world.history.executed == ([(job_id, 1)] if decided else [(job_id, 1), (job_id, 2)])
+
+
+# --- paired with recovery ----------------------------------------------------------------------------------------
+
+
+def recovery(world: World, root: str, seed: int, seam: Counting | KillAt) -> None:
+    """A watchdog's pass and the manager's, in one process that joins in peace and then meets `seam`."""
+    store = stage.open_files(root, seed=seed, store_policy=world.policy())
+    keeper = store.join("keeper", role=None)
+    try:
+        with placed(seam):
+            store.recover(keeper)
+            for job_id in store.stale():
+                world.told(store.settle_stale(keeper, job_id))
+    except Crash:
+        pass
+    stage.die(store)
+
+
+def finish(world: World, scenario: Scenario, root: str, seed: int, how: str) -> None:
+    kept = (world.root, world.history, dict(world.decided))
+    world.root, world.history = root, _copy(world.history)
+    try:
+        scenarios.end(world, scenario, seed=seed)
+    except AssertionError as error:
+        raise AssertionError(f"{scenario.name}, {how}: {error}") from error
+    finally:
+        world.root, world.history, world.decided = kept
+
+
+def _copy(history: stage.History) -> stage.History:
+    return stage.History(
+        enqueued=set(history.enqueued),
+        tried=set(history.tried),
+        committed={job_id: list(told) for job_id, told in history.committed.items()},
+        lost=list(history.lost),
+        executed=list(history.executed),
+    )
+
+
+def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int) -> int:
+    """Kill the next recovery at each of its calls; under each, the one after it, `depth` deep. Counts the endings."""
+    base = world.root
+    scenarios.clone(base, f"{base}-w")
+    decided = dict(world.decided)
+    with_counting = Counting()
+    recovery(world, f"{base}-w", seed, with_counting)
+    finish(world, scenario, f"{base}-w", seed + 1, f"{how}, recovered")
+    world.decided = decided
+    count = 0
+    for m in range(1, with_counting.count + 1):
+        root = f"{base}-{m}"
+        scenarios.clone(base, root)
+        seam = KillAt(m)
+        recovery(world, root, seed, seam)
+        assert seam.dead
+        deeper = f"{how}, recovery killed at call {m} ({seam.op})"
+        if depth > 1:
+            world.root = root
+            count += recoveries(world, scenario, depth - 1, deeper, seed + 100)
+            world.root = base
+            scenarios.shutil.rmtree(root)
+        else:
+            finish(world, scenario, root, seed + 1, deeper)
+            count += 1
+        world.decided = dict(decided)
+    return count
+
+
+def play_pairs(shm: Path, name: str, *, durable: bool, depth: int) -> int:
+    scenario = BY_NAME[name]
+    count = 0
+    for index, seam in enumerate(points(shm / "whole", scenario, durable=durable)):
+        if seam.after and index:
+            continue  # the same bytes as a kill before the next call, which is tried too
+        world = scenarios.begin(str(shm / str(index)), scenario, durable=durable)
+        killed(world, scenario, seam)
+        world.everybody_dies()
+        count += recoveries(world, scenario, depth, f"{seam!r}", KEEPER)
+        scenarios.shutil.rmtree(world.root)
+    return count
+
+
+@BOTH
+@pytest.mark.parametrize("name", PAIRED)
+def test_kill_at_every_call_and_recovery_at_every_call(
+    name: str, durable: bool, shm: Path, figure: Callable[..., None]
+) -> None:
+    figure("kill points, paired with recovery", play_pairs(shm, name, durable=durable, depth=1), "pairs")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", PAIRED)
+def test_kill_at_every_call_and_two_recoveries_at_every_call(name: str, shm: Path, figure: Callable[..., None]) -> None:
+    assert torture()
+    figure("kill points, triples", play_pairs(shm, name, durable=True, depth=2), "triples")
