@@ -5,6 +5,7 @@ It keeps the same rules as the file store (kernel) and passes the same contract 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import threading
@@ -14,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from farro import documents
-from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, UnknownJob, UnknownRole
+from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, UnknownJob, UnknownRole
 from farro.kernel import ids, moves, places, states
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.ids import IdMint
@@ -41,7 +42,7 @@ from farro.stores.feed import Feed
 @dataclass(kw_only=True, slots=True)
 class _Job:
     prompt: Mapping[str, Any]
-    digest: str
+    digest: str | None  # of the content, for a chosen id
     lifecycle: Lifecycle
     entered: int  # the order of entry into its queue
     owner: str | None = None
@@ -67,7 +68,7 @@ class MemoryStore:
         self._mint = IdMint(clock.now, random_bits)
         self._jobs: dict[str, _Job] = {}
         self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
-        self._beats: dict[str, float] = {}
+        self._beats: dict[str, float] = {}  # on the clock that stands still while the machine sleeps (RELIABILITY 18)
         self._entries = 0
         self._feeds: dict[str | None, Feed] = {None: Feed(), **{role: Feed() for role in self._roles}}
         self._lock = threading.RLock()
@@ -85,7 +86,7 @@ class MemoryStore:
         )
         with self._lock:
             self._agents[agent.id] = (agent, True)
-            self._beats[agent.id] = self._clock.boottime_s()
+            self._beats[agent.id] = self._clock.monotonic_s()
         return agent
 
     def leave(self, agent: Agent) -> None:
@@ -99,9 +100,12 @@ class MemoryStore:
         with self._lock:
             if claim is not None:
                 self._owned(claim)
-            if not self._agents.get(agent.id, (agent, False))[1]:
-                raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")
-            self._beats[agent.id] = self._clock.boottime_s()
+            self._check_alive(agent)
+            self._beats[agent.id] = self._clock.monotonic_s()
+
+    def _check_alive(self, agent: Agent) -> None:
+        if not self._agents.get(agent.id, (agent, False))[1]:
+            raise AgentLost(f"{agent.id} left or was declared dead; the slot joins again under a new name")
 
     def agents(self) -> list[AgentView]:
         with self._lock:
@@ -148,6 +152,7 @@ class MemoryStore:
             retry_of=submission.retry_of,
         )
         prompt = json.loads(documents.canonical(submission.prompt))
+        digest = None if submission.job_id is None else _digest(submission)
         self._jobs[lifecycle.job_id] = _Job(prompt=prompt, digest=digest, lifecycle=lifecycle, entered=0)
         self._put(self._jobs[lifecycle.job_id], lifecycle)
         return lifecycle.job_id
@@ -166,15 +171,17 @@ class MemoryStore:
 
     def claim(self, agent: Agent) -> Claim | None:
         with self._lock:
-            if not self._agents.get(agent.id, (agent, False))[1]:
-                raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")
+            self._check_alive(agent)
             now = self._clock.now()
-            for job in sorted(self._jobs.values(), key=lambda job: job.entered):
-                if job.lifecycle.status is Status.QUEUED and job.lifecycle.role == agent.role:
-                    due = job.lifecycle.not_before
-                    if required_tags(job.prompt) <= agent.tags and (due is None or datetime.fromisoformat(due) <= now):
-                        return self._claimed(job, agent, now)
-        return None
+            fitting = (job for job in self._jobs.values() if self._fits(job, agent, now))
+            job = min(fitting, key=lambda job: job.entered, default=None)
+            return None if job is None else self._claimed(job, agent, now)
+
+    def _fits(self, job: _Job, agent: Agent, now: datetime) -> bool:
+        if job.lifecycle.status is not Status.QUEUED or job.lifecycle.role != agent.role:
+            return False
+        due = job.lifecycle.not_before
+        return required_tags(job.prompt) <= agent.tags and (due is None or datetime.fromisoformat(due) <= now)
 
     def _claimed(self, job: _Job, agent: Agent, now: datetime) -> Claim:
         lifecycle = moves.claimed(
@@ -238,6 +245,8 @@ class MemoryStore:
 
     def _owned(self, claim: Claim) -> _Job:
         job = self._jobs[claim.job_id]
+        if not self._agents.get(claim.agent.id, (claim.agent, False))[1] and job.owner == claim.agent.id:
+            raise AgentLost(f"{claim.agent.id} left or was declared dead; {claim.job_id} is no longer its own")
         if job.owner != claim.agent.id or job.attempts != claim.attempt:
             raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)")
         return job
@@ -251,6 +260,7 @@ class MemoryStore:
     def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
         error = ErrorInfo(category="killed", message=note or "killed by an operator")
         with self._lock:
+            self._check_alive(agent)
             try:
                 return self._change(
                     agent, job_id, Move(reason=reason, status=Status.KILLED, role="", error=error, note=note)
@@ -267,6 +277,7 @@ class MemoryStore:
 
     def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
         with self._lock:
+            self._check_alive(agent)
             job = self._jobs.get(job_id)
             if job is None or job.lifecycle.status is not Status.STALE or job.owner is not None:
                 return None
@@ -275,6 +286,7 @@ class MemoryStore:
 
     def _change(self, agent: Agent, job_id: str, move: Move) -> Lifecycle:
         with self._lock:
+            self._check_alive(agent)
             job = self._job(job_id)
             now = job.lifecycle
             states.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
@@ -292,7 +304,8 @@ class MemoryStore:
     def recover(self, agent: Agent) -> list[Recovered]:
         done: list[Recovered] = []
         with self._lock:
-            now_s = self._clock.boottime_s()
+            self._check_alive(agent)
+            now_s = self._clock.monotonic_s()
             for other, alive in list(self._agents.values()):
                 if alive and now_s - self._beats[other.id] >= self._policy.stale_after_s and other.id != agent.id:
                     self._agents[other.id], alive = (other, False), False
@@ -305,15 +318,15 @@ class MemoryStore:
         return done
 
     def _recover_job(self, job: _Job, job_id: str, owner: str, alive: bool, agent: Agent) -> list[Recovered]:
-        if job.lifecycle.status is Status.STALE:
+        if job.lifecycle.status is Status.STALE:  # marked where it lay: carried out
             job.owner = None
-        elif not alive:
+            return [Recovered(job_id=job_id, agent=owner, what="rolled_forward")]
+        if not alive:
             error = ErrorInfo(category="agent_died", message=f"agent {owner} died during attempt {job.attempts}")
             move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=job.lifecycle.role, error=error)
             self._decide(job, move, agent.id)
-        else:
-            return []
-        return [Recovered(job_id=job_id, agent=owner, what="stale")]
+            return [Recovered(job_id=job_id, agent=owner, what="stale")]
+        return []
 
     def stale(self) -> list[str]:
         with self._lock:
@@ -326,10 +339,15 @@ class MemoryStore:
     # --- looking ---
 
     def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
-        return self._feeds[role].since(cursor, timeout_s)
+        return self._feed(role).since(cursor, timeout_s)
 
     def wake(self, role: str | None) -> None:
-        self._feeds[role].wake()
+        self._feed(role).wake()
+
+    def _feed(self, role: str | None) -> Feed:
+        if role is not None:
+            self._check_role(role)
+        return self._feeds[role]
 
     def find(self, job_id: str) -> JobView | None:
         with self._lock:
@@ -358,13 +376,18 @@ class MemoryStore:
         return found[:limit]
 
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
+        """By place, as the file store does: a job that was marked stale under its agent is in progress until it is
+        collected."""
         answer = dict.fromkeys(Status, 0)
-        for seen in self.list(roles=roles):
-            answer[seen.status] += 1
+        with self._lock:
+            for job in self._jobs.values():
+                if roles is None or job.lifecycle.role in roles:
+                    answer[Status.IN_PROGRESS if job.owner else job.lifecycle.status] += 1
         return answer
 
     def pending(self, role: str) -> int:
-        return len(self.list(roles=[role], statuses=[Status.QUEUED, Status.IN_PROGRESS]))
+        counts = self.count(roles=[role])
+        return counts[Status.QUEUED] + counts[Status.IN_PROGRESS]
 
     def close(self) -> None:
         for feed in self._feeds.values():
@@ -373,3 +396,9 @@ class MemoryStore:
     def _check_role(self, role: str) -> None:
         if ids.check_role(role) not in self._roles:
             raise UnknownRole(f"no role {role}; there is {', '.join(self._roles)}")
+
+
+def _digest(submission: Submission) -> str:
+    payload = {name: data.hex() for name, data in submission.payload.items()}
+    content = [submission.role, submission.prompt, submission.narrative, payload]
+    return hashlib.sha256(documents.canonical(content)).hexdigest()

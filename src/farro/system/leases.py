@@ -49,9 +49,10 @@ class Lease:
         fs.touch(self.fd)
 
     def drop(self) -> None:
-        if self.fd in _held:
-            _held.discard(self.fd)
-            os.close(self.fd)
+        fd, self.fd = self.fd, -1  # forgotten first: dropped twice, it would close whoever has the number by then
+        if fd in _held:
+            _held.discard(fd)
+            os.close(fd)
 
 
 def create(path: str, content: bytes) -> Lease:

@@ -19,6 +19,7 @@ from farro.stores.feed import Feed
 from farro.stores.files import agents, claim, hold, recover, settle, submit, views, watch
 from farro.stores.files.ground import Ground, check_root
 from farro.stores.files.queue import QueueView
+from farro.stores.files.trouble import explained
 from farro.system import fs
 
 
@@ -37,33 +38,41 @@ class FilesStore:
     def root(self) -> str:
         return self._ground.root
 
+    @explained
     def roles(self) -> list[str]:
         return self._ground.roles()
 
     # --- agents ---
 
+    @explained
     def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
         return agents.join(self._ground, name, role=role, slot=slot, tags=tags)
 
+    @explained
     def leave(self, agent: Agent) -> None:
         agents.leave(self._ground, agent)
 
+    @explained
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
         agents.heartbeat(self._ground, agent, claim)
 
+    @explained
     def agents(self) -> list[AgentView]:
         return agents.views(self._ground)
 
     # --- submitting ---
 
+    @explained
     def enqueue(self, submission: Submission) -> str:
         return submit.enqueue_many(self._ground, [submission])[0]
 
+    @explained
     def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
         return submit.enqueue_many(self._ground, submissions)
 
     # --- working ---
 
+    @explained
     def claim(self, agent: Agent) -> Claim | None:
         assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
         held = self._ground.mine(agent)
@@ -83,36 +92,45 @@ class FilesStore:
             self._views[key] = QueueView(self._ground, role, self._feed(role))
         return self._views[key]
 
+    @explained
     def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
         return settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome)
 
+    @explained
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
         self._ground.check_role(role)
         move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note)
         return settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome, move)
 
+    @explained
     def release(self, claim: Claim, note: str = "") -> Lifecycle:
         return self.commit(claim, Released(note=note))
 
     # --- operators and the manager ---
 
+    @explained
     def requeue(self, agent: Agent, job_id: str, *, note: str | None = None, delay_s: float | None = None) -> Lifecycle:
         return hold.requeue(self._ground, self._ground.mine(agent), job_id, note, delay_s)
 
+    @explained
     def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
         return hold.kill(self._ground, self._ground.mine(agent), job_id, note, reason)
 
+    @explained
     def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
         return hold.force_complete(self._ground, self._ground.mine(agent), job_id, note)
 
+    @explained
     def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
         return hold.settle_stale(self._ground, self._ground.mine(agent), job_id)
 
     # --- keeping house ---
 
+    @explained
     def recover(self, agent: Agent) -> list[Recovered]:
         return recover.recover(self._ground, self._ground.mine(agent), self._pulse)
 
+    @explained
     def stale(self) -> list[str]:
         return sorted(fs.subdirectories(self._ground.path(places.STALE)))
 
@@ -127,15 +145,19 @@ class FilesStore:
     def _feed(self, role: str | None) -> Feed:
         feed = self._feeds.get(role)
         if feed is None:
+            if role is not None:
+                self._ground.check_role(role)
             with self._ground.lock:
                 feed = self._feeds.get(role)
                 if feed is None:
                     feed = self._feeds[role] = Feed(watch.source(self._ground, role))
         return feed
 
+    @explained
     def find(self, job_id: str) -> JobView | None:
         return views.find(self._ground, job_id)
 
+    @explained
     def list(
         self,
         *,
@@ -145,9 +167,11 @@ class FilesStore:
     ) -> list[JobView]:
         return views.listing(self._ground, roles, statuses, limit)
 
+    @explained
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
         return views.counts(self._ground, roles)
 
+    @explained
     def pending(self, role: str) -> int:
         return views.pending(self._ground, role)
 

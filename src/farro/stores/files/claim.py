@@ -7,7 +7,8 @@ Which job is next lives in queue; what comes of it lives in settle.
 - The rename arbitrates even if a lock was lost; the winner puts its own name right.
   [test_two_workers_want_one_job, test_a_lock_removed_by_a_late_one_is_put_right]
 - Checks before the move are advisory and repeated after it: job.json is replaced by rename, never edited, so an
-  unchanged inode is an unchanged text. [test_a_job_edited_between_look_and_move_is_read_again]
+  unchanged inode, size and time are an unchanged text. The inode alone is not: two replacements later the filesystem
+  gives the first number out again. [test_a_job_edited_between_look_and_move_is_read_again]
 - A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
   is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
@@ -45,11 +46,14 @@ class Verdict(Enum):
 def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
     role = held.agent.role
     assert role is not None
-    while (name := view.next()) is not None:
+    while (upcoming := view.next()) is not None:
+        name, entered_ns = upcoming
         look = _look(ground, held, f"{ground.incoming(role)}/{name}", name)
-        if look.verdict is Verdict.LATER:
+        if look.verdict in (Verdict.TAKE, Verdict.LATER) and look.entered_ns != entered_ns:
+            view.enter(name, look.entered_ns)
+        elif look.verdict is Verdict.LATER:
             assert look.until is not None
-            view.delay(name, look.until)
+            view.delay(name, look.until, entered_ns)
         elif look.verdict is Verdict.NEVER:
             view.skip(name)
         elif look.verdict is Verdict.TAKE:
@@ -65,21 +69,23 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
 class Look:
     """What was seen before the move."""
 
-    __slots__ = ("inode", "lifecycle", "prompt", "until", "verdict")
+    __slots__ = ("entered_ns", "lifecycle", "prompt", "seen", "until", "verdict")
 
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict
         self.until: datetime | None = None
         self.lifecycle: Lifecycle | None = None
         self.prompt: dict[str, Any] | None = None
-        self.inode = -1
+        self.seen: tuple[int, int, int] | None = None  # which job.json it was
+        self.entered_ns = 0
 
 
 def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
     """Validate size, schema version, status, tags and time. What cannot be read is taken: its owner repairs it."""
     look = Look(Verdict.TAKE)
     try:
-        look.inode = fs.lstat(f"{path}/job.json").st_ino
+        look.seen = _which(path)
+        look.entered_ns = look.seen[2]
         look.lifecycle = folders.read_lifecycle(path)
     except UnknownSchema as error:
         ground.log("critical", "schema version unknown, job skipped", {"job_id": name, "why": str(error)})
@@ -113,6 +119,11 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
             if due > ground.clock.now():
                 look.verdict, look.until = Verdict.LATER, due
     return look
+
+
+def _which(path: str) -> tuple[int, int, int]:
+    found = fs.lstat(f"{path}/job.json")
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _lock(ground: Ground, held: Held, name: str) -> bool:
@@ -183,7 +194,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
     highest = folders.highest_attempt(path)
     attempt = folders.begin_attempt(path, highest)
     before = look.lifecycle
-    if before is None or fs.lstat(f"{path}/job.json").st_ino != look.inode:
+    if before is None or _which(path) != look.seen:
         before = folders.owned_lifecycle(ground, path, name, role, Status.QUEUED)
     prompt = look.prompt if look.prompt is not None else folders.read_prompt(ground, path)
     if before.status is not Status.QUEUED or before.role != role:

@@ -111,7 +111,7 @@ def write_report(ground: Ground, folder: str, attempt: int, report: Report, *, g
     body = _result_bytes(report.result)
     markdown = f"{home}/{'result.md' if good else 'error.md'}"
     fs.write_atomic(f"{home}/result.json", body, sync=False, pause=ground.clock.sleep)
-    fs.write_atomic(markdown, report.markdown.encode(), sync=False, pause=ground.clock.sleep)
+    fs.write_atomic(markdown, report.markdown.encode("utf-8", "replace"), sync=False, pause=ground.clock.sleep)
     named = [f"{home}/{name}" for name in report.files]
     folders = {path.rsplit("/", 1)[0] for path in named}
     folders |= {path.rsplit("/", 1)[0] for path in folders}  # steps/<id> lies in steps/

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farro.errors import NotARoot, UnknownRole
+from farro.errors import AgentLost, NotARoot, UnknownRole
 from farro.kernel import ids, places
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
@@ -38,6 +38,9 @@ class Held:
     lease: Lease
     folder: str
     last_beat_s: float = float("-inf")
+    # Jobs in `folder` with which a pass of recovery had trouble: job id → (the dead agent, its role). The next pass
+    # finishes them; without this they would be stranded for as long as this agent lives.
+    leftovers: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -55,6 +58,7 @@ class Ground:
     uniform: Uniform = random.uniform
     held: dict[str, Held] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards mint, held and last_entry_ns
+    foreign: set[str] = field(default_factory=set)  # jobs of another schema version that were logged already
     last_entry_ns: int = 0  # the entry time that this process gave last; see submit.keep_order
 
     def __post_init__(self) -> None:
@@ -89,7 +93,10 @@ class Ground:
             fs.sync_all(paths)
 
     def mine(self, agent: Agent) -> Held:
-        return self.held[agent.id]
+        held = self.held.get(agent.id)
+        if held is None:
+            raise AgentLost(f"{agent.id} has left; the slot joins again under a new name")
+        return held
 
 
 def make_root(root: str, roles: Iterable[str]) -> None:

@@ -8,10 +8,11 @@ One owner at a time (RELIABILITY 29): the path is the state, so a move that succ
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-from farro.errors import IllegalTransition, TryAgain, UnknownJob
-from farro.kernel import ids, moves, states
+from farro.errors import Damaged, IllegalTransition, TryAgain, UnknownJob, UnknownSchema
+from farro.kernel import ids, moves, places, states
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo
@@ -19,7 +20,7 @@ from farro.kernel.states import Reason, Status
 from farro.stores.files import folder as folders
 from farro.stores.files import settle, views
 from farro.stores.files.ground import Ground, Held
-from farro.stores.files.moving import Moved, try_move
+from farro.stores.files.moving import Moved, quarantine, try_move
 
 _TRIES = 20  # a job on the move is looked for again; it cannot run away for ever
 
@@ -41,14 +42,33 @@ def change(ground: Ground, held: Held, job_id: str, status: Status, reason: Reas
             ground.clock.sleep(0.05)  # another holder has it for an instant; or recovery will free it
             continue
         path = f"{held.folder}/{job_id}"
-        if try_move(found.path, path) is not Moved.DONE:
+        before = taken(ground, path, job_id, found)
+        if before is None:
             continue
-        before = owned(ground, path, job_id, found)
         if found.status is Status.IN_PROGRESS and moves.is_decided(before, folders.highest_attempt(path)):
             settle.carry_out(ground, held, path, before)
             continue
         return settle.decide(ground, held, path, before, replace(move, role=before.role))
     raise TryAgain(f"{job_id} is held by another operator, manager or watchdog; try again in a moment")
+
+
+def taken(ground: Ground, path: str, job_id: str, found: views.Found) -> Lifecycle | None:
+    """Move the job into our own folder, then read it. None: somebody else was faster.
+
+    What another version of farro wrote is put back where it was; what cannot be read at all is quarantined: neither
+    stays in our hands, where nobody would look for it while we live (RELIABILITY 24, 31).
+    """
+    if try_move(found.path, path) is not Moved.DONE:
+        return None
+    try:
+        return owned(ground, path, job_id, found)
+    except UnknownSchema:
+        with contextlib.suppress(OSError):
+            try_move(path, found.path)
+        raise
+    except (Damaged, FileNotFoundError) as error:
+        quarantine(ground, path, job_id, str(error))
+        raise Damaged(f"{job_id} cannot be read ({error}); it is now in {places.QUARANTINE}") from error
 
 
 def owned(ground: Ground, path: str, job_id: str, found: views.Found) -> Lifecycle:
@@ -87,9 +107,16 @@ def settle_stale(ground: Ground, held: Held, job_id: str) -> Lifecycle | None:
     """The manager's part: requeue while attempts remain, else give up with the reason (RELIABILITY 13, 20)."""
     found = views.Found.stale(ground, job_id)
     path = f"{held.folder}/{job_id}"
-    if try_move(found.path, path) is not Moved.DONE:
+    if job_id in ground.foreign:
         return None
-    before = owned(ground, path, job_id, found)
+    try:
+        before = taken(ground, path, job_id, found)
+    except UnknownSchema as error:
+        ground.foreign.add(job_id)
+        ground.log("critical", "schema version unknown, stale job skipped", {"job_id": job_id, "why": str(error)})
+        return None
+    if before is None:
+        return None
     highest = folders.highest_attempt(path)
     move = moves.settle_stale(before, ground.policy.retry, ground.uniform, highest=highest)
     return settle.decide(ground, held, path, before, move)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import os
 import threading
-from collections import deque
 from datetime import datetime
 
 from farro.kernel import ids
@@ -27,7 +26,9 @@ LOCKED_RETRY_S = 1.0  # a lock is held for an instant; one that stays is a dead 
 class QueueView:
     """Shared by the slots of a process: `_lock` guards everything, and is held for looking only, never while claiming.
 
-    Invariant: `_known` is exactly the names in `_ready`, `_delayed` and `_skipped`; no name is in two of them.
+    Order is the time of entry, also for a job that fell due later or came back: a plain list of names would send those
+    to its end. Invariant: no name is in two of `_ready`, `_delayed` and `_skipped`; heap entries that do not agree with
+    them are passed over.
     """
 
     def __init__(self, ground: Ground, role: str, feed: Feed) -> None:
@@ -36,41 +37,48 @@ class QueueView:
         self._folder = ground.incoming(role)
         self._feed = feed
         self._cursor = feed.cursor  # before the first listing, so that nothing falls between
-        self._ready: deque[str] = deque()
-        self._delayed: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+        self._ready: dict[str, int] = {}  # name → when it entered
+        self._order: list[tuple[int, str]] = []  # a heap over `_ready`
+        self._delayed: dict[str, tuple[float, int]] = {}  # name → when it is due, when it entered
+        self._dues: list[tuple[float, str]] = []  # a heap over `_delayed`
         self._skipped: set[str] = set()
-        self._known: set[str] = set()
         self._rescan_at_s = float("-inf")
         self._lock = threading.Lock()
 
-    def next(self) -> str | None:
-        """The name of the next job to examine. It is forgotten here: put it back with `delay` or `skip`."""
+    def next(self) -> tuple[str, int] | None:
+        """The next job to examine, and when it entered. It is forgotten here: put it back with `enter`, `delay` or
+        `skip`."""
         with self._lock:
             if self._ground.clock.monotonic_s() >= self._rescan_at_s:
                 self._rescan()
             self._pull_due()
             if not self._ready:
                 self._pull_feed()
-                if not self._ready:
-                    return None
-            name = self._ready.popleft()
-            self._known.discard(name)
-            return name
+            while self._order:
+                entered_ns, name = heapq.heappop(self._order)
+                if self._ready.get(name) == entered_ns:
+                    del self._ready[name]
+                    return name, entered_ns
+            return None
 
-    def delay(self, name: str, until: datetime) -> None:
+    def enter(self, name: str, entered_ns: int) -> None:
+        """It left and came back while it stood here: its turn is another now."""
+        with self._lock:
+            self._enter(name, entered_ns)
+
+    def delay(self, name: str, until: datetime, entered_ns: int) -> None:
         """Not before then. The wall clock is looked at again at each turn, so that a jump leaves no delay stuck."""
         due_s = until.timestamp()
         with self._lock:
-            self._delayed[name] = due_s
-            self._known.add(name)
-            heapq.heappush(self._heap, (due_s, name))
+            self._ready.pop(name, None)
+            self._delayed[name] = (due_s, entered_ns)
+            heapq.heappush(self._dues, (due_s, name))
 
     def skip(self, name: str) -> None:
         """Never for this worker: its tags do not fit, or its schema is unknown."""
         with self._lock:
+            self._ready.pop(name, None)
             self._skipped.add(name)
-            self._known.add(name)
 
     def locked(self) -> None:
         """Somebody holds the lock of a job that is still queued: look again soon."""
@@ -83,24 +91,20 @@ class QueueView:
             return self._due_s()
 
     def _due_s(self) -> float | None:
-        while self._heap and self._delayed.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self._dues and self._delayed.get(self._dues[0][1], (None, 0))[0] != self._dues[0][0]:
+            heapq.heappop(self._dues)
+        return self._dues[0][0] if self._dues else None
 
-    def _add(self, name: str) -> None:
-        if name in self._delayed:  # it left and came back: its delay may be another now
-            del self._delayed[name]
-        elif name in self._known:
-            return
-        self._known.add(name)
-        self._ready.append(name)
+    def _enter(self, name: str, entered_ns: int) -> None:
+        self._delayed.pop(name, None)  # it left and came back: its delay may be another now
+        self._ready[name] = entered_ns
+        heapq.heappush(self._order, (entered_ns, name))
 
     def _pull_due(self) -> None:
         now_s = self._ground.clock.now().timestamp()
         while (due_s := self._due_s()) is not None and due_s <= now_s:
-            _, name = heapq.heappop(self._heap)
-            del self._delayed[name]
-            self._ready.append(name)
+            _, name = heapq.heappop(self._dues)
+            self._enter(name, self._delayed[name][1])
 
     def _pull_feed(self) -> None:
         changes = self._feed.since(self._cursor, 0)
@@ -108,8 +112,10 @@ class QueueView:
         if changes.gap:
             self._rescan()
         for change in changes.items:
-            if change.status is Status.QUEUED and change.role == self._role:
-                self._add(change.job_id)
+            if change.status is Status.QUEUED and change.role == self._role and change.job_id not in self._skipped:
+                entered_ns = self._entered_ns(change.job_id)
+                if entered_ns is not None:  # else it has gone on already
+                    self._enter(change.job_id, entered_ns)
 
     def _rescan(self) -> None:
         self._rescan_at_s = self._ground.clock.monotonic_s() + self._ground.policy.rescan_s
@@ -117,15 +123,13 @@ class QueueView:
         self._skipped &= present
         for name in [name for name in self._delayed if name not in present]:
             del self._delayed[name]
-        self._known = self._skipped | self._delayed.keys() | set(self._ready)
-        fresh = [name for name in present - self._known if ids.is_job_id(name)]
-        entered = sorted((self._entry_ns(name), name) for name in fresh)
-        for _, name in entered:
-            self._add(name)
+        for name in present - self._skipped - self._delayed.keys() - self._ready.keys():
+            if ids.is_job_id(name):
+                self._enter(name, self._entered_ns(name) or 0)
 
-    def _entry_ns(self, name: str) -> int:
+    def _entered_ns(self, name: str) -> int | None:
         """When the job entered this queue: the time of its job.json (see submit.keep_order)."""
         try:
             return os.stat(f"{self._folder}/{name}/job.json").st_mtime_ns
         except OSError:
-            return 0
+            return None

@@ -6,8 +6,9 @@ Judging stale jobs lives in hold.settle_stale (the manager); starting passes liv
 - Each job is moved into the watchdog's own folder first and read after that: a live worker's status is not overwritten.
   [test_watchdog_against_a_live_worker, test_move_before_read]
 - Decided: carried out. Else stale, to jobs/stale. [test_decided_job_is_rolled_forward]
-- A slot whose loop made no turn for `stale_after` on this watchdog's CLOCK_BOOTTIME is hung: it is killed by pidfd and
-  then treated the same; sleep and clock jumps kill nothing. [test_a_silent_agent_is_killed_and_recovered]
+- A slot whose loop made no turn for `stale_after` on this watchdog's own clock, while it was awake, is hung: it is
+  killed by pidfd and then treated the same; sleep and clock jumps kill nothing.
+  [test_a_silent_agent_is_killed_and_recovered, test_sleep_of_the_machine_makes_nobody_silent]
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from farro.ports.store import Recovered, marker
 from farro.stores.files import agents, dispatch, settle, staging, views
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
-from farro.stores.files.moving import Moved, quarantine, try_move
+from farro.stores.files.moving import Moved, deliver, quarantine, try_move
 from farro.system import fs, leases
 
 
@@ -52,6 +53,9 @@ class Pulse:
 
 def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
     done: list[Recovered] = []
+    for job_id, (agent, role) in list(held.leftovers.items()):
+        with _one_alone(ground, job_id):
+            done += _in_hand(ground, held, agent, job_id, role)
     seen: set[str] = set()
     for role in (None, *ground.roles()):
         home = ground.holds if role is None else ground.in_progress(role)
@@ -65,7 +69,12 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
     pulse.keep(seen)
     for name in fs.subdirectories(ground.path(places.OUTBOX)):
         with _one_alone(ground, name):
-            if ids.is_job_id(name) and dispatch.dispatch(ground, held, name):
+            if not ids.is_job_id(name):
+                continue
+            held.leftovers[name] = (held.agent.id, None)
+            delivered = dispatch.dispatch(ground, held, name)
+            del held.leftovers[name]
+            if delivered:
                 done.append(Recovered(job_id=name, agent=None, what="dispatched"))
     with _one_alone(ground, "staging"):
         done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
@@ -89,7 +98,9 @@ def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, rol
     try:
         lease = leases.take(f"{folder}/{agents.LEASE}")
         if lease is None:
-            if pulse.silent_s(folder, ground.clock.boottime_s()) < ground.policy.stale_after_s:
+            # Not the boot clock, which counts the machine's sleep: the first pass after a night's sleep would find
+            # every agent silent for hours (RELIABILITY 18).
+            if pulse.silent_s(folder, ground.clock.monotonic_s()) < ground.policy.stale_after_s:
                 return _collect_marked(ground, held, folder, name, role)
             done.append(Recovered(job_id=None, agent=name, what="silent_killed"))
             lease = _end_hung(ground, folder)
@@ -142,19 +153,30 @@ def _collect_marked(ground: Ground, held: Held, folder: str, name: str, role: st
 
 def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
     """One job of a dead agent: ours first, then read, then decided."""
-    path = f"{held.folder}/{job_id}"
-    if try_move(f"{folder}/{job_id}", path) is not Moved.DONE:
+    if try_move(f"{folder}/{job_id}", f"{held.folder}/{job_id}") is not Moved.DONE:
         return []
+    return _in_hand(ground, held, agent, job_id, role)
+
+
+def _in_hand(ground: Ground, held: Held, agent: str, job_id: str, role: str | None) -> list[Recovered]:
+    path = f"{held.folder}/{job_id}"
+    held.leftovers[job_id] = (agent, role)  # until it is through
+    done = _judge(ground, held, path, agent, job_id, role) if fs.exists(path) else []
+    held.leftovers.pop(job_id, None)
+    return done
+
+
+def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
     try:
         twin = _twin(ground, job_id)
         if twin is not None:
             raise Damaged(f"the same id lies in {twin} too")
-        if dispatchable(path):
-            dispatch.finish(ground, path, job_id)
-            return [Recovered(job_id=job_id, agent=agent, what="dispatched")]
         found = folders.owned_lifecycle(ground, path, job_id, role or "Runner", Status.IN_PROGRESS)
         if moves.is_decided(found, folders.highest_attempt(path)):
             settle.carry_out(ground, held, path, found)
+            return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
+        if role is None and found.status is Status.QUEUED:  # an operator took it from its queue and died: never started
+            deliver(ground, path, places.incoming(found.role), job_id)
             return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
         if role is not None and found.role != role:
             found = replace(found, role=role)
@@ -175,16 +197,6 @@ def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role:
     except (Damaged, FileNotFoundError) as error:
         quarantine(ground, path, job_id, str(error))
     return [Recovered(job_id=job_id, agent=agent, what="quarantined")]
-
-
-def dispatchable(path: str) -> bool:
-    """Whether a job that a dead holder left was on its way through the outbox: decided, with children."""
-    try:
-        found = folders.read_lifecycle(path)
-    except (FarroError, OSError):
-        return False
-    highest = folders.highest_attempt(path)
-    return found.decision is not None and moves.is_decided(found, highest) and dispatch.has_children(path, found.decision)
 
 
 def _twin(ground: Ground, job_id: str) -> str | None:

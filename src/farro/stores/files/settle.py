@@ -19,12 +19,15 @@ from farro.kernel import moves, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Failed, Outcome, Released, Report, Succeeded, Unroutable
-from farro.kernel.states import Reason
+from farro.kernel.states import Reason, Status
 from farro.ports.store import Claim
-from farro.stores.files import dispatch
+from farro.stores.files import dispatch, submit
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import deliver
+
+# Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
+REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED})
 
 
 def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
@@ -49,6 +52,8 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         move = replace(move, result_sha256=digest)
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
         folders.write_lifecycle(ground, path, lifecycle, sync=True)
+        if lifecycle.status is Status.QUEUED:
+            submit.keep_order(ground, path)
         if move.reason is Reason.ROUTING_EXHAUSTED:
             folders.refresh_mirrors(path, claim.attempt)
             ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
@@ -71,6 +76,8 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
         highest = folders.highest_attempt(path)
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=highest, now=ground.clock.now())
         folders.write_lifecycle(ground, path, lifecycle, sync=True)
+        if lifecycle.status is Status.QUEUED:
+            submit.keep_order(ground, path)
     carry_out(ground, held, path, lifecycle)
     return lifecycle
 
@@ -81,7 +88,7 @@ def carry_out(ground: Ground, held: Held, path: str, lifecycle: Lifecycle) -> No
     assert decision is not None
     to = places.parse(decision.to).path
     with folders.fenced(path, lifecycle.job_id):
-        if decision.attempt:
+        if decision.reason in REPORTED:
             folders.refresh_mirrors(path, decision.attempt)
         folders.drop_lock(path)
         ground.sync([path])

@@ -50,14 +50,19 @@ class Staged:
 
 def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]:
     """All are staged, then synced together, then published, then their queues are synced together."""
-    for submission in submissions:
-        _check(ground, submission)
+    prompts = [_check(ground, submission) for submission in submissions]
     staged: list[Staged] = []
     try:
-        for submission in submissions:
-            staged.append(_stage(ground, submission))
+        for submission, prompt in zip(submissions, prompts, strict=True):
+            staged.append(_stage(ground, submission, prompt))
         ground.sync([path for item in staged for path in item.durable])
         chosen = [item for item in staged if item.digest is not None]
+        # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
+        # clean-up would publish an hour after its submitter was told that it was refused.
+        wanted: dict[str, str | None] = {}
+        for item in chosen:
+            _check_conflict(item, wanted.setdefault(item.job_id, item.digest))
+            _check_conflict(item, registered(ground, item.job_id)[0] or item.digest)
         for item in chosen:
             _register(ground, item)
         if chosen:
@@ -76,24 +81,29 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
             item.drop()
 
 
-def _check(ground: Ground, submission: Submission) -> None:
+def _check(ground: Ground, submission: Submission) -> bytes:
+    """Refuse it before anything is written; answers the text of its prompt.json."""
     ground.check_role(submission.role)
     if submission.job_id is not None:
         ids.check_job_id(submission.job_id)
     for name in submission.payload:
         if _PAYLOAD_NAME.fullmatch(name) is None:
             raise BadName(f"{ascii(name)[:100]} is not a payload name: a plain file name of A-Z a-z 0-9 . _ -")
-
-
-def _stage(ground: Ground, submission: Submission) -> Staged:
-    """Everything but the rename. Each try has a name of its own; what a failed one left is swept later."""
-    return fs.retried(partial(_stage_once, ground, submission), ground.staging, ground.clock.sleep)
-
-
-def _stage_once(ground: Ground, submission: Submission) -> Staged:
-    prompt = documents.canonical(submission.prompt) + b"\n"
+    try:
+        prompt = documents.canonical(submission.prompt) + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the prompt cannot be written as JSON: {error}") from error
     if len(prompt) > ground.policy.max_prompt_bytes:
         raise InputError(f"the prompt is {len(prompt)} bytes; at most {ground.policy.max_prompt_bytes} are allowed")
+    return prompt
+
+
+def _stage(ground: Ground, submission: Submission, prompt: bytes) -> Staged:
+    """Everything but the rename. Each try has a name of its own; what a failed one left is swept later."""
+    return fs.retried(partial(_stage_once, ground, submission, prompt), ground.staging, ground.clock.sleep)
+
+
+def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged:
     with ground.lock:
         job_id = submission.job_id or ground.mint.mint()
     chosen = submission.job_id is not None
@@ -109,6 +119,15 @@ def _stage_once(ground: Ground, submission: Submission) -> Staged:
         # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
         lease=leases.take(folder) if chosen and leases.FOLDERS else None,
     )
+    try:
+        _fill(ground, submission, prompt, item, folder)
+    except BaseException:
+        item.drop()
+        raise
+    return item
+
+
+def _fill(ground: Ground, submission: Submission, prompt: bytes, item: Staged, folder: str) -> None:
     fs.create(f"{folder}/prompt.json", prompt)
     if submission.narrative is not None:
         fs.create(f"{folder}/prompt.md", submission.narrative.encode())
@@ -121,33 +140,34 @@ def _stage_once(ground: Ground, submission: Submission) -> Staged:
         item.durable.append(f"{folder}/payload")
     routing = submission.prompt.get("routing")
     lifecycle = moves.enqueued(
-        job_id=job_id,
+        job_id=item.job_id,
         role=submission.role,
         now=ground.clock.now(),
         not_before=submission.not_before,
         routing=routing if isinstance(routing, dict) else None,
         retry_of=submission.retry_of,
     )
-    write_first(ground, folder, lifecycle)
-    if chosen:
+    write_first(ground, folder, lifecycle, chosen=item.digest is not None)
+    if item.digest is not None:
         item.durable.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
-    return item
 
 
-def write_first(ground: Ground, folder: str, lifecycle: Lifecycle) -> None:
+def write_first(ground: Ground, folder: str, lifecycle: Lifecycle, *, chosen: bool) -> None:
     fs.create(f"{folder}/job.json", lifecycle.to_json())
-    keep_order(ground, folder)
+    keep_order(ground, folder, by_name=not chosen)
 
 
-def keep_order(ground: Ground, folder: str) -> None:
+def keep_order(ground: Ground, folder: str, *, by_name: bool = False) -> None:
     """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
 
-    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18).
+    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18). Nor within
+    one tick of the filesystem's clock (4 ms on many kernels): minted names tell the order of equal times (`by_name`),
+    chosen names and jobs that come back do not. [test_order_is_the_time_of_entry]
     """
     path = f"{folder}/job.json"
     entry_ns = fs.lstat(path).st_mtime_ns
     with ground.lock:
-        behind = entry_ns < ground.last_entry_ns
+        behind = entry_ns < ground.last_entry_ns or (entry_ns == ground.last_entry_ns and not by_name)
         ground.last_entry_ns = max(entry_ns, ground.last_entry_ns + 1 if behind else entry_ns)
         wanted_ns = ground.last_entry_ns
     if behind:
@@ -178,14 +198,18 @@ def _register(ground: Ground, item: Staged) -> None:
     except FileExistsError:
         pass
     digest, first = registered(ground, item.job_id)
+    _check_conflict(item, digest)
+    if first != item.name:
+        _discard(ground, item)
+        item.name = first
+
+
+def _check_conflict(item: Staged, digest: str | None) -> None:
     if digest != item.digest:
         raise IdConflict(
             f"{item.job_id} was submitted before with other content; see `farro show {item.job_id}`. "
             "The first job is untouched; submit this one under another id"
         )
-    if first != item.name:
-        _discard(ground, item)
-        item.name = first
 
 
 def registered(ground: Ground, job_id: str) -> tuple[str, str]:

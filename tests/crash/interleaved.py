@@ -1,0 +1,637 @@
+"""What the scheduler plays: worlds of two workers, watchdogs, a manager, an operator, submitters; and what must hold.
+
+Choosing schedules lives in scheduler.py. A world is small on purpose: every schedule with one preemption is played.
+
+Checked at every change (`World.changed`): who may write where (R1), one place for each job, decisions that only grow,
+nothing after a final one, nobody alive declared dead. Checked at the end (`World.verdict`), after healthy processes have
+finished everything: stage.judge, every answer that was told, children once and of decided attempts only, no debris.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from crash.scheduler import Actor, Replayed, Run, Strategy, on_stage, theatre
+from farro.errors import AgentLost, ClaimLost, FarroError, IllegalTransition, TryAgain
+from farro.kernel import ids
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.kernel.retry import RetryPolicy
+from farro.kernel.states import Reason
+from farro.ports.store import Claim, StorePolicy, Submission
+from farro.stores.files import FilesStore
+from stage import EPOCH, History, drain, everywhere, judge, open_files, plan, report
+
+FINAL = frozenset({Reason.COMMITTED, Reason.KILLED, Reason.GAVE_UP, Reason.FORCE_COMPLETED})
+_LEAVES = (".staging", ".ids", ".held", "outbox", "stale", "quarantine")
+_ROLE_LEAVES = ("incoming", "in-progress", "completed/succeeded", "completed/failed", "completed/killed")
+
+
+class Violation(AssertionError):
+    """Something that must not be; the message says how to see it again."""
+
+
+class Clock:
+    """One clock for the whole world: sleeping moves it on and lets the others go on."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.passed_s = 0.0
+        self.base_s = EPOCH.timestamp()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.base_s + self.passed_s, UTC)
+
+    def boottime_s(self) -> float:
+        return 1000.0 + self.passed_s
+
+    monotonic_s = boottime_s
+
+    def sleep(self, seconds: float) -> None:
+        self.passed_s += max(0.0, seconds)
+        if self.run is not None:
+            self.run.idle()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`build` queues jobs and adds actors. `roles` keeps the tree small. `hasty`: a watchdog takes everyone that it
+    meets for hung, so that the living are fenced: what SIGSTOP and a long pause lead to."""
+
+    name: str
+    build: Callable[[World], None]
+    roles: tuple[str, ...] = ("Runner",)
+    hasty: bool = False
+    durable: bool = False
+    strangers: bool = False  # somebody else's folders lie about: quarantine is right then
+
+    def policy(self) -> StorePolicy:
+        return StorePolicy(
+            durable=self.durable,
+            retry=RetryPolicy(base_s=0.0, max_delay_s=0.0),
+            stale_after_s=0.0 if self.hasty else 1e9,
+            free_after_s=0.0,
+            rescan_s=1.0,
+        )
+
+
+class World:
+    """One play of one scenario."""
+
+    def __init__(self, scenario: Scenario, root: str, run: Run) -> None:
+        self.scenario = scenario
+        self.root = root
+        self.run = run
+        self.clock = Clock()
+        self.history = History()
+        self.outcomes: dict[str, Callable[[Claim], Outcome]] = {}  # by job id, else success
+        self.offspring: dict[tuple[str, int], int] = {}  # (job, attempt) → children that it asked for
+        self.told: list[tuple[str, Lifecycle]] = []  # (who, answer): binding
+        self.logged: list[str] = []
+        self.where: dict[str, str] = {}
+        self.hops: dict[str, list[Any]] = {}
+        self.agents: dict[str, Actor] = {}
+        self.policy = scenario.policy()
+        self._seeds = 0
+
+    # --- building ---
+
+    def process(self, policy: StorePolicy | None = None) -> FilesStore:
+        self._seeds += 1
+        return open_files(
+            self.root, seed=self._seeds, clock=self.clock, store_policy=policy or self.policy, log=self._log
+        )
+
+    def _log(self, level: str, message: str, fields: Any) -> None:
+        if level in ("critical", "error"):
+            self.logged.append(f"{level}: {message}: {dict(fields)}")
+
+    def job(self, job_id: str, outcome: Callable[[Claim], Outcome] | None = None, **prompt: Any) -> str:
+        """Queue a job before the play begins: written as an enqueue leaves it, at a fifth of the price."""
+        role = prompt.pop("role", self.scenario.roles[0])
+        self.process().enqueue(Submission(role=role, prompt=plan(**prompt), job_id=job_id))
+        self.history.enqueued.add(job_id)
+        if outcome is not None:
+            self.outcomes[job_id] = outcome
+        return job_id
+
+    def actor(self, name: str, script: Callable[[World, Mind], None]) -> None:
+        store = self.process()
+        mind = Mind(self, name, store)
+        self.run.add(name, store, lambda: script(self, mind))
+
+    # --- at every change ---
+
+    def changed(self, actor: Actor, op: str, args: tuple[Any, ...]) -> None:
+        path = args[0]
+        if op == "move":
+            self._moved(actor, path, args[1])
+        elif op in ("write", "utime", "fsync"):
+            return
+        else:
+            if op in ("symlink", "link", "replace"):
+                path = args[1]
+            self._mine(actor, op, path)
+            if op == "replace" and path.endswith("/job.json"):
+                self._rewritten(actor, path)
+
+    def _mine(self, actor: Actor, op: str, path: str) -> None:
+        """R1: nobody writes but in its own folder; a fenced holder's writes reach nothing (RELIABILITY 14, 16)."""
+        parts = path[len(self.root) + 1 :].split("/")
+        if parts[0] == "jobs":
+            if parts[1] == ".staging" or (parts[1] == ".ids" and op == "symlink"):
+                return
+            home, inside = (parts[2], parts[3:]) if parts[1] == ".held" and len(parts) > 2 else ("", [])
+        elif parts[2] == "incoming":
+            self.need(parts[-1] == "lock" and len(parts) == 5, actor, f"{op} {path}: edited in a shared folder (R1)")
+            return
+        else:
+            home, inside = (parts[3], parts[4:]) if parts[2] == "in-progress" and len(parts) > 3 else ("", [])
+        own = home.startswith(f"{actor.name}.")
+        clearing = (op == "unlink" and inside == [".lease"]) or (op == "rmdir" and not inside)
+        self.need(own or (home != "" and clearing), actor, f"{op} {path}: not its own folder (R1)")
+        if own and inside and inside[0] in self.where:
+            place = "/".join(parts[: parts.index(home) + 1])
+            self.need(self.where[inside[0]] == place, actor, f"{op} {path}: the job lies in {self.where[inside[0]]}")
+
+    def _moved(self, actor: Actor, source: str, path: str) -> None:
+        start, name = source[len(self.root) + 1 :].rsplit("/", 1)
+        end, job_id = path[len(self.root) + 1 :].rsplit("/", 1)
+        if ids.is_agent(job_id):
+            self.agents[job_id] = actor
+            return
+        if start == "jobs/.staging":
+            self.need(
+                job_id not in self.where,
+                actor,
+                f"DUPLICATED: {job_id} enters {end}, it lies in {self.where.get(job_id)}",
+            )
+        else:
+            self.need(
+                self.where.get(name) == start, actor, f"moved {name} from {start}, it lay in {self.where.get(name)}"
+            )
+            mine = [place for place in (start, end) if place.rsplit("/", 1)[1].startswith(f"{actor.name}.")]
+            self.need(bool(mine), actor, f"moved {name} from {start} to {end}: neither is its own (R1)")
+        self.where[job_id] = end
+
+    def _rewritten(self, actor: Actor, path: str) -> None:
+        """Decisions only grow: nobody overwrites one that it has not seen (RELIABILITY 6, 11)."""
+        job_id = path.rsplit("/", 2)[1]
+        with open(path, "rb") as file:
+            data = json.loads(file.read())
+        before, after = self.hops.get(job_id, []), data["hops"]
+        self.need(
+            after[: len(before)] == before,
+            actor,
+            f"LOST: a decision about {job_id} was overwritten: {before} by {after}",
+        )
+        if len(after) > len(before):
+            gone_by = [hop["reason"] for hop in before if hop["reason"] in FINAL]
+            self.need(
+                not gone_by, actor, f"{job_id} was decided for good ({gone_by}), and again: {after[-1]['reason']}"
+            )
+            self.need(after[-1]["by"].startswith(f"{actor.name}."), actor, f"decided as {after[-1]['by']}")
+            if after[-1]["reason"] == Reason.AGENT_DIED and not self.scenario.hasty:
+                agent = data["error"]["message"].split()[1]
+                holder = self.agents.get(agent)
+                alive = holder is not None and not holder.over and agent in holder.store._ground.held
+                self.need(not alive, actor, f"{agent} is alive, and was declared dead (R3)")
+        self.hops[job_id] = after
+
+    def need(self, condition: bool, actor: Actor, message: str) -> None:
+        if not condition:
+            raise Violation(f"{actor.name}: {message}")
+
+    # --- at the end ---
+
+    def verdict(self) -> None:
+        if not self.scenario.strangers:
+            assert not self.logged, f"UNEXPECTED: {self.logged}"
+        drain(self.root, self.history)
+        where = everywhere(self.root)
+        if self.scenario.strangers:
+            return
+        assert not os.listdir(f"{self.root}/jobs/quarantine"), f"UNEXPECTED: quarantined: {where}"
+        judge(self.root, self.history)
+        final = {}
+        for job_id, (place, *_) in where.items():
+            with open(f"{self.root}/{place}/{job_id}/job.json", "rb") as file:
+                final[job_id] = Lifecycle.from_json(file.read())
+        self._answers_hold(final)
+        self._children_once(final)
+
+    def _answers_hold(self, final: dict[str, Lifecycle]) -> None:
+        """What was told is what is: a decision that was answered stays in the history, a final one is the end."""
+        for who, answer in self.told:
+            found = final[answer.job_id]
+            kept = found.hops[: len(answer.hops)]
+            assert kept == answer.hops, f"LOST: {who} was told {answer.hops}; {answer.job_id} has {found.hops}"
+            if answer.terminal:
+                assert (found.status, found.hops) == (answer.status, answer.hops), (
+                    f"LOST: {who} was told that {answer.job_id} is {answer.status}; it is {found.status}: {found.hops}"
+                )
+
+    def _children_once(self, final: dict[str, Lifecycle]) -> None:
+        expected = self.history.enqueued | self.history.tried
+        for job_id, lifecycle in list(final.items()):
+            for hop in lifecycle.hops:
+                if hop.reason in (Reason.COMMITTED, Reason.ROUTED) and not hop.to.endswith("failed"):
+                    count = self.offspring.get((job_id, hop.attempt), 0)
+                    children = {ids.child_id(job_id, hop.attempt, index) for index in range(count)}
+                    assert children <= final.keys(), f"LOST: children of {job_id}, attempt {hop.attempt}"
+                    expected |= children
+        assert final.keys() <= expected, f"UNEXPECTED: jobs that nobody asked for: {final.keys() - expected}"
+
+
+class Mind:
+    """What an actor's script works with: its store, and the world's ear for answers."""
+
+    def __init__(self, world: World, name: str, store: FilesStore) -> None:
+        self.world = world
+        self.name = name
+        self.store = store
+
+    def tell(self, answer: Lifecycle) -> Lifecycle:
+        self.world.run.told(answer.job_id)
+        self.world.told.append((self.name, answer))
+        return answer
+
+    def rest(self) -> None:
+        self.world.clock.sleep(1.0)
+
+
+# --- scripts -----------------------------------------------------------------------------------------------------
+
+
+def worker(role: str | None = None, turns: int = 3, beats: bool = False) -> Callable[[World, Mind], None]:
+    """Join, then so many turns of claim, work, commit; leave."""
+
+    def script(world: World, me: Mind) -> None:
+        where = role or world.scenario.roles[0]
+        agent = me.store.join(me.name, role=where)
+        for _ in range(turns):
+            try:
+                claim = me.store.claim(agent)
+                if claim is None:
+                    me.rest()
+                    continue
+                _work(world, me, claim, beats)
+            except AgentLost:
+                assert world.scenario.hasty, f"{me.name} lives, and was told that it is dead"
+                me.store.leave(agent)
+                agent = me.store.join(me.name, role=where)
+        me.store.leave(agent)
+
+    return script
+
+
+def _work(world: World, me: Mind, claim: Claim, beats: bool) -> None:
+    job = (claim.job_id, claim.attempt)
+    assert job not in world.history.executed, f"DUPLICATED: attempt {job} was started twice"
+    world.history.executed.append(job)
+    try:
+        if beats:
+            me.store.heartbeat(claim.agent, claim)
+        outcome = world.outcomes.get(claim.job_id, done)(claim)
+        if isinstance(outcome, Succeeded):
+            world.offspring[job] = len(outcome.children)
+        told = me.tell(me.store.commit(claim, outcome))
+        world.history.ack_commit(*job, told)
+    except ClaimLost:
+        world.history.lost.append(job)
+
+
+def watchdog(passes: int = 2) -> Callable[[World, Mind], None]:
+    def script(world: World, me: Mind) -> None:
+        agent = me.store.join(me.name, role=None)
+        for _ in range(passes):
+            me.store.recover(agent)
+            me.rest()
+        me.store.leave(agent)
+
+    return script
+
+
+def manager(passes: int = 2) -> Callable[[World, Mind], None]:
+    def script(world: World, me: Mind) -> None:
+        agent = me.store.join(me.name, role=None)
+        for _ in range(passes):
+            for job_id in me.store.stale():
+                try:
+                    told = me.store.settle_stale(agent, job_id)
+                except ClaimLost:
+                    assert world.scenario.hasty, f"{me.name} lives, and lost what it held"
+                    continue
+                if told is not None:
+                    me.tell(told)
+            me.rest()
+        me.store.leave(agent)
+
+    return script
+
+
+def operator(verb: str, job_id: str) -> Callable[[World, Mind], None]:
+    """kill, requeue or force_complete. What it may be told: the deed, no (not in this state), later, or lost."""
+
+    def script(world: World, me: Mind) -> None:
+        agent = me.store.join(me.name, role=None)
+        try:
+            me.tell(getattr(me.store, verb)(agent, job_id))
+        except (IllegalTransition, TryAgain):
+            pass
+        except (ClaimLost, AgentLost):
+            assert world.scenario.hasty, f"{me.name} lives, and lost what it held"
+        me.store.leave(agent)
+
+    return script
+
+
+def submitter(job_id: str, number: int = 0) -> Callable[[World, Mind], None]:
+    def script(world: World, me: Mind) -> None:
+        world.history.tried.add(job_id)
+        me.store.enqueue(Submission(role=world.scenario.roles[0], prompt=plan(number), job_id=job_id))
+        world.run.told(job_id)
+        world.history.enqueued.add(job_id)
+
+    return script
+
+
+# --- outcomes ----------------------------------------------------------------------------------------------------
+
+
+def done(claim: Claim) -> Outcome:
+    return Succeeded(report=report(claim))
+
+
+def with_children(claim: Claim) -> Outcome:
+    return Succeeded(
+        report=report(claim), children=(Child(role="Runner", prompt=plan(7)), Child(role="Runner", prompt=plan(8)))
+    )
+
+
+def failing(claim: Claim) -> Outcome:
+    return Failed(error=ErrorInfo(category="step_failed", message="no"), report=report(claim, "failed"))
+
+
+def flaky(claim: Claim) -> Outcome:
+    """Fails at first, and may be tried again."""
+    if claim.attempt > 1:
+        return done(claim)
+    return Failed(error=ErrorInfo(category="timeout", message="slow"), report=report(claim, "failed"), retryable=True)
+
+
+def released_once(claim: Claim) -> Outcome:
+    return done(claim) if claim.attempt > 1 else Released(note="shutdown")
+
+
+def stuck_once(claim: Claim) -> Outcome:
+    if claim.attempt > 1:
+        return done(claim)
+    return Unroutable(error=ErrorInfo(category="manager_away", message="nobody"), report=report(claim))
+
+
+# --- playing -----------------------------------------------------------------------------------------------------
+
+
+class Stage:
+    """A root that is swept between plays: making and removing forty folders each time would double the cost."""
+
+    def __init__(self, root: str, roles: tuple[str, ...]) -> None:
+        self.root = root
+        self.leaves = [f"{root}/jobs/{name}" for name in _LEAVES]
+        self.leaves += [f"{root}/agents/{role}/{name}" for role in roles for name in _ROLE_LEAVES]
+        for leaf in self.leaves:
+            os.makedirs(leaf)
+
+    def sweep(self) -> None:
+        for leaf in self.leaves:
+            for entry in os.scandir(leaf):
+                _remove(entry)
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    if entry.is_dir(follow_symlinks=False):
+        for inner in os.scandir(entry.path):
+            _remove(inner)
+        os.rmdir(entry.path)
+    else:
+        os.unlink(entry.path)
+
+
+def play(scenario: Scenario, stage: Stage, strategy: Strategy) -> Run:
+    """One schedule, from a swept stage to the verdict; Violation with all that is needed to see it again."""
+    stage.sweep()
+    run = Run(strategy)
+    world = World(scenario, stage.root, run)
+    try:
+        scenario.build(world)
+        world.where = {job_id: places[0] for job_id, places in everywhere(stage.root).items()}
+        run.watcher, world.clock.run = world, run
+        with on_stage(run):
+            run.play()
+        world.clock.run = None
+        world.verdict()
+    except (AssertionError, FarroError, OSError) as error:
+        raise Violation(
+            f"{scenario.name}: {type(error).__name__}: {error}\n\n{run.story(stage.root)}\n\n"
+            f"again: crash.scenarios.replay({scenario.name!r}, {run.schedule!r})"
+        ) from error
+    return run
+
+
+def replay(scenario: Scenario | str, schedule: str, folder: str) -> Run:
+    """Play one schedule again, as a failure printed it."""
+    if isinstance(scenario, str):
+        scenario = next(known for known in SCENARIOS if known.name == scenario)
+    with theatre():
+        return play(scenario, Stage(f"{folder}/replay", scenario.roles), Replayed(schedule))
+
+
+# --- the worlds --------------------------------------------------------------------------------------------------
+
+
+def _two_workers(world: World) -> None:
+    world.job("one")
+    world.actor("ann", worker(turns=2))
+    world.actor("bob", worker(turns=2))
+
+
+def _workers_and_watchdog(world: World) -> None:
+    world.job("one")
+    world.job("two")
+    world.actor("ann", worker(turns=2))
+    world.actor("bob", worker(turns=2))
+    world.actor("dog", watchdog())
+
+
+def _zombie(world: World) -> None:
+    world.job("one")
+    world.actor("ann", worker(turns=1, beats=True))
+    world.actor("dog", watchdog(passes=1))
+    world.actor("man", manager(passes=1))
+    world.actor("bob", worker(turns=1))
+
+
+def _kill(world: World) -> None:
+    world.job("one")
+    world.actor("ann", worker(turns=1))
+    world.actor("opa", operator("kill", "one"))
+    world.actor("dog", watchdog(passes=1))
+
+
+def _kill_and_children(world: World) -> None:
+    world.job("one", with_children)
+    world.actor("ann", worker(turns=1))
+    world.actor("opa", operator("kill", "one"))
+    world.actor("dog", watchdog(passes=1))
+
+
+def _force(world: World) -> None:
+    world.job("one", with_children)
+    world.actor("ann", worker(turns=1))
+    world.actor("opa", operator("force_complete", "one"))
+    world.actor("dog", watchdog(passes=1))
+
+
+def _stale(world: World) -> None:
+    """A worker died with the job; watchdog, manager and operator meet over it (RELIABILITY 29)."""
+    world.job("one")
+    _left_behind(world)
+    world.actor("dog", watchdog(passes=1))
+    world.actor("man", manager())
+    world.actor("opa", operator("requeue", "one"))
+    world.actor("ann", worker(turns=1))
+
+
+def _stale_kill(world: World) -> None:
+    world.job("one")
+    _left_behind(world)
+    world.actor("dog", watchdog(passes=1))
+    world.actor("man", manager(passes=1))
+    world.actor("opa", operator("kill", "one"))
+
+
+def _left_behind(world: World) -> None:
+    """A claim whose worker died: before the play, so that the play is about what follows."""
+    store = world.process()
+    agent = store.join("old", role="Runner")
+    claim = store.claim(agent)
+    assert claim is not None
+    world.history.executed.append((claim.job_id, claim.attempt))
+    for held in store._ground.held.values():
+        held.lease.drop()
+
+
+def _two_watchdogs(world: World) -> None:
+    world.job("one", with_children)
+    world.job("two")
+    world.actor("ann", worker(turns=2))
+    world.actor("dog", watchdog(passes=1))
+    world.actor("cat", watchdog(passes=1))
+
+
+def _children(world: World) -> None:
+    world.job("one", with_children)
+    world.actor("ann", worker(turns=1))
+    world.actor("dog", watchdog())
+    world.actor("bob", worker(turns=2))
+
+
+def _hasty_children(world: World) -> None:
+    world.job("one", with_children)
+    world.actor("ann", worker(turns=1))
+    world.actor("dog", watchdog(passes=1))
+    world.actor("man", manager(passes=1))
+
+
+def _routed(world: World) -> None:
+    world.job("one", routing={"mode": "role", "next": "CodeReviewer"})
+    world.actor("ann", worker("Runner", turns=1))
+    world.actor("bob", worker("CodeReviewer", turns=2))
+    world.actor("dog", watchdog(passes=1))
+
+
+def _flaky(world: World) -> None:
+    world.job("one", flaky)
+    world.actor("ann", worker(turns=2))
+    world.actor("bob", worker(turns=2))
+    world.actor("dog", watchdog(passes=1))
+
+
+def _released(world: World) -> None:
+    world.job("one", released_once)
+    world.actor("ann", worker(turns=1))
+    world.actor("bob", worker(turns=2))
+    world.actor("opa", operator("kill", "one"))
+
+
+def _stuck(world: World) -> None:
+    """Marked stale under a live worker: the watchdog collects it, the operator wants it too."""
+    world.job("one", stuck_once)
+    world.actor("ann", worker(turns=1))
+    world.actor("dog", watchdog())
+    world.actor("man", manager())
+    world.actor("opa", operator("force_complete", "one"))
+
+
+def _submitters(world: World) -> None:
+    """Three submit one id, a watchdog that takes everything for old sweeps, a worker is quick."""
+    world.clock.passed_s = 1e9
+    for name in ("sue", "sam"):
+        world.actor(name, submitter("chosen"))
+    world.actor("dog", watchdog())
+    world.actor("ann", worker(turns=2))
+
+
+def _hasty_all(world: World) -> None:
+    world.job("one", flaky)
+    world.actor("ann", worker(turns=1))
+    world.actor("dog", watchdog(passes=1))
+    world.actor("cat", watchdog(passes=1))
+    world.actor("opa", operator("kill", "one"))
+
+
+def _everybody(world: World) -> None:
+    world.job("one", with_children)
+    world.job("two", flaky)
+    world.job("three", routing={"mode": "role", "next": "CodeReviewer"})
+    world.actor("ann", worker(turns=3))
+    world.actor("bob", worker(turns=3))
+    world.actor("rev", worker("CodeReviewer", turns=2))
+    world.actor("dog", watchdog())
+    world.actor("man", manager())
+    world.actor("opa", operator("kill", "two"))
+    world.actor("sue", submitter("chosen"))
+    world.actor("sam", submitter("chosen"))
+
+
+BOTH = ("Runner", "CodeReviewer")
+SCENARIOS = (
+    Scenario("two workers want one job", _two_workers, durable=True),
+    Scenario("workers and a watchdog", _workers_and_watchdog),
+    Scenario("a zombie resumes", _zombie, hasty=True, durable=True),
+    Scenario("an operator kills", _kill, durable=True),
+    Scenario("an operator kills a parent", _kill_and_children),
+    Scenario("an operator forces success", _force),
+    Scenario("all meet over a stale job", _stale),
+    Scenario("a stale job is killed", _stale_kill),
+    Scenario("two watchdogs", _two_watchdogs),
+    Scenario("children", _children),
+    Scenario("children of a zombie", _hasty_children, hasty=True),
+    Scenario("routed to the next role", _routed, roles=BOTH),
+    Scenario("a flaky job", _flaky),
+    Scenario("released, and killed", _released),
+    Scenario("stuck under a live worker", _stuck),
+    Scenario("one id, two submitters", _submitters),
+    Scenario("everybody is taken for hung", _hasty_all, hasty=True),
+    Scenario("everybody at once", _everybody, roles=BOTH),
+)
+
+
+def schedules_of(scenario: Scenario) -> Iterator[str]:  # pragma: no cover - for people who look
+    yield from (known.name for known in SCENARIOS if known is scenario)

@@ -1,0 +1,444 @@
+"""Real processes, real SIGKILL: strace kills a process at each of its system calls in turn, and nothing may be lost.
+
+The seam's suites kill at every mutating call that farro says it makes; this one asks the kernel. The process, forked
+anew for every kill, is strace_target.py. Reads, closes and calls of the C library are killed at as well: a kill between
+two of them must be like a kill at the next mutating call, and here it is seen to be. strace delivers the signal when the
+call is entered, and the kernel then does not make the call (`test_the_kill_comes_before_the_call`).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stage
+from crash import seams
+from farro.errors import ClaimLost
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Succeeded
+from farro.kernel.states import Reason, Status
+from farro.stores.files import FilesStore
+from farro.system import fs
+from stage import Crash, History
+from support import ROOT, need, torture
+
+pytestmark = pytest.mark.linux
+
+BEGIN, END = "/farro-begin", "/farro-end"
+JOB = "chosen-1"
+SCENARIOS = ("minted", "chosen", "many", "commit", "children", "recover", "kill")
+
+# The interpreter asks for memory when it likes: such a call may be missing in the next run of the same code.
+WHIMS = frozenset({"brk", "mmap", "munmap", "mremap", "madvise", "mprotect", "futex", "rt_sigtimedwait"})
+
+# What the kernel calls it, and what the seam calls it.
+MUTATING = {
+    "mkdir": "mkdir",
+    "mkdirat": "mkdir",
+    "write": "write",
+    "symlink": "symlink",
+    "symlinkat": "symlink",
+    "link": "link",
+    "linkat": "link",
+    "unlink": "unlink",
+    "rmdir": "rmdir",
+    "rename": "replace",
+    "renameat": "replace",
+    "renameat2": "move",
+    "utimensat": "utime",
+    "fsync": "fsync",
+}
+READING = frozenset(
+    "access faccessat faccessat2 newfstatat stat lstat fstat statx readlink readlinkat getdents64 read pread64 lseek close "
+    "fcntl flock inotify_add_watch ioctl fadvise64".split()
+)
+
+
+class Target:
+    """The zygote, and what it takes to have a child of it traced."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.strace = need("strace", "to kill a real process at each of its system calls")
+        self.scratch = scratch
+        self.runs = 0
+        target = os.path.join(ROOT, "tests", "crash", "strace_target.py")
+        paths = [os.path.join(ROOT, "src"), os.path.join(ROOT, "tests")]
+        command = [sys.executable, "-I", "-S", target, *paths]
+        self.zygote = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def close(self) -> None:
+        self.zygote.kill()
+        self.zygote.communicate()
+
+    def _ask(self, line: str) -> int:
+        assert self.zygote.stdin is not None
+        assert self.zygote.stdout is not None
+        self.zygote.stdin.write(line.encode() + b"\n")
+        self.zygote.stdin.flush()
+        return int(self.zygote.stdout.readline())
+
+    def run(self, scenario: str, root: str, options: list[str], *, seam: bool = False) -> tuple[int, list[list[Any]]]:
+        """One child under strace: how it ended (as waitpid says it), and what it was told before that."""
+        self.runs += 1
+        acks = f"{self.scratch}/acks-{self.runs}"
+        pid = self._ask(json.dumps({"scenario": scenario, "root": root, "acks": acks, "seam": seam}))
+        command = [self.strace, "-f", "-p", str(pid), *options]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+            assert tracer.stderr is not None
+            first = tracer.stderr.readline()
+            attached = first.endswith("attached\n")
+            os.kill(pid, signal.SIGUSR1 if attached else signal.SIGKILL)
+            tracer.stderr.read()
+        status = self._ask("wait")
+        need(attached, f"strace may not trace here: {first.strip()}")
+        lines = Path(acks).read_text().splitlines()
+        os.unlink(acks)
+        return status, [json.loads(line) for line in lines]
+
+    def trace(self, scenario: str, root: str, *, seam: bool = False) -> tuple[list[str], list[list[Any]]]:
+        """A run to its end: strace's line for every call, and what the child said."""
+        path = f"{self.scratch}/trace"
+        status, said = self.run(scenario, root, ["-y", "-o", path], seam=seam)
+        assert status == 0, f"{scenario}: the target failed without being killed"
+        lines = [line.split(None, 1)[1] for line in Path(path).read_text().splitlines()]
+        return [line for line in lines if re.match(r"\w+\(", line)], said
+
+    def kill(self, scenario: str, root: str, point: tuple[str, int]) -> tuple[bool, list[list[Any]]]:
+        name, nth = point
+        options = ["-o", os.devnull, "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={nth}"]
+        status, said = self.run(scenario, root, options)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        assert killed or status == 0, f"{scenario}: ended by itself with {status}"
+        return killed, said
+
+
+@pytest.fixture
+def target(shm: Path) -> Iterator[Target]:
+    (shm / "target").mkdir()
+    with contextlib.closing(Target(shm / "target")) as target:
+        yield target
+
+
+def between_marks(lines: list[str]) -> list[tuple[str, int]]:
+    """Every call from BEGIN to END as strace's `when` counts it: its name, and which of that name since the attach."""
+    counts: collections.Counter[str] = collections.Counter()
+    points, inside = [], False
+    for line in lines:
+        name = line.partition("(")[0]
+        counts[name] += 1
+        inside = inside or BEGIN in line
+        if inside:
+            points.append((name, counts[name]))
+        if END in line:
+            return points
+    raise AssertionError("the target did not reach its end")
+
+
+# --- what is there before, and what must hold afterwards -----------------------------------------------------------
+
+
+class Scene:
+    """A root with what a scenario needs, and the history of it."""
+
+    def __init__(self, root: str, scenario: str) -> None:
+        self.root = stage.make(root)
+        self.scenario = scenario
+        self.history = History()
+        self.live: FilesStore | None = None
+        self.expected = 0  # jobs that are there whatever happens
+        getattr(self, f"_before_{scenario}", lambda: None)()
+
+    def _enqueue(self, job_id: str, **more: Any) -> None:
+        store = stage.open_files(self.root, seed=100 + self.expected)
+        self.history.enqueued.add(store.enqueue(stage.submission(1, job_id=job_id, **more)))
+        store.close()
+        self.expected += 1
+
+    def _before_commit(self) -> None:
+        self._enqueue(JOB)
+
+    def _before_children(self) -> None:
+        """The second attempt of a job whose first one failed: there are hops and a mirror that could be lost."""
+        self._enqueue(JOB)
+        store = stage.open_files(self.root, seed=200)
+        claim = store.claim(store.join("first", role="Runner"))
+        assert claim is not None
+        failure = Failed(error=ErrorInfo(category="x", message="no"), report=stage.report(claim), retryable=True)
+        self.history.ack_commit(JOB, claim.attempt, store.commit(claim, failure))
+        store.close()
+
+    def _before_recover(self) -> None:
+        """Four dead agents: undecided, decided but not moved, decided with children, and an operator in the middle."""
+        for number, (op, nth, children) in enumerate([("", 0, 0), ("move", 1, 0), ("move", 2, 2), ("unlink", 1, 0)]):
+            job_id = f"left-{number}"
+            self._enqueue(job_id)
+            store = stage.open_files(self.root, seed=300 + number)
+            claim = store.claim(store.join("dead", role="Runner"))
+            assert claim is not None
+            if op:
+                offspring = tuple(Child(role="CodeReviewer", prompt=stage.plan(n)) for n in range(children))
+                with contextlib.suppress(Crash), seams.placed(seams.KillAt(nth, only=frozenset({op}))):
+                    store.commit(claim, Succeeded(report=stage.report(claim), children=offspring))
+            stage.die(store)
+        self._enqueue("left-4")
+        store = stage.open_files(self.root, seed=400)
+        operator = store.join("operator", role=None)
+        with contextlib.suppress(Crash), seams.placed(seams.KillAt(1, only=frozenset({"replace"}))):
+            store.kill(operator, "left-4")
+        stage.die(store)
+
+    def _before_kill(self) -> None:
+        """A live worker in the middle of its attempt; it will try to commit after the operator's death."""
+        self._enqueue(JOB)
+        self.live = stage.open_files(self.root, seed=500)
+        self.claim = self.live.claim(self.live.join("live", role="Runner"))
+
+    def hear(self, said: list[list[Any]]) -> None:
+        """Acknowledgements bind the store from here on."""
+        for what, *told in said:
+            if what == "enqueued":
+                self.history.enqueued.add(told[0])
+            elif what == "committed":
+                self.history.committed.setdefault(told[0], []).append((told[1], Status(told[2])))
+            elif what == "claimed":
+                self.history.executed.append((told[0], told[1]))
+
+    def finish(self, said: list[list[Any]]) -> None:
+        """Whoever is still alive goes on; then healthy processes finish everything."""
+        if self.live is not None:
+            assert self.claim is not None
+            try:
+                told = self.live.commit(self.claim, Succeeded(report=stage.report(self.claim)))
+                self.history.ack_commit(JOB, self.claim.attempt, told)
+            except ClaimLost:
+                self.history.lost.append((JOB, self.claim.attempt))
+            self.live.close()
+            self.live = None
+        drain = stage.drain(self.root, self.history)
+        assert not drain._ground.held
+
+    def sweep(self) -> None:
+        """Hours later: clean-up publishes what a registered id points to, and removes all other debris."""
+        clock = stage.QuickClock()
+        clock.offset_s = time.time() - stage.EPOCH.timestamp() + 7200
+        store = stage.open_files(self.root, seed=600, clock=clock)
+        keeper = store.join("keeper", role=None)
+        store.recover(keeper)
+        store.close()
+        left = os.listdir(f"{self.root}/jobs/.staging")
+        assert left == [], f"UNEXPECTED: in staging after clean-up: {left}"
+
+    def judge(self, said: list[list[Any]]) -> None:
+        stage.judge(self.root, self.history)
+        where = stage.everywhere(self.root)
+        for home in ("jobs/.held", "jobs/outbox", "jobs/stale", "jobs/quarantine"):
+            left = os.listdir(f"{self.root}/{home}")
+            assert left == [], f"UNEXPECTED: {left} in {home}"
+        for role in stage.ROLES:
+            left = os.listdir(f"{self.root}/agents/{role}/in-progress")
+            assert left == [], f"UNEXPECTED: dead agents of {role}: {left}"
+        if self.scenario in ("commit", "children", "recover", "kill"):
+            offspring = {"children": 2, "recover": 2}.get(self.scenario, 0)
+            assert len(where) == self.expected + offspring, f"UNEXPECTED: {sorted(where)}"
+        else:
+            most = 2 if self.scenario == "many" else 1
+            assert len(where) <= most, f"DUPLICATED: one submission became {sorted(where)}"
+        for what, *told in said:
+            if what == "killed":
+                assert self.lifecycle(told[0]).status is Status.KILLED, "LOST: an acknowledged kill"
+            elif what == "settled":
+                reasons = [hop.reason for hop in self.lifecycle(told[0]).hops]
+                assert Reason.REQUEUED in reasons, "LOST: an acknowledged requeue"
+
+    def lifecycle(self, job_id: str) -> Lifecycle:
+        (folder,) = stage.everywhere(self.root)[job_id]
+        return Lifecycle.from_json(Path(self.root, folder, job_id, "job.json").read_bytes())
+
+
+def resubmit(scene: Scene) -> None:
+    """The submitter was not answered and tries again with the same id (RELIABILITY 19)."""
+    store = stage.open_files(scene.root, seed=700)
+    scene.history.enqueued.add(store.enqueue(stage.submission(1, job_id=JOB)))
+    store.close()
+
+
+def play(target: Target, scenario: str, root: str, point: tuple[str, int]) -> bool:
+    """One kill, and everything that must hold after it. Answers whether the call came and the process was killed."""
+    scene = Scene(root, scenario)
+    killed, said = target.kill(scenario, root, point)
+    scene.hear(said)
+    if scenario in ("chosen", "many"):
+        # Two futures: in one the submitter comes again at once, in the other it never does, or after the clean-up.
+        later = Scene.__new__(Scene)
+        later.__dict__.update(scene.__dict__, root=f"{root}-later", history=History(enqueued=set(scene.history.enqueued)))
+        shutil.copytree(root, later.root, symlinks=True)
+        later.sweep()
+        later.finish(said)
+        later.judge(said)
+        resubmit(later)
+        later.finish(said)
+        later.judge(said)
+        resubmit(scene)
+    scene.finish(said)
+    scene.judge(said)
+    scene.sweep()
+    scene.finish(said)
+    scene.judge(said)
+    return killed
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_sigkill_at_every_system_call(
+    scenario: str, target: Target, shm: Path, figure: Callable[..., None]
+) -> None:
+    lines, _ = target.trace(scenario, Scene(f"{shm}/whole", scenario).root)
+    points = between_marks(lines)
+    assert len(points) > 20
+    kills = 0
+    for number, point in enumerate(points):
+        root = f"{shm}/{number}"
+        try:
+            killed = play(target, scenario, root, point)
+        except BaseException as error:
+            error.add_note(f"{scenario}: SIGKILL at {point[0]} number {point[1]}, call {number} of {len(points)}")
+            raise
+        assert killed or point[0] in WHIMS, f"{scenario}: {point} did not come: the runs are not alike"
+        kills += killed
+        shutil.rmtree(root)
+        shutil.rmtree(f"{root}-later", ignore_errors=True)
+    figure(f"SIGKILL at every syscall, {TITLES[scenario]}", kills, "kills")
+
+
+TITLES = {
+    "minted": "enqueue with a minted id",
+    "chosen": "enqueue with a chosen id",
+    "many": "enqueue of many",
+    "commit": "claim to acknowledgement",
+    "children": "claim to acknowledgement, second attempt, with children",
+    "recover": "a watchdog's pass and the manager's decision",
+    "kill": "an operator's kill",
+}
+
+
+@pytest.mark.torture
+def test_sigkill_at_every_system_call_of_recovery_after_sigkill_at_every_call_of_a_commit(
+    target: Target, shm: Path, figure: Callable[..., None]
+) -> None:
+    first, _ = target.trace("children", Scene(f"{shm}/whole", "children").root)
+    kills = 0
+    for number, point in enumerate(between_marks(first)):
+        base = Scene(f"{shm}/{number}", "children")
+        _, said = target.kill("children", base.root, point)
+        shutil.copytree(base.root, f"{shm}/look", symlinks=True)
+        second, _ = target.trace("recover", f"{shm}/look")
+        for then in between_marks(second):
+            scene = Scene.__new__(Scene)
+            scene.__dict__.update(base.__dict__, root=f"{shm}/then", history=History(enqueued={JOB}))
+            scene.history.committed.update({job: list(told) for job, told in base.history.committed.items()})
+            shutil.copytree(base.root, scene.root, symlinks=True)
+            killed, more = target.kill("recover", scene.root, then)
+            kills += killed
+            scene.hear(said)
+            scene.hear(more)
+            try:
+                scene.finish(said)
+                scene.judge(said)
+            except BaseException as error:
+                error.add_note(f"SIGKILL at {point} of the commit, then at {then} of recovery")
+                raise
+            shutil.rmtree(scene.root)
+        shutil.rmtree(base.root)
+        shutil.rmtree(f"{shm}/look")
+    figure("SIGKILL at every syscall, commit and then recovery", kills, "pairs of kills")
+
+
+# --- the means are to be trusted -----------------------------------------------------------------------------------
+
+
+def test_the_kill_comes_before_the_call(target: Target, shm: Path) -> None:
+    """Else "killed at the rename" would mean "after it", and the state before the first call would never be tried."""
+    for nth, there in ((1, False), (2, True)):
+        root = stage.make(f"{shm}/{nth}")
+        store = stage.open_files(root, seed=1)
+        store.enqueue(stage.submission(1, job_id=JOB))
+        store.close()
+        killed, said = target.kill("commit", root, ("renameat2", nth))
+        assert killed
+        assert said == []
+        agents = os.listdir(f"{root}/agents/Runner/in-progress")
+        assert bool(agents) is there, "the first rename puts the agent's folder in place; the second takes the job"
+        assert os.listdir(f"{root}/agents/Runner/incoming") == [JOB]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_kernel_sees_exactly_the_calls_that_the_seam_sees(
+    scenario: str, target: Target, shm: Path, figure: Callable[..., None]
+) -> None:
+    """Else a kill through the seam would leave points out, and the seam's figures would say too much."""
+    root = Scene(f"{shm}/counted", scenario).root
+    lines, said = target.trace(scenario, root, seam=True)
+    seen = [op for line in between_lines(lines) if (op := seam_name(line, root)) is not None]
+    noted = next(told[0] for what, *told in said if what == "seam")
+    assert seen == noted
+    assert len(noted) >= 8
+    figure(f"mutating calls, kernel and seam agree, {TITLES[scenario]}", len(noted), "calls")
+
+
+def between_lines(lines: list[str]) -> list[str]:
+    first = next(number for number, line in enumerate(lines) if BEGIN in line)
+    last = next(number for number, line in enumerate(lines) if END in line)
+    return lines[first + 1 : last]
+
+
+def seam_name(line: str, root: str) -> str | None:
+    """What the seam calls this call if it changes something below the root; None if it does not; ?name if unknown."""
+    name, _, arguments = line.partition("(")
+    by_path = re.search(rf'"{re.escape(root)}(/[^"]*)?"', arguments)
+    by_descriptor = re.match(rf"\d+<{re.escape(root)}[/>]", arguments)
+    if not (by_descriptor or (by_path and not name.startswith(("write", "pwrite")))) or name in READING:
+        return None
+    if name in ("open", "openat", "openat2"):
+        if "O_CREAT" in arguments:
+            return "create"
+        return "?open for writing" if re.search(r"O_(WRONLY|RDWR|TRUNC)", arguments) else None
+    if name == "unlinkat":
+        return "rmdir" if "AT_REMOVEDIR" in arguments else "unlink"
+    if name == "renameat2" and "RENAME_NOREPLACE" not in arguments:
+        return "replace"
+    return MUTATING.get(name, f"?{name}")
+
+
+def test_a_mutating_call_beside_the_seam_would_be_seen() -> None:
+    """The comparison itself: names that farro never uses are not taken for reading."""
+    assert seam_name('truncate("/r/jobs/x", 0) = 0', "/r") == "?truncate"
+    assert seam_name('pwrite64(3</r/jobs/x>, "a", 1, 0) = 1', "/r") == "?pwrite64"
+    assert seam_name('openat(AT_FDCWD</>, "/r/x", O_WRONLY|O_CLOEXEC) = 3', "/r") == "?open for writing"
+    assert seam_name('rename("/r/a", "/r/b") = 0', "/r") == "replace"
+    assert seam_name('renameat2(AT_FDCWD</>, "/r/a", AT_FDCWD</>, "/r/b", RENAME_NOREPLACE) = 0', "/r") == "move"
+    assert seam_name('rename("/elsewhere/a", "/elsewhere/b") = 0', "/r") is None
+    assert seam_name('write(3</elsewhere>, "\\"/r/x\\"", 6) = 6', "/r") is None
+
+
+def test_a_lost_job_would_be_noticed(target: Target, shm: Path) -> None:
+    """The judge of this suite, on a tree from which an acknowledged job was taken."""
+    scene = Scene(f"{shm}/lost", "minted")
+    _, said = target.trace("minted", scene.root)
+    scene.hear(said)
+    (job_id,) = scene.history.enqueued
+    fs.remove_tree(f"{scene.root}/agents/Runner/incoming/{job_id}")
+    scene.finish(said)
+    with pytest.raises(AssertionError, match="LOST"):
+        scene.judge(said)
