@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from crash.scheduler import Actor, Replayed, Run, Strategy, on_stage, theatre
-from farro.errors import AgentLost, ClaimLost, FarroError, IllegalTransition, TryAgain
+from crash.scheduler import Actor, Replayed, Run, Strategy, on_stage, stamp, theatre
+from farro.errors import AgentLost, ClaimLost, FarroError, IllegalTransition, StorageTrouble, TryAgain
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
@@ -108,14 +108,15 @@ class World:
         )
 
     def _log(self, level: str, message: str, fields: Any) -> None:
-        if level in ("critical", "error"):
+        if level in ("critical", "error") and "silent" not in message:
             self.logged.append(f"{level}: {message}: {dict(fields)}")
 
     def job(self, job_id: str, outcome: Callable[[Claim], Outcome] | None = None, **prompt: Any) -> str:
-        """Queue a job before the play begins: written as an enqueue leaves it, at a fifth of the price."""
+        """Queue a job before the play begins."""
         role = prompt.pop("role", self.scenario.roles[0])
         self.process().enqueue(Submission(role=role, prompt=plan(**prompt), job_id=job_id))
         self.history.enqueued.add(job_id)
+        stamp(f"{self.root}/agents/{role}/incoming/{job_id}/job.json", len(self.history.enqueued) - 1000)
         if outcome is not None:
             self.outcomes[job_id] = outcome
         return job_id
@@ -342,6 +343,8 @@ def operator(verb: str, job_id: str) -> Callable[[World, Mind], None]:
         agent = me.store.join(me.name, role=None)
         try:
             me.tell(getattr(me.store, verb)(agent, job_id))
+        except StorageTrouble:
+            raise  # nothing is wrong with this disk
         except (IllegalTransition, TryAgain):
             pass
         except (ClaimLost, AgentLost):
@@ -439,7 +442,7 @@ def play(scenario: Scenario, stage: Stage, strategy: Strategy) -> Run:
     except (AssertionError, FarroError, OSError) as error:
         raise Violation(
             f"{scenario.name}: {type(error).__name__}: {error}\n\n{run.story(stage.root)}\n\n"
-            f"again: crash.scenarios.replay({scenario.name!r}, {run.schedule!r})"
+            f"again: crash.interleaved.replay({scenario.name!r}, {run.schedule!r})"
         ) from error
     return run
 
@@ -632,6 +635,3 @@ SCENARIOS = (
     Scenario("everybody at once", _everybody, roles=BOTH),
 )
 
-
-def schedules_of(scenario: Scenario) -> Iterator[str]:  # pragma: no cover - for people who look
-    yield from (known.name for known in SCENARIOS if known is scenario)

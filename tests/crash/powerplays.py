@@ -38,7 +38,6 @@ class Ack:
     reason: Reason = Reason.ENQUEUED
     status: Status = Status.QUEUED
     files: Mapping[str, bytes] = field(default_factory=dict)  # relative to the job's folder
-    children: tuple[str, ...] = ()
     not_before: datetime | None = None
     retry_of: str | None = None
 
@@ -52,6 +51,7 @@ class Play:
         self.clock = QuickClock()
         self.known: set[str] = set()  # every id that anyone asked for, acknowledged or not
         self.again: list[Submission] = []  # chosen ids that their submitters submit again after the cut
+        self.offspring: dict[tuple[str, int], tuple[str, ...]] = {}  # (job, attempt) → the children that it asked for
         self._seeds = 0
 
     def process(self, **policy_changes: Any) -> FilesStore:
@@ -87,17 +87,17 @@ class Play:
         return self.commit(store, claim, Failed(error=error, report=_report(claim, files), retryable=retryable))
 
     def commit(self, store: FilesStore, claim: Claim, outcome: Outcome, role: str | None = None) -> Lifecycle:
+        wanted_by = outcome.children if isinstance(outcome, Succeeded) else ()
+        wanted = tuple(ids.child_id(claim.job_id, claim.attempt, index) for index in range(len(wanted_by)))
+        self.offspring[claim.job_id, claim.attempt] = wanted
         told = store.commit(claim, outcome) if role is None else store.route(claim, outcome, role)
-        children = outcome.children if isinstance(outcome, Succeeded) else ()
-        wanted = tuple(ids.child_id(claim.job_id, claim.attempt, index) for index in range(len(children)))
-        self.known.update(wanted)
         home = f"attempts/{claim.attempt:04d}"
         report = getattr(outcome, "report", None)
         files = {f"{home}/{name}": _bytes_of(name, claim.attempt) for name in report.files} if report else {}
         if report is not None:
             name = "result.md" if isinstance(outcome, Succeeded) else "error.md"
             files[f"{home}/{name}"] = report.markdown.encode()
-        self._told(claim.job_id, claim.attempt, told, files=files, children=wanted)
+        self._told(claim.job_id, claim.attempt, told, files=files)
         return told
 
     def _told(self, job_id: str, attempt: int, told: Lifecycle, **more: Any) -> None:
@@ -330,6 +330,7 @@ class Recorded:
     log: Log
     known: frozenset[str]
     again: tuple[Submission, ...]
+    offspring: Mapping[tuple[str, int], tuple[str, ...]]
 
 
 def record(play: Callable[[Play], None], root: str) -> Recorded:
@@ -345,7 +346,12 @@ def record(play: Callable[[Play], None], root: str) -> Recorded:
         play(director)
     finally:
         fs.set_seam(None)
-    return Recorded(log=Log.of(recorder), known=frozenset(director.known), again=tuple(director.again))
+    return Recorded(
+        log=Log.of(recorder),
+        known=frozenset(director.known),
+        again=tuple(director.again),
+        offspring=director.offspring,
+    )
 
 
 # --- after the cut -----------------------------------------------------------------------------------------------
@@ -419,19 +425,17 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
     for job_id, folders in where.items():
         with open(f"{root}/{folders[0]}/{job_id}/job.json", "rb") as file:
             lives[job_id] = Lifecycle.from_json(file.read())
-    grown = {
-        ids.child_id(job_id, hop.attempt, index)
+    # A commit happened whole or not at all: the children of accepted attempts are there, acknowledged or not; no others.
+    accepted = {
+        (job_id, hop.attempt)
         for job_id, life in lives.items()
         for hop in life.hops
         if hop.reason in (Reason.COMMITTED, Reason.ROUTED)
-        for index in range(2)
     }
-    for job_id in where:
-        assert job_id in recorded.known, f"UNEXPECTED: nobody asked for {job_id}\n{tree(root)}"
-        parent = job_id.rpartition("-")[0]
-        assert parent not in where or job_id in grown, (
-            f"UNEXPECTED: {job_id} is the child of an attempt that was not accepted"
-        )
+    grown = {child for commit, wanted in recorded.offspring.items() if commit in accepted for child in wanted}
+    assert grown <= where.keys(), f"LOST: children of accepted attempts: {grown - where.keys()}\n{tree(root)}"
+    strangers = where.keys() - grown - recorded.known
+    assert not strangers, f"UNEXPECTED: nobody asked for {strangers}\n{tree(root)}"
     for ack in acks:
         life, path = lives[ack.job_id], f"{root}/{where[ack.job_id][0]}/{ack.job_id}"
         if ack.reason is not Reason.ENQUEUED:
@@ -447,5 +451,3 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
             assert os.path.isfile(f"{path}/{name}"), f"LOST: {name} of {ack.job_id}"
             with open(f"{path}/{name}", "rb") as file:
                 assert file.read() == data, f"TORN: {name} of {ack.job_id}"
-        for child in ack.children:
-            assert child in where, f"LOST: {child}, a child of {ack.job_id}"

@@ -1,6 +1,6 @@
 """A deterministic scheduler: several farro "processes" in one Python process, of which exactly one runs at a time.
 
-Scenarios and what is checked live in scenarios.py; this module knows actors, points and schedules only.
+Scenarios and what is checked live in interleaved.py; this module knows actors, points and schedules only.
 
 An actor is a greenlet with a FilesStore of its own. Every call that passes the seam of system/fs is a *point*: before a
 mutating call, before a look that a decision rests on, before a flock is tried or dropped, and before a verb's answer is
@@ -14,14 +14,15 @@ What would otherwise tie the actors of one Python process together:
 - locks inside a store belong to one actor, since a store does;
 - flock is per open file, so that leases exclude each other as between processes;
 - inotify is left out (`watch.source` answers None): a worker finds jobs by its rescan, on the stage's clock;
-- order in a queue is by file time, and a tick of the kernel's clock may fall anywhere: the scheduler's own count of
-  entries stands in for it, else a schedule could not be repeated.
+- order in a queue is by file time, and a tick of the kernel's clock may fall anywhere: every job.json gets the number of
+  the step as its time, else a schedule could not be repeated.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +32,6 @@ from typing import Any, Protocol
 import greenlet
 
 from farro.stores.files import FilesStore, watch
-from farro.stores.files.queue import QueueView
 from farro.system import fs, leases
 from farro.system.group_commit import GroupCommit
 from stage import Crash, die
@@ -41,7 +41,14 @@ MUTATING = ("mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "r
 OTHER = ("drop", "told")
 _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
+_BIG_BANG_NS = 1_700_000_000 * 10**9
+_TIMED = frozenset({"create", "write", "replace"})
 KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {"fsync"}  # a kill before a look is a kill before the next change
+
+
+def stamp(path: str, number: int) -> None:
+    """The file's time, on a clock that ticks once a step."""
+    os.utime(path, ns=(_BIG_BANG_NS + number * 1000, _BIG_BANG_NS + number * 1000))
 
 
 class Actor:
@@ -100,7 +107,7 @@ class Run:
         self.trace: list[tuple[int, str, str]] = []  # (actor, op, path) of every point that was passed, and kills
         self.segments: list[list[int]] = []  # [actor, points passed, killed]
         self.kills = 0
-        self.entries: dict[str, int] = {}  # job → the step at which it entered a queue
+        self._fresh: dict[int, str] = {}  # descriptors of job.json files that are being made
         self._hub = greenlet.getcurrent()
         self._act: Act | None = None
         self._idled = False
@@ -120,8 +127,8 @@ class Run:
         path = args[0] if isinstance(args[0], str) else args[1] if len(args) > 1 and op == "fsync" else ""
         self._point(actor, op, path)
         result = call(*args)
-        if op == "move" and "/incoming/" in args[1]:
-            self.entries[args[1].rsplit("/", 1)[1]] = self.step
+        if op in _TIMED:
+            self._set_time(op, args, result)
         if self.watcher is not None:
             self.watcher.changed(actor, op, args)
         return result
@@ -129,6 +136,16 @@ class Run:
     def look(self, op: str, path: str) -> None:
         if self.running is not None:
             self._point(self.running, op, path)
+
+    def _set_time(self, op: str, args: tuple[Any, ...], result: Any) -> None:
+        if op == "replace" and args[1].endswith("/job.json"):
+            stamp(args[1], self.step)
+        elif op == "create":
+            self._fresh.pop(result, None)
+            if args[0].endswith("/job.json"):
+                self._fresh[result] = args[0]
+        elif op == "write" and args[0] in self._fresh:
+            stamp(self._fresh[args[0]], self.step)
 
     def told(self, what: str) -> None:
         """The answer is on its way: a kill here loses the acknowledgement, not the deed."""
@@ -254,7 +271,7 @@ _current: Run | None = None
 @contextlib.contextmanager
 def theatre() -> Iterator[None]:
     """The patches under which runs are played (see the head of this module), and their end."""
-    lock, drop, source, entry = leases._lock, leases.Lease.drop, watch.source, QueueView._entry_ns
+    lock, drop, source = leases._lock, leases.Lease.drop, watch.source
     group = fs._group
 
     def lock_at_a_point(fd: int) -> None:
@@ -269,18 +286,14 @@ def theatre() -> Iterator[None]:
             _current.look("drop", "")
         drop(self)
 
-    def entry_ns(self: QueueView, name: str) -> int:
-        return 0 if _current is None else _current.entries.get(name, 0)
-
     leases._lock = lock_at_a_point
     leases.Lease.drop = drop_at_a_point  # type: ignore[method-assign]
     watch.source = lambda ground, role: None  # type: ignore[assignment,return-value]
-    QueueView._entry_ns = entry_ns  # type: ignore[method-assign]
     try:
         yield
     finally:
         leases._lock, watch.source, fs._group = lock, source, group
-        leases.Lease.drop, QueueView._entry_ns = drop, entry  # type: ignore[method-assign]
+        leases.Lease.drop = drop  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

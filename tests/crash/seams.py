@@ -18,6 +18,9 @@ from typing import Any, Protocol, TypeVar
 from farro.system import fs
 from stage import Crash
 
+MUTATING = frozenset(
+    {"mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "fsync"}
+)
 TAKES_EFFECT = frozenset({"move", "replace", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
 """The calls whose error may be ambiguous: done, and yet reported as failed (a network filesystem's lost reply)."""
 
@@ -54,9 +57,13 @@ class Open:
 
 
 class Counting(Open):
-    """Counts the mutating calls: `count`, and their names in order: `ops`. Failed calls (EEXIST, ENOENT) count too."""
+    """Counts the mutating calls: `count`, and their names in order: `ops`. Failed calls (EEXIST, ENOENT) count too.
 
-    def __init__(self) -> None:
+    `only`: count calls with these names only.
+    """
+
+    def __init__(self, only: frozenset[str] = MUTATING) -> None:
+        self.only = only
         self.ops: list[str] = []
 
     @property
@@ -64,7 +71,8 @@ class Counting(Open):
         return len(self.ops)
 
     def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
-        self.ops.append(op)
+        if op in self.only:
+            self.ops.append(op)
         return super().perform(op, call, args)
 
 

@@ -101,7 +101,7 @@ def run(request: dict[str, Any]) -> None:
         os.write(acks, (json.dumps([what, *told]) + "\n").encode())
 
     # With `rescan_s` at its default the feeds are real: inotify's calls are killed at as well.
-    store = stage.open_files(request["root"], seed=7, clock=SystemClock(), store_policy=stage.policy(rescan_s=30.0))
+    store = stage.open_files(request["root"], seed=7, store_policy=stage.policy(rescan_s=30.0))
     noting = Noting()
     if request["seam"]:
         fs.set_seam(noting)
@@ -146,7 +146,6 @@ if __name__ == "__main__":
     from farro.kernel.outcome import Child, Report, Succeeded
     from farro.ports.store import Submission
     from farro.system import fs
-    from farro.system.clock import SystemClock
 
     libc = ctypes.CDLL(None)
     serve()

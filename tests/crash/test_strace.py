@@ -251,8 +251,10 @@ class Scene:
             left = os.listdir(f"{self.root}/agents/{role}/in-progress")
             assert left == [], f"UNEXPECTED: dead agents of {role}: {left}"
         if self.scenario in ("commit", "children", "recover", "kill"):
-            offspring = {"children": 2, "recover": 2}.get(self.scenario, 0)
-            assert len(where) == self.expected + offspring, f"UNEXPECTED: {sorted(where)}"
+            # An attempt that was not decided delivers none of its children, a decided one all of them (RELIABILITY 30).
+            decided = self.scenario == "recover" or any(what == "committed" for what, *_ in said)
+            allowed = {"children": (2,) if decided else (0, 2), "recover": (2,)}.get(self.scenario, (0,))
+            assert len(where) - self.expected in allowed, f"UNEXPECTED: {sorted(where)}"
         else:
             most = 2 if self.scenario == "many" else 1
             assert len(where) <= most, f"DUPLICATED: one submission became {sorted(where)}"
@@ -283,7 +285,9 @@ def play(target: Target, scenario: str, root: str, point: tuple[str, int]) -> bo
     if scenario in ("chosen", "many"):
         # Two futures: in one the submitter comes again at once, in the other it never does, or after the clean-up.
         later = Scene.__new__(Scene)
-        later.__dict__.update(scene.__dict__, root=f"{root}-later", history=History(enqueued=set(scene.history.enqueued)))
+        later.__dict__.update(
+            scene.__dict__, root=f"{root}-later", history=History(enqueued=set(scene.history.enqueued))
+        )
         shutil.copytree(root, later.root, symlinks=True)
         later.sweep()
         later.finish(said)
@@ -301,14 +305,14 @@ def play(target: Target, scenario: str, root: str, point: tuple[str, int]) -> bo
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_sigkill_at_every_system_call(
-    scenario: str, target: Target, shm: Path, figure: Callable[..., None]
-) -> None:
+def test_sigkill_at_every_system_call(scenario: str, target: Target, shm: Path, figure: Callable[..., None]) -> None:
     lines, _ = target.trace(scenario, Scene(f"{shm}/whole", scenario).root)
     points = between_marks(lines)
     assert len(points) > 20
     kills = 0
     for number, point in enumerate(points):
+        if scenario == "recover" and number % 4 and not torture() and point[0] not in MUTATING:
+            continue  # it looks more than it does, and between two looks the tree is the same
         root = f"{shm}/{number}"
         try:
             killed = play(target, scenario, root, point)

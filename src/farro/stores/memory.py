@@ -129,19 +129,20 @@ class MemoryStore:
             self._check_role(submission.role)
             if submission.job_id is not None:
                 ids.check_job_id(submission.job_id)
+            if len(documents.canonical(submission.prompt)) >= self._policy.max_prompt_bytes:
+                raise InputError(f"the prompt is too long; at most {self._policy.max_prompt_bytes} bytes are allowed")
         with self._lock:
+            wanted: dict[str, str | None] = {}
+            for submission in submissions:  # all are looked at before one is queued
+                job_id, digest = submission.job_id or "", _digest(submission)
+                first = self._jobs[job_id].digest if job_id in self._jobs else digest
+                if job_id and wanted.setdefault(job_id, first) != digest:
+                    raise IdConflict(f"{job_id} was submitted before with other content; the first job is untouched")
             return [self._enqueue(submission) for submission in submissions]
 
     def _enqueue(self, submission: Submission) -> str:
-        content = [submission.role, submission.prompt, {name: data.hex() for name, data in submission.payload.items()}]
-        digest = hashlib.sha256(documents.canonical(content)).hexdigest()
-        known = self._jobs.get(submission.job_id or "")
-        if known is not None:
-            if known.digest != digest:
-                raise IdConflict(
-                    f"{submission.job_id} was submitted before with other content; the first job is untouched"
-                )
-            return known.lifecycle.job_id
+        if submission.job_id in self._jobs:
+            return submission.job_id
         routing = submission.prompt.get("routing")
         lifecycle = moves.enqueued(
             job_id=submission.job_id or self._mint.mint(),
@@ -184,19 +185,12 @@ class MemoryStore:
         return required_tags(job.prompt) <= agent.tags and (due is None or datetime.fromisoformat(due) <= now)
 
     def _claimed(self, job: _Job, agent: Agent, now: datetime) -> Claim:
-        lifecycle = moves.claimed(
-            job.lifecycle,
-            agent=agent.id,
-            attempt=job.attempts + 1,
-            correlation_id=f"{self._random_bits(128):032x}",
-            now=now,
-        )
-        job.attempts += 1
-        job.owner = agent.id
+        attempt, correlation = job.attempts + 1, f"{self._random_bits(128):032x}"
+        lifecycle = moves.claimed(job.lifecycle, agent=agent.id, attempt=attempt, correlation_id=correlation, now=now)
+        job.attempts, job.owner = attempt, agent.id
         self._put(job, lifecycle)
-        return Claim(
-            agent=agent, envelope=Envelope(prompt=job.prompt, lifecycle=lifecycle), attempt=job.attempts, folder=""
-        )
+        prompt = copy.deepcopy(job.prompt)  # what a worker does to its own is never written back
+        return Claim(agent=agent, envelope=Envelope(prompt=prompt, lifecycle=lifecycle), attempt=attempt, folder="")
 
     def next_due(self, role: str) -> datetime | None:
         with self._lock:

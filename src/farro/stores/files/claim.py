@@ -206,7 +206,9 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         correlation_id=f"{ground.random_bits(128):032x}",
         now=ground.clock.now(),
     )
-    folders.write_lifecycle(ground, path, lifecycle, sync=bool(before.hops))
+    # What job.json alone knows: the hops, and which job this one repeats. Everything else is rebuilt when it is torn.
+    precious = bool(before.hops or before.retry_of)
+    folders.write_lifecycle(ground, path, lifecycle, sync=precious)
     return Claim(
         agent=held.agent,
         envelope=Envelope(prompt=prompt, lifecycle=lifecycle),

@@ -113,9 +113,10 @@ def write_report(ground: Ground, folder: str, attempt: int, report: Report, *, g
     fs.write_atomic(f"{home}/result.json", body, sync=False, pause=ground.clock.sleep)
     fs.write_atomic(markdown, report.markdown.encode("utf-8", "replace"), sync=False, pause=ground.clock.sleep)
     named = [f"{home}/{name}" for name in report.files]
-    folders = {path.rsplit("/", 1)[0] for path in named}
-    folders |= {path.rsplit("/", 1)[0] for path in folders}  # steps/<id> lies in steps/
-    folders = {path for path in folders if path.startswith(f"{home}/")}
+    folders = set()
+    for path in named:  # every folder between the file and the attempt's: out/a/b/c.txt is lost with the name of out/a
+        while (path := path.rsplit("/", 1)[0]).startswith(f"{home}/"):
+            folders.add(path)
     durable = [f"{home}/result.json", markdown, *named, *sorted(folders), home, f"{folder}/attempts"]
     return hashlib.sha256(body).hexdigest(), durable
 

@@ -1,0 +1,136 @@
+"""The adapters of the Store port that the contract suites play on, and what a test may do to each from outside.
+
+No test lives here. A "process" is one store object; the memory store has only one, which stands for all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from farro.kernel.retry import RetryPolicy
+from farro.ports.store import Agent, Store, StorePolicy
+from farro.stores.files import FilesStore
+from farro.stores.files.ground import Ground
+from farro.stores.memory import MemoryStore
+from farro.system.clock import ManualClock
+from stage import ROLES, make
+
+START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+RETRY = RetryPolicy()
+
+
+def low(a: float, b: float) -> float:
+    return a
+
+
+class Adapter(Protocol):
+    """A store under test, its clock, and the hand of fate."""
+
+    name: str
+    clock: ManualClock
+    store: Store
+    logged: list[tuple[str, str, Mapping[str, Any]]]
+
+    def process(self) -> Store:
+        """Another process on the same jobs."""
+
+    def die(self, agent: Agent, store: Store | None = None) -> None:
+        """The agent is killed: its lease drops, nothing is cleaned up."""
+
+    def snapshot(self) -> object:
+        """Everything that a refused call must leave unchanged."""
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Memory:
+    policy: StorePolicy
+    name: str = "memory"
+    clock: ManualClock = field(default_factory=lambda: ManualClock(START))
+    logged: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(
+            roles=ROLES, policy=self.policy, clock=self.clock, random_bits=random.Random(0).getrandbits, uniform=low
+        )
+
+    def process(self) -> MemoryStore:
+        return self.store
+
+    def die(self, agent: Agent, store: Store | None = None) -> None:
+        self.store._agents[agent.id] = (agent, False)
+
+    def snapshot(self) -> object:
+        jobs = self.store._jobs.items()
+        return {job_id: (job.lifecycle, job.owner, job.attempts, job.entered) for job_id, job in jobs}
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@dataclass
+class Files:
+    policy: StorePolicy
+    root: str
+    name: str = "files"
+    clock: ManualClock = field(default_factory=lambda: ManualClock(START))
+    logged: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
+    reaped: list[list[str]] = field(default_factory=list)
+    hung: list[Mapping[str, Any]] = field(default_factory=list)
+    when_hung: Callable[[Mapping[str, Any]], bool] = lambda identity: False
+    stores: list[FilesStore] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        make(self.root)
+        self.store = self.process()
+
+    def process(self) -> FilesStore:
+        store = FilesStore(
+            Ground(
+                root=self.root,
+                policy=self.policy,
+                clock=self.clock,
+                reap=lambda markers, identity: self.reaped.append(markers),
+                kill_hung=self._kill_hung,
+                identity=lambda: {"host": "stage", "boot_id": "0", "pid": 1, "start": 0},
+                log=lambda level, message, fields: self.logged.append((level, message, fields)),
+                random_bits=random.Random(len(self.stores)).getrandbits,
+                uniform=low,
+            )
+        )
+        self.stores.append(store)
+        return store
+
+    def _kill_hung(self, identity: Mapping[str, Any]) -> bool:
+        self.hung.append(identity)
+        return self.when_hung(identity)
+
+    def die(self, agent: Agent, store: Store | None = None) -> None:
+        ground = (store or self.store)._ground  # type: ignore[attr-defined]
+        ground.held.pop(agent.id).lease.drop()
+
+    def snapshot(self) -> object:
+        found: dict[str, bytes | str | None] = {}
+        for folder, names, files in os.walk(self.root):
+            for name in (*names, *files):
+                path = os.path.join(folder, name)
+                if os.path.islink(path):
+                    found[path] = os.readlink(path)
+                elif name != ".lease":
+                    found[path] = open(path, "rb").read() if name in files else None  # noqa: SIM115
+        return found
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+
+def make_adapter(kind: str, root: str, **changes: Any) -> Adapter:
+    policy = StorePolicy(**{"durable": kind != "process", "retry": RETRY, **changes})
+    return Memory(policy) if kind == "memory" else Files(policy, root, name=f"files[{kind}]")

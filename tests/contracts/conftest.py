@@ -1,0 +1,28 @@
+"""Fixtures of the contract suites: every adapter of the port in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts.adapters import Adapter, Files, make_adapter
+
+ADAPTERS = {"memory": "memory", "files[power]": "power", "files[process]": "process"}
+
+
+@pytest.fixture(params=list(ADAPTERS))
+def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
+    made = make_adapter(ADAPTERS[request.param], str(shm / "root"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["files[power]"])
+def files(request: pytest.FixtureRequest, shm: Path) -> Iterator[Files]:
+    """The file store alone: for what only folders and leases can show."""
+    made = make_adapter(ADAPTERS[request.param], str(shm / "root"))
+    assert isinstance(made, Files)
+    yield made
+    made.close()

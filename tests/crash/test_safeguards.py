@@ -1,0 +1,206 @@
+"""The proof can fail: each safeguard is taken out in turn, and the smallest part of the suite that should notice does.
+
+Here: the safeguards that a few kills can show. The syncs are taken out in test_power_can_fail, those that need two actors
+at once in test_interleavings_can_fail; `test_every_safeguard_has_its_meta_test` keeps the list whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crash import seams
+import stage
+from farro.errors import Damaged
+from farro.kernel import ids
+from farro.ports.store import Submission
+from farro.stores.files import FilesStore, dispatch, moving, settle, submit
+from farro.system import fs, leases
+
+Play = Callable[[FilesStore], None]
+
+
+def kill_everywhere(folder: Path, play: Play, check: Callable[[str], None]) -> None:
+    """Play it with a kill at every call, and check what a healthy world makes of what is left."""
+    for n in range(1, 200):
+        root = stage.make(str(folder / str(n)))
+        store = stage.open_files(root, seed=1)
+        seam = seams.KillAt(n)
+        try:
+            with seams.placed(seam):
+                play(store)
+        except stage.Crash:
+            pass
+        stage.die(store)
+        check(root)
+        if not seam.dead:
+            return
+    raise AssertionError("the play never ended")
+
+
+def noticed(folder: Path, play: Play, check: Callable[[str], None]) -> None:
+    with pytest.raises((AssertionError, Damaged), match="LOST|DUPLICATED|UNEXPECTED|TORN|quarantine"):
+        kill_everywhere(folder, play, check)
+
+
+def work(store: FilesStore) -> None:
+    """Enqueue, claim, commit with a child."""
+    store.enqueue(stage.submission(1, job_id="job-a"))
+    agent = store.join("w", role="Runner")
+    stage.work_one(store, agent, stage.History(), children=1)
+
+
+def drained(root: str) -> None:
+    history = stage.History()
+    stage.drain(root, history)
+    stage.judge(root, history)
+    assert not os.listdir(f"{root}/jobs/quarantine"), "UNEXPECTED: something is in quarantine"
+
+
+def submitted_again(root: str) -> None:
+    """Everything is worked, then the submitter, who was never answered, submits the same id again."""
+    stage.drain(root, stage.History())
+    store = stage.open_files(root, seed=2)
+    store.enqueue(stage.submission(1, job_id="job-a"))
+    stage.die(store)
+    stage.drain(root, stage.History(), seed=30_000)
+    stage.judge(root, stage.History())
+
+
+def children_of_decided_attempts_only(root: str) -> None:
+    drained(root)
+    found = stage.everywhere(root)
+    children = {name for name in found if name.startswith("job-a-")}
+    for folders in (found.get("job-a", []),):
+        for place in folders:
+            life = stage.Lifecycle.from_json(stage.read(f"{root}/{place}/job-a/job.json"))
+            decided = {hop.attempt for hop in life.hops if hop.reason is stage.Reason.COMMITTED}
+            expected = {ids.child_id("job-a", attempt, 0) for attempt in decided}
+            assert children <= expected, (
+                f"UNEXPECTED: children {children - expected} of an attempt that was not decided"
+            )
+
+
+def test_with_all_safeguards_the_same_plays_pass(shm: Path) -> None:
+    kill_everywhere(shm / "work", work, drained)
+    kill_everywhere(shm / "again", lambda store: store.enqueue(stage.submission(1, job_id="job-a")), submitted_again)
+    kill_everywhere(shm / "children", work, children_of_decided_attempts_only)
+
+
+def test_without_unique_temporary_names_a_kill_is_noticed(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary file that a dead agent left is then in the way of the next one."""
+    monkeypatch.setattr(fs, "temporary", lambda folder: f"{folder}/{fs.TEMPORARY}x")
+    noticed(shm, work, drained)
+
+
+def test_with_the_registry_after_the_rename_a_resubmission_is_noticed(
+    shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the two leaves a job whose id nobody knows: submitting it again makes a second one."""
+    register, publish = submit._register, submit._publish
+
+    def backwards(ground: object, item: object) -> None:
+        publish(ground, item)  # type: ignore[arg-type]
+        register(ground, item)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(submit, "_register", lambda ground, item: None)
+    monkeypatch.setattr(submit, "_publish", backwards)
+    noticed(shm, lambda store: store.enqueue(stage.submission(1, job_id="job-a")), submitted_again)
+
+
+def test_with_children_delivered_before_the_decision_a_kill_is_noticed(
+    shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outbox that is not sealed with the decision delivers children of attempts that never counted."""
+
+    def unsealed(ground: object, path: str, attempt: int, children: object) -> list[str]:
+        for index, child in enumerate(children):  # type: ignore[arg-type,var-annotated]
+            child_id = ids.child_id(os.path.basename(path), attempt, index)
+            submit.enqueue_many(ground, [Submission(role=child.role, prompt=child.prompt, job_id=child_id)])  # type: ignore[arg-type]
+        return []
+
+    monkeypatch.setattr(dispatch, "seal", unsealed)
+    noticed(shm, work, children_of_decided_attempts_only)
+
+
+def test_without_the_decision_in_job_json_a_kill_is_noticed(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move without a decision leaves a folder at its destination that does not say what was decided."""
+    monkeypatch.setattr(settle.folders, "write_lifecycle", lambda ground, path, lifecycle, sync: None)
+    noticed(shm, work, drained)
+
+
+def test_without_noreplace_two_jobs_become_one(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POSIX rename replaces an empty directory silently: whatever lay at the destination would be gone."""
+    root = stage.make(str(shm / "root"))
+    for safe in (True, False):
+        source, destination = (
+            f"{root}/agents/Runner/incoming/j{safe}",
+            f"{root}/agents/Runner/completed/succeeded/j{safe}",
+        )
+        os.mkdir(source)
+        os.mkdir(destination)
+        if safe:
+            with pytest.raises(FileExistsError):
+                moving.try_move(source, destination)
+        else:
+            monkeypatch.setattr(fs, "_rename_noreplace", os.rename)
+            moving.try_move(source, destination)
+        assert os.path.exists(source) is safe
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("guarded", [True, False])
+def test_without_the_fork_guard_a_child_keeps_a_dead_agent_alive(shm: Path, guarded: bool) -> None:
+    """A tool that forks (multiprocessing) must not hold the lease of the agent that it was forked from."""
+    root = stage.make(str(shm / "root"))
+    ready, told = os.pipe()
+    worker = os.fork()
+    if worker == 0:  # the "worker": joins, forks a child that lives on, and waits to be killed
+        store = stage.open_files(root, seed=1)
+        store.join("w", role="Runner")
+        if not guarded:
+            leases._held = set()  # the guard has nothing to close any more
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        os.write(told, str(child).encode())
+        signal.pause()
+    child = int(os.read(ready, 32))
+    try:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+        store = stage.open_files(root, seed=2)
+        (agent,) = [view for view in store.agents() if view.role == "Runner"]
+        assert agent.alive is not guarded, "the lease of a dead agent is held by its forked child"
+        stage.die(store)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(ready)
+        os.close(told)
+
+
+SAFEGUARDS = {
+    "each sync": "test_power_can_fail.py",
+    "NOREPLACE": "test_without_noreplace_two_jobs_become_one",
+    "unique temporary names": "test_without_unique_temporary_names_a_kill_is_noticed",
+    "move-before-read": "test_interleavings_can_fail.py",
+    "the lease": "test_interleavings_can_fail.py",
+    "the fork guard": "test_without_the_fork_guard_a_child_keeps_a_dead_agent_alive",
+    "the id registry's order": "test_with_the_registry_after_the_rename_a_resubmission_is_noticed",
+    "the sealed outbox": "test_with_children_delivered_before_the_decision_a_kill_is_noticed",
+}
+
+
+@pytest.mark.parametrize("safeguard", SAFEGUARDS)
+def test_every_safeguard_has_its_meta_test(safeguard: str) -> None:
+    where = SAFEGUARDS[safeguard]
+    here = Path(__file__)
+    if where.endswith(".py"):
+        assert re.search(r"^def test_", (here.parent / where).read_text(), re.MULTILINE)
+    else:
+        assert where in vars(sys.modules[__name__])

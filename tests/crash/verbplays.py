@@ -1,0 +1,588 @@
+"""The verbs of the store as little plays: what is prepared, what one process does, what the others do afterwards.
+
+Who dies, and when, is decided by the suites that play them (test_kill_points, test_errno).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import stage
+from crash.seams import KillAt, placed
+from farro.errors import ClaimLost, TryAgain
+from farro.kernel import ids
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.kernel.retry import RetryPolicy
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Agent, Claim, StorePolicy
+from farro.stores.files import FilesStore
+from farro.system.leases import Lease
+from stage import Crash, History
+
+ERROR = ErrorInfo(category="step_failed", message="no")
+CHILDREN = 2
+
+
+@dataclass
+class World:
+    """One root, its processes, and what they were told."""
+
+    root: str
+    durable: bool
+    max_attempts: int = 3
+    history: History = field(default_factory=History)
+    decided: dict[str, Status] = field(default_factory=dict)  # what an operator's verb answered: it binds the store
+    processes: list[FilesStore] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    leases: list[tuple[FilesStore, Lease]] = field(default_factory=list)  # also of an agent that was killed leaving
+
+    def policy(self) -> StorePolicy:
+        retry = RetryPolicy(base_s=0.0, max_delay_s=0.0, max_attempts=self.max_attempts)
+        return stage.policy(durable=self.durable, retry=retry)
+
+    def process(self) -> FilesStore:
+        """A new process of this world."""
+        store = stage.open_files(self.root, seed=len(self.processes) + 1, store_policy=self.policy())
+        self.processes.append(store)
+        return store
+
+    @property
+    def actor(self) -> FilesStore:
+        """The process that the play is about: the last one that was prepared."""
+        return self.processes[-1]
+
+    def enqueue(self, **more: Any) -> str:
+        job_id = self.processes[0].enqueue(stage.submission(len(self.jobs), **more))
+        self.history.enqueued.add(job_id)
+        self.jobs.append(job_id)
+        return job_id
+
+    def join(self, role: str | None = "Runner", name: str = "w") -> Agent:
+        agent = self.agents[name] = self.actor.join(name, role=role)
+        self.leases.append((self.actor, self.actor._ground.held[agent.id].lease))
+        return agent
+
+    def claim(self, name: str = "w") -> Claim:
+        claim = self.actor.claim(self.agents[name])
+        assert claim is not None
+        self.history.executed.append((claim.job_id, claim.attempt))
+        self.claims.append(claim)
+        return claim
+
+    def commit(self, claim: Claim, outcome: Outcome, store: FilesStore | None = None) -> None:
+        try:
+            told = (store or self.actor).commit(claim, outcome)
+        except ClaimLost:
+            self.history.lost.append((claim.job_id, claim.attempt))
+        else:
+            self.history.ack_commit(claim.job_id, claim.attempt, told)
+
+    def told(self, lifecycle: Lifecycle | None) -> None:
+        """An operator's or the manager's verb answered."""
+        if lifecycle is not None and lifecycle.terminal:
+            self.decided[lifecycle.job_id] = lifecycle.status
+
+    def die(self, store: FilesStore) -> None:
+        stage.die(store)
+        for owner, lease in self.leases:
+            if owner is store:
+                lease.drop()
+        self.leases = [held for held in self.leases if held[0] is not store]
+
+    def everybody_dies(self) -> None:
+        for store in self.processes:
+            self.die(store)
+
+    def lifecycle(self, job_id: str) -> Lifecycle:
+        (place,) = stage.everywhere(self.root)[job_id]
+        return Lifecycle.from_json(stage.read(f"{self.root}/{place}/{job_id}/job.json"))
+
+
+Step = Callable[[World], None]
+
+
+def nothing(world: World) -> None:
+    """No part in the play."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    prepare: Step
+    act: Step  # played by `world.actor` alone: this is what is killed
+    afterwards: Step = nothing  # what the living do before the drain
+    check: Step = nothing  # after drain and judge
+    max_attempts: int = 3
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# --- enqueue -----------------------------------------------------------------------------------------------------
+
+
+def _submitter(world: World) -> None:
+    world.process()
+
+
+def _enqueue_minted(world: World) -> None:
+    more = stage.Submission(
+        role="Runner", prompt=stage.plan(1), payload={"a.txt": b"a", "b.bin": b"\0" * 100}, narrative="Do it.\n"
+    )
+    world.history.enqueued.add(world.actor.enqueue(more))
+
+
+def _enqueue_chosen(world: World) -> None:
+    world.history.tried.add("chosen")
+    world.history.enqueued.add(world.actor.enqueue(stage.submission(1, job_id="chosen")))
+
+
+def _submit_again(world: World) -> None:
+    """The submitter's answer was lost, so it submits again: it must be told the same id, and there must be one job."""
+    world.process()
+    _enqueue_chosen(world)
+    assert list(stage.everywhere(world.root)) == ["chosen"]
+    _enqueue_chosen(world)
+
+
+def _one_chosen_job(world: World) -> None:
+    assert list(stage.everywhere(world.root)) == ["chosen"]
+    accepted = [hop for hop in world.lifecycle("chosen").hops if hop.reason is Reason.COMMITTED]
+    assert len(accepted) == 1
+    world.process()
+    assert world.actor.enqueue(stage.submission(1, job_id="chosen")) == "chosen"  # also after it finished
+    assert list(stage.everywhere(world.root)) == ["chosen"]
+
+
+def _enqueue_three(world: World) -> None:
+    many = [stage.submission(1), stage.submission(2, job_id="chosen"), stage.submission(3, role="CodeReviewer")]
+    world.history.enqueued.update(world.actor.enqueue_many(many))
+
+
+def _three_again(world: World) -> None:
+    world.process()
+    told = world.actor.enqueue_many([stage.submission(2, job_id="chosen"), stage.submission(4, job_id="other")])
+    assert told == ["chosen", "other"]
+    world.history.enqueued.update(told)
+
+
+def _at_most(count: int) -> Step:
+    def check(world: World) -> None:
+        assert len(stage.everywhere(world.root)) <= count
+
+    return check
+
+
+# --- agents ------------------------------------------------------------------------------------------------------
+
+
+def _join(world: World) -> None:
+    world.join()
+
+
+def _joined(world: World) -> None:
+    world.process()
+    world.join()
+
+
+def _leave(world: World) -> None:
+    world.actor.leave(world.agents["w"])
+
+
+def _no_agent_is_left(world: World) -> None:
+    for role in stage.ROLES:
+        assert os.listdir(f"{world.root}/agents/{role}/in-progress") == []
+    assert os.listdir(f"{world.root}/jobs/.held") == []
+
+
+# --- claim and commit --------------------------------------------------------------------------------------------
+
+
+def _queued(world: World, **more: Any) -> None:
+    world.process()
+    world.enqueue(**more)
+    world.process()
+    world.join()
+
+
+def _queued_after_a_retry(world: World) -> None:
+    """The job has a hop behind it: a claim must not put that at risk."""
+    _queued(world)
+    claim = world.claim()
+    world.commit(claim, Failed(error=ERROR, report=stage.report(claim), retryable=True))
+
+
+def _queued_under_a_dead_lock(world: World) -> None:
+    _queued(world)
+    with placed(KillAt(1, after=True, only=frozenset({"symlink"}))):
+        _crashes(lambda: world.claim())
+    world.die(world.actor)
+    world.process()
+    world.join(name="second")
+    world.agents["w"] = world.agents["second"]
+
+
+def _crashes(play: Callable[[], object]) -> None:
+    try:
+        play()
+    except Crash:
+        return
+    raise AssertionError("nobody died")
+
+
+def _claim(world: World) -> None:
+    world.claim()
+
+
+def _claimed(world: World, **more: Any) -> None:
+    _queued(world, **more)
+    world.claim()
+
+
+def _claimed_with_routing(world: World) -> None:
+    _claimed(world, routing={"next": "CodeReviewer"})
+
+
+def _commits(make: Callable[[Claim], Outcome]) -> Step:
+    def act(world: World) -> None:
+        world.commit(world.claims[-1], make(world.claims[-1]))
+
+    return act
+
+
+def _success(claim: Claim) -> Outcome:
+    return Succeeded(report=stage.report(claim))
+
+
+def _failure(claim: Claim) -> Outcome:
+    return Failed(error=ERROR, report=stage.report(claim, "failed"))
+
+
+def _passing_failure(claim: Claim) -> Outcome:
+    return Failed(error=ERROR, report=stage.report(claim, "failed"), retryable=True)
+
+
+def _with_children(claim: Claim) -> Outcome:
+    children = tuple(Child(role="CodeReviewer", prompt=stage.plan(n)) for n in range(CHILDREN))
+    return Succeeded(report=stage.report(claim), children=children)
+
+
+def _unroutable(claim: Claim) -> Outcome:
+    return Unroutable(error=ERROR, report=stage.report(claim))
+
+
+def _released(claim: Claim) -> Outcome:
+    return Released(note="shutdown")
+
+
+def _route(world: World) -> None:
+    claim = world.claims[-1]
+    told = world.actor.route(claim, _success(claim), "CodeReviewer", note="by hand")
+    world.history.ack_commit(claim.job_id, claim.attempt, told)
+
+
+def _passed_the_reviewer(world: World) -> None:
+    lifecycle = world.lifecycle(world.jobs[0])
+    assert [hop.role for hop in lifecycle.hops if hop.reason is Reason.COMMITTED] == [lifecycle.role]
+    assert lifecycle.role == "CodeReviewer"
+    assert sum(hop.reason is Reason.ROUTED for hop in lifecycle.hops) == 1
+
+
+def _children_of_the_accepted_attempt(world: World) -> None:
+    """Delivered once if their attempt was decided by its own commit, and not at all if it was not (row 30)."""
+    (parent,) = world.jobs
+    lifecycle = world.lifecycle(parent)
+    (accepted,) = [hop for hop in lifecycle.hops if hop.reason is Reason.COMMITTED]
+    first = accepted.attempt == 1  # the drain's later attempts ask for no children
+    wanted = {ids.child_id(parent, 1, index) for index in range(CHILDREN)} if first else set()
+    assert set(stage.everywhere(world.root)) - {parent} == wanted
+
+
+# --- stale, operators, manager -----------------------------------------------------------------------------------
+
+
+def _stale(world: World, **more: Any) -> None:
+    """A job whose agent died; then a healthy process with an operator."""
+    _claimed(world, **more)
+    world.die(world.actor)
+    world.process()
+    world.join(role=None, name="keeper")
+    world.actor.recover(world.agents["keeper"])
+    assert world.actor.stale() == world.jobs
+    _operator(world)
+
+
+def _operator(world: World) -> None:
+    world.process()
+    world.join(role=None, name="operator")
+
+
+def _queued_and_operator(world: World) -> None:
+    world.process()
+    world.enqueue()
+    _operator(world)
+
+
+def _claimed_and_operator(world: World) -> None:
+    """The worker lives on: it finds out afterwards."""
+    _claimed(world)
+    _operator(world)
+
+
+def _failed_and_operator(world: World) -> None:
+    """Failed, but the manager has not finalized it."""
+    _claimed(world, routing={"mode": "manager"})
+    world.commit(world.claims[-1], _failure(world.claims[-1]))
+    world.history.committed.clear()  # a failure that is not final may still become something else
+    _operator(world)
+
+
+def _worker_commits(world: World) -> None:
+    world.commit(world.claims[0], _success(world.claims[0]), world.processes[1])
+
+
+def _kill(world: World) -> None:
+    world.told(world.actor.kill(world.agents["operator"], world.jobs[0], note="enough"))
+
+
+def _kill_again(world: World) -> None:
+    """A failure that nobody finalized stays where it is: after a crash the operator asks again. After a success too."""
+    _operator(world)
+    try:
+        _kill(world)
+    except TryAgain:  # the dead operator still has it
+        _watchdog(world)
+        _recover(world)
+        _operator(world)
+        _kill(world)
+
+
+def _requeue(world: World) -> None:
+    world.told(world.actor.requeue(world.agents["operator"], world.jobs[0]))
+
+
+def _force_complete(world: World) -> None:
+    world.told(world.actor.force_complete(world.agents["operator"], world.jobs[0], note="fine as it is"))
+
+
+def _settle(world: World) -> None:
+    for job_id in world.actor.stale():
+        world.told(world.actor.settle_stale(world.agents["operator"], job_id))
+
+
+def _gave_up_with_the_reason(world: World) -> None:
+    lifecycle = world.lifecycle(world.jobs[0])
+    assert lifecycle.status is Status.KILLED
+    assert lifecycle.error is not None
+    assert lifecycle.error["category"] == "attempts_exhausted"
+    assert "died" in lifecycle.error["message"]
+
+
+# --- recovery ----------------------------------------------------------------------------------------------------
+
+
+def _watchdog(world: World) -> None:
+    world.process()
+    world.join(role=None, name="keeper")
+
+
+def _dead_undecided(world: World) -> None:
+    _claimed(world)
+    world.die(world.actor)
+    _watchdog(world)
+
+
+def _dies_in(world: World, op: str, nth: int, play: Step, *, after: bool = False) -> None:
+    with placed(KillAt(nth, after=after, only=frozenset({op}))):
+        _crashes(lambda: play(world))
+    world.die(world.actor)
+
+
+def _dead_decided(world: World) -> None:
+    _claimed(world)
+    _dies_in(world, "move", 1, _commits(_success))
+    _watchdog(world)
+
+
+def _dead_dispatcher(world: World) -> None:
+    """The commit stands, in jobs/outbox; its worker died before it delivered the children."""
+    _claimed(world)
+    _dies_in(world, "move", 1, _commits(_with_children), after=True)
+    assert stage.everywhere(world.root)[world.jobs[0]] == ["jobs/outbox"]
+    _watchdog(world)
+
+
+def _dead_while_dispatching(world: World) -> None:
+    """As before, but the worker had the job in its hands again, and one child of two was out."""
+    _claimed(world)
+    _dies_in(world, "move", 3, _commits(_with_children), after=True)
+    _watchdog(world)
+
+
+def _dead_before_the_decision_with_children_sealed(world: World) -> None:
+    """results and children are written, job.json is not decided: these children must never come."""
+    _claimed(world)
+    _dies_in(world, "replace", 4, _commits(_with_children))
+    _watchdog(world)
+
+
+def _dead_operator(world: World) -> None:
+    _stale(world)
+    _dies_in(world, "move", 1, _kill, after=True)
+    _watchdog(world)
+
+
+def _dead_operator_with_a_fresh_job(world: World) -> None:
+    _queued_and_operator(world)
+    _dies_in(world, "move", 1, _kill, after=True)
+    _watchdog(world)
+
+
+def _marked_stale(world: World) -> None:
+    """Marked where it lies, under a worker that lives on."""
+    _claimed(world)
+    _commits(_unroutable)(world)
+    _watchdog(world)
+
+
+def _recover(world: World) -> None:
+    world.actor.recover(world.agents["keeper"])
+
+
+def _debris(world: World) -> None:
+    """What three crashed submitters and a crashed join left in staging two hours ago."""
+    world.process()
+    _dies_in(world, "move", 1, _enqueue_minted)
+    world.process()
+    _dies_in(world, "move", 1, _enqueue_chosen)
+    world.process()
+    _dies_in(world, "symlink", 1, lambda world: world.actor.enqueue(stage.submission(1, job_id="other")))
+    world.process()
+    _dies_in(world, "move", 1, _join)
+    old_s = stage.EPOCH.timestamp() - 7200
+    for name in os.listdir(f"{world.root}/jobs/.staging"):
+        os.utime(f"{world.root}/jobs/.staging/{name}", (old_s, old_s))
+    _watchdog(world)
+
+
+def _only_the_registered_one_came_out(world: World) -> None:
+    """The sweep of the drain is one clock tick too early for what was touched meanwhile: sweep once more, as later."""
+    store = stage.open_files(world.root, seed=77_777, clock=_later())
+    keeper = store.join("late", role=None)
+    store.recover(keeper)
+    store.close()
+    stage.drain(world.root, world.history, seed=88_888)
+    assert os.listdir(f"{world.root}/jobs/.staging") == []
+    assert list(stage.everywhere(world.root)) == ["chosen"]
+
+
+def _later() -> stage.QuickClock:
+    clock = stage.QuickClock()
+    clock.offset_s = 400 * 86400.0
+    return clock
+
+
+ALL = (
+    Scenario("enqueue", _submitter, _enqueue_minted, check=_at_most(1)),
+    Scenario("enqueue_a_chosen_id", _submitter, _enqueue_chosen, _submit_again, _one_chosen_job),
+    Scenario("enqueue_many", _submitter, _enqueue_three, _three_again, _at_most(4)),
+    Scenario("join", _submitter, _join, check=_no_agent_is_left),
+    Scenario("leave", _joined, _leave, check=_no_agent_is_left),
+    Scenario("claim", _queued, _claim, check=_no_agent_is_left),
+    Scenario("claim_after_a_retry", _queued_after_a_retry, _claim),
+    Scenario("claim_under_a_dead_lock", _queued_under_a_dead_lock, _claim),
+    Scenario("commit_success", _claimed, _commits(_success)),
+    Scenario("commit_failure", _claimed, _commits(_failure)),
+    Scenario("commit_for_another_try", _claimed, _commits(_passing_failure)),
+    Scenario("commit_with_routing", _claimed_with_routing, _commits(_success), check=_passed_the_reviewer),
+    Scenario("commit_with_children", _claimed, _commits(_with_children), check=_children_of_the_accepted_attempt),
+    Scenario("commit_unroutable", _claimed, _commits(_unroutable)),
+    Scenario("route", _claimed, _route),
+    Scenario("release", _claimed, _commits(_released)),
+    Scenario("requeue", _stale, _requeue),
+    Scenario("kill_queued", _queued_and_operator, _kill),
+    Scenario("kill_in_progress", _claimed_and_operator, _kill, _worker_commits),
+    Scenario("kill_stale", _stale, _kill),
+    Scenario("kill_failed", _failed_and_operator, _kill, _kill_again),
+    Scenario("force_complete_in_progress", _claimed_and_operator, _force_complete, _worker_commits),
+    Scenario("force_complete_stale", _stale, _force_complete),
+    Scenario("settle_stale_again", _stale, _settle),
+    Scenario("settle_stale_give_up", _stale, _settle, check=_gave_up_with_the_reason, max_attempts=1),
+    Scenario("recover_undecided", _dead_undecided, _recover, check=_no_agent_is_left),
+    Scenario("recover_decided", _dead_decided, _recover, check=_no_agent_is_left),
+    Scenario("recover_from_the_outbox", _dead_dispatcher, _recover, check=_children_of_the_accepted_attempt),
+    Scenario("recover_half_dispatched", _dead_while_dispatching, _recover, check=_children_of_the_accepted_attempt),
+    Scenario(
+        "recover_sealed_but_undecided",
+        _dead_before_the_decision_with_children_sealed,
+        _recover,
+        check=_children_of_the_accepted_attempt,
+    ),
+    Scenario("recover_a_dead_operator", _dead_operator, _recover, check=_no_agent_is_left),
+    Scenario("recover_a_dead_operators_fresh_job", _dead_operator_with_a_fresh_job, _recover, check=_no_agent_is_left),
+    Scenario("recover_marked_stale", _marked_stale, _recover),
+    Scenario("recover_sweeps_staging", _debris, _recover, check=_only_the_registered_one_came_out),
+)
+BY_NAME = {scenario.name: scenario for scenario in ALL}
+
+
+# --- playing -----------------------------------------------------------------------------------------------------
+
+
+def begin(root: str, scenario: Scenario, *, durable: bool) -> World:
+    """A fresh root with the scenario prepared."""
+    world = World(root=stage.make(root), durable=durable, max_attempts=scenario.max_attempts)
+    scenario.prepare(world)
+    return world
+
+
+def end(world: World, scenario: Scenario, *, seed: int = 10_000, check: bool = True) -> None:
+    """What follows in every play: the living go on, healthy processes drain, the judge looks, the root goes."""
+    scenario.afterwards(world)
+    world.everybody_dies()
+    stage.drain(world.root, world.history, seed=seed, store_policy=world.policy())
+    judge(world)
+    if check:
+        scenario.check(world)
+    world.everybody_dies()
+    shutil.rmtree(world.root)
+
+
+def judge(world: World) -> None:
+    if world.decided:
+        # An operator's answer outlives what a worker was told of an attempt that was not final.
+        assert all(world.lifecycle(job_id).status is status for job_id, status in world.decided.items())
+    stage.judge(world.root, world.history)
+
+
+def clone(source: str, target: str) -> None:
+    """Copy a tree with its links, hard links among them (a mirror is one), and times. No process may live in it."""
+    seen: dict[int, str] = {}
+
+    def copy(here: str, there: str) -> None:
+        os.mkdir(there)
+        with os.scandir(here) as entries:
+            for entry in entries:
+                path = f"{there}/{entry.name}"
+                if entry.is_symlink():
+                    os.symlink(os.readlink(entry.path), path)
+                elif entry.is_dir():
+                    copy(entry.path, path)
+                elif (inode := entry.inode()) in seen:
+                    os.link(seen[inode], path)
+                else:
+                    shutil.copyfile(entry.path, path)
+                    times = entry.stat()
+                    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+                    seen[inode] = path
+        times = os.stat(here)
+        os.utime(there, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    copy(source, target)
