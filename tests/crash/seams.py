@@ -76,6 +76,21 @@ class Counting(Open):
         return super().perform(op, call, args)
 
 
+class Both:
+    """Two seams, one behind the other: the outer one sees each call first and makes it through the inner one."""
+
+    def __init__(self, outer: Seam, inner: Seam) -> None:
+        self.outer = outer
+        self.inner = inner
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        return self.outer.perform(op, lambda *given: self.inner.perform(op, call, given), args)
+
+    def look(self, op: str, path: str) -> None:
+        self.outer.look(op, path)
+        self.inner.look(op, path)
+
+
 class Recording(Open):
     """Keeps `calls`: (op, args) of every call that succeeded; the bytes of a write are copied."""
 

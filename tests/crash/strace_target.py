@@ -1,4 +1,4 @@
-"""The process that test_strace.py kills: one real process per run, forked from a zygote that has farro imported already.
+"""The process that test_strace.py kills: a real one per run, forked from a zygote that has farro imported already.
 
 Which call kills it, and what must hold afterwards, lives in test_strace.py. Started as
 

@@ -9,17 +9,18 @@ it depends on the tick of the filesystem's clock, and a kill there is a kill bef
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
 
 import stage
 from crash import verbplays
-from crash.seams import MUTATING, Counting, KillAt, placed
+from crash.seams import MUTATING, Both, Counting, KillAt, placed
+from crash.tally import add_figure
 from crash.verbplays import ALL, BY_NAME, Scenario, World
 from stage import Crash
-from support import torture
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
 PAIRED = (
@@ -33,6 +34,7 @@ PAIRED = (
     "settle_stale_again",
     "settle_stale_give_up",
 )
+PARTS = 4  # so that parallel test processes share the long plays
 POINTS = MUTATING - {"utime"}
 KEEPER = 5_000  # seeds of the recovering processes
 
@@ -78,23 +80,20 @@ def play_every_point(shm: Path, name: str, *, durable: bool) -> int:
 
 @BOTH
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
-def test_kill_at_every_call(name: str, durable: bool, shm: Path, figure: Callable[..., None]) -> None:
-    figure("kill points, single", play_every_point(shm, name, durable=durable), "points")
+def test_kill_at_every_call(name: str, durable: bool, shm: Path) -> None:
+    add_figure("kill points, single", play_every_point(shm, name, durable=durable), "points")
 
 
 def test_kill_at_every_call_of_enqueue(shm: Path) -> None:
     """A crash before the rename leaves no job, after it the job is there; in numbers, not only by the judge."""
     scenario = BY_NAME["enqueue"]
-    for seam in points(shm / "whole", scenario, durable=True):
-        world = verbplays.begin(str(shm / f"{seam!r}"), scenario, durable=True)
-        calls = Counting()
-        with placed(calls):
+    for index, seam in enumerate(points(shm / "whole", scenario, durable=True)):
+        world = verbplays.begin(str(shm / str(index)), scenario, durable=True)
+        moves = Counting(frozenset({"move"}))
+        with placed(Both(moves, seam)), contextlib.suppress(Crash):
             scenario.act(world)
-        at = calls.ops.index("move") + 1
-        world = verbplays.begin(str(shm / f"{seam!r} again"), scenario, durable=True)
-        killed(world, scenario, seam)
-        published = seam.n > at or (seam.n == at and seam.after)
-        assert len(stage.everywhere(world.root)) == published
+        published = bool(moves.ops) and not (seam.op == "move" and not seam.after)
+        assert len(stage.everywhere(world.root)) == published, f"{seam!r}"
 
 
 def test_kill_at_every_call_of_commit(shm: Path) -> None:
@@ -170,7 +169,7 @@ def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int
             world.root = root
             count += recoveries(world, scenario, depth - 1, deeper, seed + 100)
             world.root = base
-            verbplays.shutil.rmtree(root)
+            shutil.rmtree(root)
         else:
             finish(world, scenario, root, seed + 1, deeper)
             count += 1
@@ -178,30 +177,34 @@ def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int
     return count
 
 
-def play_pairs(shm: Path, name: str, *, durable: bool, depth: int) -> int:
+def play_pairs(shm: Path, name: str, part: int, *, durable: bool, depth: int) -> int:
+    """Every `PARTS`-th way to die, each under every point of recovery."""
     scenario = BY_NAME[name]
+    found = points(shm / "whole", scenario, durable=durable)
+    # A kill after a call leaves the same bytes as a kill before the next one, which is tried too; the last has no next.
+    found = [seam for seam in found if not seam.after or seam is found[-1]]
     count = 0
-    for index, seam in enumerate(points(shm / "whole", scenario, durable=durable)):
-        if seam.after and index:
-            continue  # the same bytes as a kill before the next call, which is tried too
+    for index, seam in enumerate(found):
+        if index % PARTS != part:
+            continue
         world = verbplays.begin(str(shm / str(index)), scenario, durable=durable)
         killed(world, scenario, seam)
         world.everybody_dies()
         count += recoveries(world, scenario, depth, f"{seam!r}", KEEPER)
-        verbplays.shutil.rmtree(world.root)
+        shutil.rmtree(world.root)
     return count
 
 
 @BOTH
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", PAIRED)
-def test_kill_at_every_call_and_recovery_at_every_call(
-    name: str, durable: bool, shm: Path, figure: Callable[..., None]
-) -> None:
-    figure("kill points, paired with recovery", play_pairs(shm, name, durable=durable, depth=1), "pairs")
+def test_kill_at_every_call_and_recovery_at_every_call(name: str, part: int, durable: bool, shm: Path) -> None:
+    count = play_pairs(shm, name, part, durable=durable, depth=1)
+    add_figure("kill points, paired with recovery", count, "pairs")
 
 
 @pytest.mark.torture
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", PAIRED)
-def test_kill_at_every_call_and_two_recoveries_at_every_call(name: str, shm: Path, figure: Callable[..., None]) -> None:
-    assert torture()
-    figure("kill points, triples", play_pairs(shm, name, durable=True, depth=2), "triples")
+def test_kill_at_every_call_and_two_recoveries_at_every_call(name: str, part: int, shm: Path) -> None:
+    add_figure("kill points, triples", play_pairs(shm, name, part, durable=True, depth=2), "triples")

@@ -1,7 +1,7 @@
 """The proof can fail: each safeguard is taken out in turn, and the smallest part of the suite that should notice does.
 
-Here: the safeguards that a few kills can show. The syncs are taken out in test_power_can_fail, those that need two actors
-at once in test_interleavings_can_fail; `test_every_safeguard_has_its_meta_test` keeps the list whole.
+Here: the safeguards that a few kills can show. The syncs are taken out in test_power_can_fail, those that need two
+actors at once in test_interleavings_can_fail; `test_every_safeguard_has_its_meta_test` keeps the list whole.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crash import seams
+
 import stage
+from crash import seams
 from farro.errors import Damaged
 from farro.kernel import ids
 from farro.ports.store import Submission
@@ -44,7 +45,7 @@ def kill_everywhere(folder: Path, play: Play, check: Callable[[str], None]) -> N
 
 
 def noticed(folder: Path, play: Play, check: Callable[[str], None]) -> None:
-    with pytest.raises((AssertionError, Damaged), match="LOST|DUPLICATED|UNEXPECTED|TORN|quarantine"):
+    with pytest.raises((AssertionError, Damaged), match=r"LOST|DUPLICATED|UNEXPECTED|TORN|quarantine"):
         kill_everywhere(folder, play, check)
 
 
@@ -165,10 +166,8 @@ def test_without_the_fork_guard_a_child_keeps_a_dead_agent_alive(shm: Path, guar
         store.join("w", role="Runner")
         if not guarded:
             leases._held = set()  # the guard has nothing to close any more
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-        os.write(told, str(child).encode())
+        if os.fork() == 0:
+            os.write(told, str(os.getpid()).encode())  # by the child: now the guard has run in it
         signal.pause()
     child = int(os.read(ready, 32))
     try:
