@@ -18,7 +18,7 @@ from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground
 from farro.stores.memory import MemoryStore
 from farro.system.clock import ManualClock
-from stage import ROLES, make
+from stage import ROLES, make, read
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 RETRY = RetryPolicy()
@@ -122,8 +122,10 @@ class Files:
                 path = os.path.join(folder, name)
                 if os.path.islink(path):
                     found[path] = os.readlink(path)
-                elif name != ".lease":
-                    found[path] = open(path, "rb").read() if name in files else None  # noqa: SIM115
+                elif name in names:
+                    found[path] = None
+                elif name != ".lease":  # its time is a heartbeat, its content the same
+                    found[path] = read(path)
         return found
 
     def close(self) -> None:

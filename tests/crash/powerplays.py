@@ -51,7 +51,7 @@ class Play:
         self.clock = QuickClock()
         self.known: set[str] = set()  # every id that anyone asked for, acknowledged or not
         self.again: list[Submission] = []  # chosen ids that their submitters submit again after the cut
-        self.offspring: dict[tuple[str, int], tuple[str, ...]] = {}  # (job, attempt) → the children that it asked for
+        self.offspring: dict[tuple[str, str], tuple[str, ...]] = {}  # (job, who committed it) → the children asked for
         self._seeds = 0
 
     def process(self, **policy_changes: Any) -> FilesStore:
@@ -89,7 +89,7 @@ class Play:
     def commit(self, store: FilesStore, claim: Claim, outcome: Outcome, role: str | None = None) -> Lifecycle:
         wanted_by = outcome.children if isinstance(outcome, Succeeded) else ()
         wanted = tuple(ids.child_id(claim.job_id, claim.attempt, index) for index in range(len(wanted_by)))
-        self.offspring[claim.job_id, claim.attempt] = wanted
+        self.offspring[claim.job_id, claim.agent.id] = wanted
         told = store.commit(claim, outcome) if role is None else store.route(claim, outcome, role)
         home = f"attempts/{claim.attempt:04d}"
         report = getattr(outcome, "report", None)
@@ -330,7 +330,7 @@ class Recorded:
     log: Log
     known: frozenset[str]
     again: tuple[Submission, ...]
-    offspring: Mapping[tuple[str, int], tuple[str, ...]]
+    offspring: Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def record(play: Callable[[Play], None], root: str) -> Recorded:
@@ -427,7 +427,7 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
             lives[job_id] = Lifecycle.from_json(file.read())
     # A commit happened whole or not at all: the children of accepted attempts are there, acknowledged or not; no others.
     accepted = {
-        (job_id, hop.attempt)
+        (job_id, hop.by)
         for job_id, life in lives.items()
         for hop in life.hops
         if hop.reason in (Reason.COMMITTED, Reason.ROUTED)

@@ -19,7 +19,7 @@ from farro.system import fs
 from stage import Crash
 
 MUTATING = frozenset(
-    {"mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "fsync"}
+    {"mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "truncate", "fsync"}
 )
 TAKES_EFFECT = frozenset({"move", "replace", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
 """The calls whose error may be ambiguous: done, and yet reported as failed (a network filesystem's lost reply)."""
@@ -180,6 +180,28 @@ class Errno(Open):
     def __repr__(self) -> str:
         how = f"{'after' if self.after else 'before'}{', persistent' if self.persistent else ''}"
         return f"Errno(call {self.n} {self.hit}: {errno.errorcode[self.code]} {how})"
+
+
+class BadLook(Open):
+    """The n-th look at the disk fails: EMFILE where it opens something (read, list), else EIO. Mutating calls pass.
+
+    `hit` is the look that failed, None when n was never reached.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.count = 0
+        self.hit: str | None = None
+
+    def look(self, op: str, path: str) -> None:
+        self.count += 1
+        if self.count == self.n:
+            self.hit = f"{op} {path}"
+            code = errno.EMFILE if op in ("read", "list") else errno.EIO
+            raise OSError(code, os.strerror(code), path)
+
+    def __repr__(self) -> str:
+        return f"BadLook(look {self.n}: {self.hit})"
 
 
 _actor: contextvars.ContextVar[Hashable] = contextvars.ContextVar("farro_test_actor", default=None)

@@ -257,7 +257,7 @@ def _commits(make: Callable[[Claim], Outcome]) -> Step:
     return act
 
 
-def _success(claim: Claim) -> Outcome:
+def success(claim: Claim) -> Outcome:
     return Succeeded(report=stage.report(claim))
 
 
@@ -284,7 +284,7 @@ def _released(claim: Claim) -> Outcome:
 
 def _route(world: World) -> None:
     claim = world.claims[-1]
-    told = world.actor.route(claim, _success(claim), "CodeReviewer", note="by hand")
+    told = world.actor.route(claim, success(claim), "CodeReviewer", note="by hand")
     world.history.ack_commit(claim.job_id, claim.attempt, told)
 
 
@@ -345,7 +345,7 @@ def _failed_and_operator(world: World) -> None:
 
 
 def _worker_commits(world: World) -> None:
-    world.commit(world.claims[0], _success(world.claims[0]), world.processes[1])
+    world.commit(world.claims[0], success(world.claims[0]), world.processes[1])
 
 
 def _kill(world: World) -> None:
@@ -407,7 +407,7 @@ def _dies_in(world: World, op: str, nth: int, play: Step, *, after: bool = False
 
 def _dead_decided(world: World) -> None:
     _claimed(world)
-    _dies_in(world, "move", 1, _commits(_success))
+    _dies_in(world, "move", 1, _commits(success))
     _watchdog(world)
 
 
@@ -498,10 +498,10 @@ ALL = (
     Scenario("claim", _queued, _claim, check=_no_agent_is_left),
     Scenario("claim_after_a_retry", _queued_after_a_retry, _claim),
     Scenario("claim_under_a_dead_lock", _queued_under_a_dead_lock, _claim),
-    Scenario("commit_success", _claimed, _commits(_success)),
+    Scenario("commit_success", _claimed, _commits(success)),
     Scenario("commit_failure", _claimed, _commits(_failure)),
     Scenario("commit_for_another_try", _claimed, _commits(_passing_failure)),
-    Scenario("commit_with_routing", _claimed_with_routing, _commits(_success), check=_passed_the_reviewer),
+    Scenario("commit_with_routing", _claimed_with_routing, _commits(success), check=_passed_the_reviewer),
     Scenario("commit_with_children", _claimed, _commits(_with_children), check=_children_of_the_accepted_attempt),
     Scenario("commit_unroutable", _claimed, _commits(_unroutable)),
     Scenario("route", _claimed, _route),
@@ -543,14 +543,20 @@ def begin(root: str, scenario: Scenario, *, durable: bool) -> World:
     return world
 
 
-def end(world: World, scenario: Scenario, *, seed: int = 10_000, check: bool = True) -> None:
-    """What follows in every play: the living go on, healthy processes drain, the judge looks, the root goes."""
+def end(world: World, scenario: Scenario, *, seed: int = 10_000, alive: bool = False) -> None:
+    """What follows in every play: the living go on, healthy processes drain, the judge looks, the root goes.
+
+    `alive`: nobody dies, so the drain must get by without what only a death would free.
+    """
     scenario.afterwards(world)
-    world.everybody_dies()
+    if not alive:
+        world.everybody_dies()
     stage.drain(world.root, world.history, seed=seed, store_policy=world.policy())
     judge(world)
-    if check:
-        scenario.check(world)
+    if alive:
+        for store in world.processes:
+            store.close()
+    scenario.check(world)
     world.everybody_dies()
     shutil.rmtree(world.root)
 

@@ -132,9 +132,14 @@ def subdirectories(path: str) -> list[str]:
 
 
 def exists(path: str) -> bool:
-    """Whether the name is there, whatever it is."""
+    """Whether the name is there, whatever it is. OSError when nobody can say: `os.path.lexists` calls that "no", and an
+    I/O error would pass for a fence."""
     _look("stat", path)
-    return os.path.lexists(path)
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def lstat(path: str) -> os.stat_result:
@@ -165,6 +170,21 @@ def mkdir(path: str) -> None:
 def create_file(path: str) -> int:
     """A new, empty file, opened for writing; EEXIST when the name is taken, by a link also. The caller closes it."""
     return _perform("create", os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW, 0o666)
+
+
+def open_append(path: str) -> int:
+    """A log file, made if it is not there, that is written at its end and can be read. The caller closes it."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW
+    return _perform("create", os.open, path, flags, 0o666)
+
+
+def truncate(fd: int, size: int) -> None:
+    _perform("truncate", os.ftruncate, fd, size)
+
+
+def sync_descriptor(fd: int, path: str) -> None:
+    """Sync a file that is open already; OSError when the disk does not confirm."""
+    _perform("fsync", _fsync, fd, path)
 
 
 def write(fd: int, data: bytes) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from farro.system import fs
 
@@ -90,6 +91,17 @@ def take(path: str) -> Lease | None:
     return Lease(fd)
 
 
+@contextlib.contextmanager
+def exclusively(path: str) -> Iterator[None]:
+    """Wait for, and hold, the lock on a file that is made if it is not there: for moments, not for lifetimes."""
+    lease = Lease(fs.open_append(path))
+    try:
+        _lock(lease.fd, wait=True)
+        yield
+    finally:
+        lease.drop()
+
+
 def is_held(path: str) -> bool:
     """Whether somebody alive holds the lease at `path`; an absent lease is held by nobody."""
     try:
@@ -104,14 +116,14 @@ def is_held(path: str) -> bool:
 
 if sys.platform == "win32":
 
-    def _lock(fd: int) -> None:
+    def _lock(fd: int, *, wait: bool = False) -> None:
         os.lseek(fd, 1 << 30, os.SEEK_SET)  # beyond the content, so that others may read it
-        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
 
 else:
 
-    def _lock(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _lock(fd: int, *, wait: bool = False) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 FOLDERS = sys.platform != "win32"  # whether a folder itself can be leased

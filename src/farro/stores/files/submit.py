@@ -152,26 +152,24 @@ def _fill(ground: Ground, submission: Submission, prompt: bytes, item: Staged, f
         item.durable.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
 
 
-def write_first(ground: Ground, folder: str, lifecycle: Lifecycle, *, chosen: bool) -> None:
+def write_first(ground: Ground, folder: str, lifecycle: Lifecycle) -> None:
     fs.create(f"{folder}/job.json", lifecycle.to_json())
-    keep_order(ground, folder, by_name=not chosen)
+    keep_order(ground, folder)
 
 
-def keep_order(ground: Ground, folder: str, *, by_name: bool = False) -> None:
+def keep_order(ground: Ground, folder: str) -> None:
     """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
 
-    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18). Nor within
-    one tick of the filesystem's clock (4 ms on many kernels): minted names tell the order of equal times (`by_name`),
-    chosen names and jobs that come back do not. [test_order_is_the_time_of_entry]
+    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within one
+    tick of the filesystem's clock (4 ms on many kernels), where names would decide. The time is always set, not only
+    when it must be: a transaction that now makes one call more and now one less could not be tested at every call.
+    [test_order_is_the_time_of_entry]
     """
     path = f"{folder}/job.json"
-    entry_ns = fs.lstat(path).st_mtime_ns
+    written_ns = fs.lstat(path).st_mtime_ns
     with ground.lock:
-        behind = entry_ns < ground.last_entry_ns or (entry_ns == ground.last_entry_ns and not by_name)
-        ground.last_entry_ns = max(entry_ns, ground.last_entry_ns + 1 if behind else entry_ns)
-        wanted_ns = ground.last_entry_ns
-    if behind:
-        fs.set_mtime_ns(path, wanted_ns)
+        ground.last_entry_ns = entered_ns = max(written_ns, ground.last_entry_ns + 1)
+    fs.set_mtime_ns(path, entered_ns)
 
 
 def _digest(submission: Submission, prompt: bytes) -> str:

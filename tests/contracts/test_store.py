@@ -1,0 +1,1176 @@
+"""The contract of the Store port: one suite, every adapter. What each test is named for stands in ports/store.py.
+
+What only folders and leases can show lives in test_files.py; long random lives live in test_store_model.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from contracts.adapters import RETRY, START, Adapter
+from farro.errors import (
+    AgentLost,
+    BadName,
+    ClaimLost,
+    IdConflict,
+    IllegalTransition,
+    InputError,
+    Lost,
+    UnknownJob,
+    UnknownRole,
+)
+from farro.kernel import ids, moves
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Agent, Claim, Store, Submission
+from stage import plan, report, submission
+
+NO = ErrorInfo(category="step_failed", message="no")
+
+
+def success(claim: Claim, *children: Child) -> Succeeded:
+    return Succeeded(report=report(claim), children=children)
+
+
+def failure(claim: Claim, *, retryable: bool = False) -> Failed:
+    return Failed(error=NO, report=report(claim), retryable=retryable)
+
+
+def away(claim: Claim) -> Unroutable:
+    return Unroutable(error=ErrorInfo(category="manager_away", message="nobody routes"), report=report(claim))
+
+
+def worker(store: Store, *, role: str = "Runner", tags: tuple[str, ...] = ()) -> Agent:
+    return store.join("worker", role=role, tags=tags)
+
+
+def operator(store: Store) -> Agent:
+    return store.join("operator", role=None)
+
+
+def claimed(store: Store, agent: Agent) -> Claim:
+    claim = store.claim(agent)
+    assert claim is not None, "nothing to claim"
+    return claim
+
+
+def life(store: Store, job_id: str) -> Lifecycle:
+    found = store.find(job_id)
+    assert found is not None, f"{job_id} is nowhere"
+    return found.lifecycle
+
+
+def place(store: Store, job_id: str) -> str:
+    found = store.find(job_id)
+    assert found is not None
+    return found.place
+
+
+def drained(store: Store, agent: Agent) -> list[str]:
+    """Claim and finish everything; the ids in the order they came."""
+    order = []
+    while (claim := store.claim(agent)) is not None:
+        order.append(claim.job_id)
+        store.commit(claim, success(claim))
+    return order
+
+
+def make_stale(kit: Adapter, job_id: str | None = None) -> str:
+    """A job whose worker died in its first attempt, collected by a watchdog."""
+    store = kit.store
+    made = store.enqueue(submission(job_id=job_id))
+    agent = worker(store)
+    while claimed(store, agent).job_id != made:
+        pass
+    kit.die(agent)
+    dog = operator(store)
+    store.recover(dog)
+    store.leave(dog)
+    assert life(store, made).status is Status.STALE
+    return made
+
+
+def make_open_failure(store: Store) -> str:
+    """Failed, but the manager has the last word."""
+    job_id = store.enqueue(submission(routing={"mode": "manager"}))
+    claim = claimed(store, worker(store))
+    store.commit(claim, failure(claim))
+    return job_id
+
+
+def make_queued(kit: Adapter) -> str:
+    return kit.store.enqueue(submission())
+
+
+def make_in_progress(kit: Adapter) -> str:
+    kit.store.enqueue(submission())
+    return claimed(kit.store, worker(kit.store)).job_id
+
+
+def make_succeeded(kit: Adapter) -> str:
+    kit.store.enqueue(submission())
+    claim = claimed(kit.store, worker(kit.store))
+    kit.store.commit(claim, success(claim))
+    return claim.job_id
+
+
+def make_failed(kit: Adapter) -> str:
+    kit.store.enqueue(submission())
+    claim = claimed(kit.store, worker(kit.store))
+    kit.store.commit(claim, failure(claim))
+    return claim.job_id
+
+
+def make_killed(kit: Adapter) -> str:
+    job_id = kit.store.enqueue(submission())
+    agent = operator(kit.store)
+    kit.store.kill(agent, job_id)
+    kit.store.leave(agent)
+    return job_id
+
+
+STATES: dict[str, Callable[[Adapter], str]] = {
+    "queued": make_queued,
+    "in_progress": make_in_progress,
+    "stale": make_stale,
+    "open failure": lambda kit: make_open_failure(kit.store),
+    "succeeded": make_succeeded,
+    "failed": make_failed,
+    "killed": make_killed,
+}
+TERMINAL = ("succeeded", "failed", "killed")
+
+
+# --- submitting --------------------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_enqueue_is_there(kit: Adapter) -> None:
+    job_id = kit.store.enqueue(submission(7, routing={"mode": "role", "next": "CodeReviewer"}))
+    for store in (kit.store, kit.process()):
+        seen = store.find(job_id)
+        assert seen is not None
+        assert (seen.job_id, seen.status, seen.place, seen.damaged) == (
+            job_id,
+            Status.QUEUED,
+            "agents/Runner/incoming",
+            None,
+        )
+        assert seen.lifecycle.created_at == seen.lifecycle.enqueued_at == "2026-11-15T12:00:00.000Z"
+        assert (seen.lifecycle.attempt, seen.lifecycle.routing) == (0, {"mode": "role", "next": "CodeReviewer"})
+
+
+def test_a_minted_id_is_new_each_time_and_sorts(kit: Adapter) -> None:
+    made = [kit.store.enqueue(submission()) for _ in range(20)]
+    assert made == sorted(set(made))
+    assert all(ids.is_job_id(job_id) and job_id.startswith("job-20261115-120000-") for job_id in made)
+
+
+def test_a_chosen_id_is_kept(kit: Adapter) -> None:
+    assert kit.store.enqueue(submission(job_id="my-job_1")) == "my-job_1"
+    assert life(kit.store, "my-job_1").job_id == "my-job_1"
+
+
+def test_a_submission_keeps_where_it_came_from(kit: Adapter) -> None:
+    kit.store.enqueue(Submission(role="Runner", prompt=plan(), job_id="again", retry_of="first"))
+    assert life(kit.store, "again").retry_of == "first"
+
+
+def test_same_chosen_id_twice_is_one_job(kit: Adapter) -> None:
+    first = Submission(role="Runner", prompt={"plan_id": "p", "steps": []}, job_id="once")
+    same = Submission(role="Runner", prompt={"steps": [], "plan_id": "p"}, job_id="once")  # the order of keys is no content
+    agent = worker(kit.store)
+    assert kit.store.enqueue(first) == "once"
+    assert kit.process().enqueue(same) == "once"
+    claim = claimed(kit.store, agent)
+    assert kit.store.enqueue(same) == "once", "also while it runs"
+    kit.store.commit(claim, success(claim))
+    assert kit.store.enqueue(same) == "once", "also when it is done"
+    assert kit.store.claim(agent) is None
+    assert [seen.job_id for seen in kit.store.list()] == ["once"]
+    assert life(kit.store, "once").status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Submission(role="Runner", prompt=plan(2), job_id="once"),
+        Submission(role="CodeReviewer", prompt=plan(1), job_id="once"),
+        Submission(role="Runner", prompt=plan(1), job_id="once", narrative="more"),
+        Submission(role="Runner", prompt=plan(1), job_id="once", payload={"a.txt": b"1"}),
+    ],
+    ids=["prompt", "role", "narrative", "payload"],
+)
+def test_other_content_under_the_same_id_is_refused(kit: Adapter, other: Submission) -> None:
+    kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="once"))
+    before = kit.snapshot()
+    with pytest.raises(IdConflict, match="once"):
+        kit.store.enqueue(other)
+    assert kit.snapshot() == before
+
+
+def test_a_minted_id_cannot_be_chosen_by_another(kit: Adapter) -> None:
+    minted = kit.store.enqueue(submission(1))
+    before = kit.snapshot()
+    with pytest.raises(IdConflict):
+        kit.store.enqueue(submission(1, job_id=minted))
+    assert kit.snapshot() == before
+
+
+def test_many_are_queued_in_their_order(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    made = kit.store.enqueue_many([submission(n, job_id=name) for n, name in enumerate(("z", "a", "m"))])
+    minted = kit.store.enqueue_many([submission(n) for n in range(5)])
+    assert made == ["z", "a", "m"]
+    assert drained(kit.store, agent) == [*made, *minted]
+    assert kit.store.enqueue_many([]) == []
+
+
+def test_one_id_twice_in_a_batch_is_one_job(kit: Adapter) -> None:
+    assert kit.store.enqueue_many([submission(job_id="a"), submission(job_id="a")]) == ["a", "a"]
+    assert len(kit.store.list()) == 1
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [submission(1, job_id="new"), submission(2, job_id="taken")],
+        [submission(1, job_id="new"), submission(2, job_id="new")],
+        [submission(1), submission(1, role="Nobody")],
+        [submission(1), submission(1, job_id="..")],
+    ],
+    ids=["taken", "against itself", "unknown role", "bad name"],
+)
+def test_a_refused_batch_queues_nothing_now_or_later(kit: Adapter, batch: list[Submission]) -> None:
+    kit.store.enqueue(submission(1, job_id="taken"))
+    before = kit.snapshot()
+    with pytest.raises(InputError):
+        kit.store.enqueue_many(batch)
+    assert kit.snapshot() == before
+    kit.clock.advance(7200)  # clean-up publishes what a registered id points to
+    kit.store.recover(operator(kit.store))
+    assert [seen.job_id for seen in kit.store.list()] == ["taken"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "a\0b", ".lock", "x.lock", "con", "jöb", "x" * 65, ""], ids=ascii)
+def test_hostile_names_are_refused_before_anything_is_written(kit: Adapter, name: str) -> None:
+    before = kit.snapshot()
+    for bad in (
+        lambda: kit.store.enqueue(submission(job_id=name)),
+        lambda: kit.store.enqueue(submission(role=name)),
+        lambda: kit.store.join(name, role=None),
+        lambda: kit.store.join("w", role=name),
+        lambda: kit.store.find(name),
+    ):
+        with pytest.raises(BadName):
+            bad()  # type: ignore[no-untyped-call]
+    assert kit.snapshot() == before
+
+
+def test_an_unknown_role_is_refused(kit: Adapter) -> None:
+    before = kit.snapshot()
+    with pytest.raises(UnknownRole, match=r"CodeReviewer, Manager, Runner"):
+        kit.store.enqueue(submission(role="Nobody"))
+    with pytest.raises(UnknownRole):
+        kit.store.join("w", role="Nobody")
+    with pytest.raises(UnknownRole):
+        kit.store.changes(None, role="Nobody")
+    assert kit.snapshot() == before
+    assert sorted(kit.store.roles()) == ["CodeReviewer", "Manager", "Runner"]
+
+
+def test_a_prompt_that_is_too_long_is_refused(kit: Adapter) -> None:
+    before = kit.snapshot()
+    with pytest.raises(InputError, match="at most"):
+        kit.store.enqueue(submission(name="x" * (1 << 20)))
+    assert kit.snapshot() == before
+
+
+# --- order, tags, time -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listed", ["live", "new"])
+def test_order_is_the_time_of_entry(kit: Adapter, listed: str) -> None:
+    """Whether the worker watched them come (live) or lists the queue afterwards (new)."""
+    agent = worker(kit.store)
+    if listed == "live":
+        assert kit.store.claim(agent) is None
+    names = ["m", "z", "a", "k", "b"]
+    for name in names:
+        kit.store.enqueue(submission(job_id=name))
+    names.append(kit.store.enqueue(submission()))
+    kit.store.enqueue(submission(job_id="A"))
+    assert drained(kit.store, agent) == [*names, "A"]
+
+
+@pytest.mark.parametrize("listed", ["live", "new"])
+def test_order_after_routing_is_the_time_of_entry_into_the_next_queue(kit: Adapter, listed: str) -> None:
+    reviewer = worker(kit.store, role="CodeReviewer")
+    if listed == "live":
+        assert kit.store.claim(reviewer) is None
+    workers = [worker(kit.store) for _ in range(3)]
+    for name in ("a", "b", "c"):
+        kit.store.enqueue(submission(job_id=name, routing={"mode": "role", "next": "CodeReviewer"}))
+    claims = [claimed(kit.store, agent) for agent in workers]
+    kit.store.commit(claims[2], success(claims[2]))
+    kit.store.enqueue(submission(job_id="d", role="CodeReviewer"))
+    kit.store.commit(claims[0], success(claims[0]))
+    kit.store.commit(claims[1], success(claims[1]))
+    assert drained(kit.store, reviewer) == ["c", "d", "a", "b"]
+
+
+@pytest.mark.parametrize("listed", ["live", "new"])
+def test_a_job_that_comes_back_stands_at_the_end(kit: Adapter, listed: str) -> None:
+    first, store = worker(kit.store), kit.store
+    for name in ("a", "b", "c"):
+        store.enqueue(submission(job_id=name))
+    a, b = claimed(store, first), claimed(store, first)
+    store.release(b)
+    kit.die(first)
+    boss = operator(store)
+    store.recover(boss)
+    assert a.job_id == "a"
+    store.requeue(boss, "a")
+    store.enqueue(submission(job_id="d"))
+    store = store if listed == "live" else kit.process()
+    assert drained(store, worker(store)) == ["c", "b", "a", "d"]
+
+
+def test_a_view_that_stood_by_while_another_worker_gave_a_job_back_keeps_the_order(kit: Adapter) -> None:
+    other = kit.process()
+    here, there = worker(kit.store), worker(other)
+    for name in ("a", "b", "c", "d"):
+        kit.store.enqueue(submission(job_id=name))
+    held = claimed(kit.store, here)  # this view has listed all four
+    given_back = claimed(other, there)
+    assert (held.job_id, given_back.job_id) == ("a", "b")
+    other.release(given_back)
+    assert drained(kit.store, here) == ["c", "d", "b"]
+
+
+def test_a_delayed_job_waits_for_its_time_and_keeps_its_place(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    due = START + timedelta(seconds=60)
+    kit.store.enqueue(Submission(role="Runner", prompt=plan(), job_id="later", not_before=due))
+    kit.store.enqueue(submission(job_id="now"))
+    kit.store.enqueue(submission(job_id="then"))
+    first = claimed(kit.store, agent)
+    assert first.job_id == "now"
+    assert kit.store.next_due("Runner") == due
+    kit.clock.advance(59.999)
+    kit.store.release(first)
+    kit.clock.advance(0.001)
+    assert drained(kit.store, agent) == ["later", "then", "now"]
+    assert kit.store.next_due("Runner") is None
+
+
+def test_the_next_due_time_is_that_of_the_earliest(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    for number, seconds in enumerate((300, 100, 200)):
+        due = START + timedelta(seconds=seconds)
+        kit.store.enqueue(Submission(role="Runner", prompt=plan(), job_id=f"j{number}", not_before=due))
+    assert kit.store.claim(agent) is None
+    assert kit.store.next_due("Runner") == START + timedelta(seconds=100)
+    assert kit.store.next_due("CodeReviewer") is None
+    kit.clock.advance(100)
+    assert claimed(kit.store, agent).job_id == "j1"
+    assert kit.store.claim(agent) is None
+    assert kit.store.next_due("Runner") == START + timedelta(seconds=200)
+
+
+def test_a_jump_of_the_clock_leaves_no_delay_stuck(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    due = START + timedelta(seconds=60)
+    kit.store.enqueue(Submission(role="Runner", prompt=plan(), job_id="j", not_before=due))
+    assert kit.store.claim(agent) is None
+    kit.clock.jump(-86400)
+    assert kit.store.claim(agent) is None
+    kit.clock.jump(86400 + 60)
+    assert claimed(kit.store, agent).job_id == "j"
+
+
+def test_minted_ids_sort_also_after_the_clock_jumped_back(kit: Adapter) -> None:
+    made = [kit.store.enqueue(submission())]
+    kit.clock.jump(-86400)
+    made += [kit.store.enqueue(submission()) for _ in range(3)]
+    assert made == sorted(made)
+    assert drained(kit.store, worker(kit.store)) == made
+
+
+def test_a_job_goes_only_to_an_agent_that_offers_its_tags(kit: Adapter) -> None:
+    store = kit.store
+    store.enqueue(submission(job_id="both", metadata={"tags": ["gpu", "big"]}))
+    store.enqueue(submission(job_id="gpu", metadata={"tags": ["gpu"]}))
+    store.enqueue(submission(job_id="any"))
+    store.enqueue(submission(job_id="none", metadata={"tags": []}))
+    assert drained(store, worker(store)) == ["any", "none"]
+    assert drained(store, worker(store, tags=("gpu",))) == ["gpu"]
+    assert drained(store, worker(store, tags=("big", "gpu", "more"))) == ["both"]
+
+
+def test_an_agent_claims_only_from_its_own_role(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="review", role="CodeReviewer"))
+    assert kit.store.claim(worker(kit.store)) is None
+    assert claimed(kit.store, worker(kit.store, role="CodeReviewer")).job_id == "review"
+
+
+# --- working -----------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_an_attempt_of_its_agent(kit: Adapter) -> None:
+    job_id = kit.store.enqueue(submission(3))
+    agent = worker(kit.store)
+    kit.clock.advance(5)
+    claim = claimed(kit.store, agent)
+    now = life(kit.store, job_id)
+    assert claim.envelope.prompt == plan(3)
+    assert claim.envelope.lifecycle == now
+    assert (claim.job_id, claim.attempt, claim.marker) == (job_id, 1, f"{job_id}/0001")
+    assert (now.status, now.attempt, now.agent) == (Status.IN_PROGRESS, 1, agent.id)
+    assert now.first_claimed_at == now.updated_at == "2026-11-15T12:00:05.000Z"
+    assert place(kit.store, job_id) == f"agents/Runner/in-progress/{agent.id}"
+    assert kit.store.claim(agent) is None
+
+
+def test_each_attempt_has_a_correlation_of_its_own(kit: Adapter) -> None:
+    kit.store.enqueue(submission())
+    agent = worker(kit.store)
+    first = claimed(kit.store, agent)
+    kit.store.release(first)
+    second = claimed(kit.store, agent)
+    correlations = {claim.envelope.lifecycle.correlation_id for claim in (first, second)}
+    assert len(correlations) == 2
+    assert None not in correlations
+
+
+def test_what_a_worker_does_to_its_prompt_is_never_written_back(kit: Adapter) -> None:
+    kit.store.enqueue(submission(3))
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    claim.envelope.prompt["steps"].clear()
+    kit.store.release(claim)
+    assert claimed(kit.store, agent).envelope.prompt == plan(3)
+
+
+def test_an_empty_queue_answers_at_once(kit: Adapter) -> None:
+    assert kit.store.claim(worker(kit.store)) is None
+
+
+def test_two_workers_want_one_job(kit: Adapter) -> None:
+    other = kit.process()
+    agents = [(kit.store, worker(kit.store)), (other, worker(other))]
+    kit.store.enqueue(submission())
+    claims = [store.claim(agent) for store, agent in agents]
+    assert sum(claim is not None for claim in claims) == 1
+
+
+def test_threads_that_claim_at_once_take_each_job_once(kit: Adapter) -> None:
+    made = kit.store.enqueue_many([submission(n) for n in range(120)])
+    stores = [kit.store if n % 2 else kit.process() for n in range(8)]
+    agents = [worker(store) for store in stores]
+    together = threading.Barrier(8)
+    taken: list[list[str]] = [[] for _ in range(8)]
+    troubles: list[BaseException] = []
+
+    def work(n: int) -> None:
+        try:
+            together.wait()
+            while (claim := stores[n].claim(agents[n])) is not None:
+                taken[n].append(claim.job_id)
+                if n % 4 == 0:
+                    stores[n].heartbeat(agents[n], claim)
+                stores[n].commit(claim, success(claim))
+        except BaseException as error:
+            troubles.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert troubles == []
+    # A worker that lost every race may have gone home while another still held a lock: nobody may be left over.
+    rest = drained(kit.store, agents[1])
+    assert sorted([*(job for each in taken for job in each), *rest]) == made
+    assert kit.store.count()[Status.SUCCEEDED] == 120
+    assert {seen.lifecycle.attempt for seen in kit.store.list()} == {1}
+
+
+def test_a_success_is_committed(kit: Adapter) -> None:
+    kit.store.enqueue(submission())
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    kit.clock.advance(1)
+    told = kit.store.commit(claim, success(claim))
+    assert told == life(kit.store, claim.job_id)
+    assert (told.status, told.terminal, told.attempt) == (Status.SUCCEEDED, True, 1)
+    assert told.finalized_at == "2026-11-15T12:00:01.000Z"
+    assert told.result_sha256 is not None
+    assert [(hop.reason, hop.by) for hop in told.hops] == [(Reason.COMMITTED, agent.id)]
+    assert place(kit.store, claim.job_id) == "agents/Runner/completed/succeeded"
+
+
+def test_a_failure_is_committed_with_its_error(kit: Adapter) -> None:
+    job_id = make_failed(kit)
+    now = life(kit.store, job_id)
+    assert (now.status, now.terminal) == (Status.FAILED, True)
+    assert now.error == {"category": "step_failed", "message": "no"}
+    assert place(kit.store, job_id) == "agents/Runner/completed/failed"
+
+
+def test_a_retryable_failure_is_tried_again_after_its_delay(kit: Adapter) -> None:
+    kit.store.enqueue(submission())
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    told = kit.store.commit(claim, failure(claim, retryable=True))
+    assert (told.status, told.attempt) == (Status.QUEUED, 1)
+    assert told.not_before == moves.timestamp(START + timedelta(seconds=RETRY.base_s))
+    assert kit.store.claim(agent) is None
+    kit.clock.advance(RETRY.base_s)
+    again = claimed(kit.store, agent)
+    assert (again.job_id, again.attempt) == (claim.job_id, 2)
+
+
+def test_attempts_are_exhausted_at_the_limit(kit: Adapter) -> None:
+    kit.store.enqueue(submission())
+    agent = worker(kit.store)
+    for attempt in range(1, RETRY.max_attempts + 1):
+        claim = claimed(kit.store, agent)
+        assert claim.attempt == attempt
+        told = kit.store.commit(claim, failure(claim, retryable=True))
+        kit.clock.advance(RETRY.max_delay_s)
+    assert (told.status, told.terminal) == (Status.FAILED, True)
+    assert [hop.reason for hop in told.hops] == [Reason.RETRIED, Reason.RETRIED, Reason.COMMITTED]
+
+
+def test_a_release_counts_as_no_attempt(kit: Adapter) -> None:
+    kit.store.enqueue(submission())
+    agent = worker(kit.store)
+    for _ in range(5):
+        told = kit.store.release(claimed(kit.store, agent), "shutdown")
+        assert (told.status, told.not_before, told.hops[-1].note) == (Status.QUEUED, None, "shutdown")
+    claim = claimed(kit.store, agent)
+    assert claim.attempt == 6
+    assert kit.store.commit(claim, failure(claim, retryable=True)).status is Status.QUEUED
+
+
+def test_routing_by_role_hands_the_job_on_once(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j", routing={"mode": "role", "next": "CodeReviewer"}))
+    claim = claimed(kit.store, worker(kit.store))
+    told = kit.store.commit(claim, success(claim))
+    assert (told.status, told.role) == (Status.QUEUED, "CodeReviewer")
+    assert place(kit.store, "j") == "agents/CodeReviewer/incoming"
+    claim = claimed(kit.store, worker(kit.store, role="CodeReviewer"))
+    assert (claim.job_id, claim.attempt) == ("j", 2)
+    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert place(kit.store, "j") == "agents/CodeReviewer/completed/succeeded"
+    assert [hop.role for hop in life(kit.store, "j").hops] == ["Runner", "CodeReviewer"]
+
+
+def test_routing_by_manager_goes_through_its_queue(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j", routing={"mode": "manager"}))
+    claim = claimed(kit.store, worker(kit.store))
+    assert kit.store.commit(claim, success(claim)).role == "Manager"
+    claim = claimed(kit.store, worker(kit.store, role="Manager"))
+    told = kit.store.route(claim, success(claim), "CodeReviewer", note="please look")
+    assert (told.status, told.role, told.hops[-1].note) == (Status.QUEUED, "CodeReviewer", "please look")
+
+
+def test_the_verb_routes_whatever_the_routing_says(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    claim = claimed(kit.store, worker(kit.store))
+    told = kit.store.route(claim, success(claim), "CodeReviewer")
+    assert (told.status, told.hops[-1].reason) == (Status.QUEUED, Reason.ROUTED)
+    assert claimed(kit.store, worker(kit.store, role="CodeReviewer")).job_id == "j"
+
+
+def test_routing_to_an_unknown_role_is_refused_and_the_claim_goes_on(kit: Adapter) -> None:
+    kit.store.enqueue(submission())
+    claim = claimed(kit.store, worker(kit.store))
+    before = kit.snapshot()
+    with pytest.raises(UnknownRole):
+        kit.store.route(claim, success(claim), "Nobody")
+    assert kit.snapshot() == before
+    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+
+
+def test_attempts_count_per_hop(kit: Adapter) -> None:
+    kit.store.enqueue(submission(routing={"mode": "role", "next": "CodeReviewer"}))
+    runner, reviewer = worker(kit.store), worker(kit.store, role="CodeReviewer")
+    for agent in (runner, reviewer):
+        for _ in range(RETRY.max_attempts - 1):
+            claim = claimed(kit.store, agent)
+            assert kit.store.commit(claim, failure(claim, retryable=True)).status is Status.QUEUED
+            kit.clock.advance(RETRY.max_delay_s)
+        claim = claimed(kit.store, agent)
+        told = kit.store.commit(claim, success(claim))
+    assert (told.status, told.attempt) == (Status.SUCCEEDED, 6)
+
+
+def test_children_are_delivered_once(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="parent"))
+    claim = claimed(kit.store, worker(kit.store))
+    told = kit.store.commit(
+        claim, success(claim, Child(role="CodeReviewer", prompt=plan(1)), Child(role="Runner", prompt=plan(2)))
+    )
+    assert told.status is Status.SUCCEEDED
+    for _ in range(2):
+        kit.store.recover(operator(kit.store))
+    wanted = [ids.child_id("parent", 1, index) for index in range(2)]
+    assert sorted(seen.job_id for seen in kit.store.list()) == sorted(["parent", *wanted])
+    assert claimed(kit.store, worker(kit.store, role="CodeReviewer")).job_id == wanted[0]
+    second = claimed(kit.store, worker(kit.store))
+    assert (second.job_id, second.envelope.prompt) == (wanted[1], plan(2))
+    assert place(kit.store, "parent") == "agents/Runner/completed/succeeded"
+
+
+def test_children_go_out_also_when_the_parent_goes_on(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="parent", routing={"mode": "role", "next": "CodeReviewer"}))
+    claim = claimed(kit.store, worker(kit.store))
+    kit.store.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
+    child = ids.child_id("parent", 1, 0)
+    assert life(kit.store, child).status is Status.QUEUED
+    assert life(kit.store, "parent").role == "CodeReviewer"
+    claim = claimed(kit.store, worker(kit.store, role="CodeReviewer"))
+    kit.store.commit(claim, success(claim))
+    kit.store.recover(operator(kit.store))
+    assert len(kit.store.list()) == 2
+
+
+def test_a_child_for_an_unknown_role_is_refused_and_the_claim_goes_on(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="parent"))
+    claim = claimed(kit.store, worker(kit.store))
+    with pytest.raises(UnknownRole):
+        kit.store.commit(claim, success(claim, Child(role="Nobody", prompt=plan(1))))
+    assert life(kit.store, "parent").status is Status.IN_PROGRESS
+    assert kit.store.commit(claim, failure(claim)).status is Status.FAILED
+    assert len(kit.store.list()) == 1
+
+
+def test_an_unroutable_job_is_marked_where_it_lies_and_then_collected(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j", routing={"mode": "manager"}))
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    told = kit.store.commit(claim, away(claim))
+    assert (told.status, told.hops[-1].reason) == (Status.STALE, Reason.ROUTING_EXHAUSTED)
+    assert life(kit.store, "j").status is Status.STALE
+    assert place(kit.store, "j") == f"agents/Runner/in-progress/{agent.id}"
+    assert kit.store.stale() == []
+    dog = operator(kit.store)
+    assert kit.store.settle_stale(dog, "j") is None, "not collected yet"
+    done = kit.store.recover(dog)
+    assert [(each.job_id, each.agent, each.what) for each in done] == [("j", agent.id, "rolled_forward")]
+    assert (kit.store.stale(), place(kit.store, "j")) == (["j"], "jobs/stale")
+    kit.store.heartbeat(agent)  # the worker itself is well
+    requeued = kit.store.settle_stale(dog, "j")
+    assert requeued is not None
+    assert (requeued.status, requeued.requeued_from) == (Status.QUEUED, Status.STALE)
+    assert requeued.error is None or requeued.error["category"] == "manager_away"
+
+
+def test_a_report_that_is_not_unicode_can_be_committed(kit: Adapter) -> None:
+    """A step's error may name a file whose name is not UTF-8: the job must not be stuck for that."""
+    kit.store.enqueue(submission())
+    claim = claimed(kit.store, worker(kit.store))
+    odd = "no such file: \udcff\ud800"
+    told = kit.store.commit(
+        claim,
+        Failed(error=ErrorInfo(category="step_failed", message=odd), report=Report(result={"e": odd}, markdown=odd)),
+    )
+    assert told.status is Status.FAILED
+    assert life(kit.store, claim.job_id).error == {"category": "step_failed", "message": odd}
+
+
+# --- ownership ---------------------------------------------------------------------------------------------------
+
+
+OUTCOMES: dict[str, Callable[[Claim], Outcome]] = {
+    "success": success,
+    "success with a child": lambda claim: success(claim, Child(role="Runner", prompt=plan(9))),
+    "failure": failure,
+    "retry": lambda claim: failure(claim, retryable=True),
+    "release": lambda claim: Released(),
+    "unroutable": away,
+}
+
+
+def take_by_kill(kit: Adapter, claim: Claim) -> None:
+    kit.store.kill(operator(kit.store), claim.job_id)
+
+
+def take_by_death(kit: Adapter, claim: Claim) -> None:
+    """The agent is fenced as a zombie is: silent too long, its job moved away, its process still there."""
+    dog = operator(kit.store)
+    kit.store.recover(dog)
+    kit.clock.advance(2000)
+    kit.store.heartbeat(dog)
+    done = kit.store.recover(dog)
+    assert "silent_killed" in [each.what for each in done]
+
+
+def take_by_death_and_run_again(kit: Adapter, claim: Claim) -> None:
+    take_by_death(kit, claim)
+    kit.store.settle_stale(operator(kit.store), claim.job_id)
+    kit.clock.advance(RETRY.max_delay_s)
+    assert claimed(kit.store, worker(kit.store)).attempt == claim.attempt + 1
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("take", [take_by_kill, take_by_death, take_by_death_and_run_again], ids=lambda f: f.__name__)
+def test_a_fenced_agent_cannot_commit(kit: Adapter, take: Callable[[Adapter, Claim], None], outcome: str) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    take(kit, claim)
+    before = kit.snapshot()
+    with pytest.raises(ClaimLost):
+        kit.store.commit(claim, OUTCOMES[outcome](claim))
+    with pytest.raises(ClaimLost):
+        kit.store.route(claim, success(claim), "CodeReviewer")
+    with pytest.raises(ClaimLost):
+        kit.store.release(claim)
+    with pytest.raises(ClaimLost):
+        kit.store.heartbeat(agent, claim)
+    assert kit.snapshot() == before
+    assert len(kit.store.list()) == 1
+
+
+@pytest.mark.parametrize("outcome", [name for name in OUTCOMES if name != "unroutable"])
+def test_a_claim_is_committed_once(kit: Adapter, outcome: str) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    claim = claimed(kit.store, worker(kit.store))
+    kit.store.commit(claim, OUTCOMES[outcome](claim))
+    before = kit.snapshot()
+    with pytest.raises(ClaimLost):
+        kit.store.commit(claim, success(claim))
+    assert kit.snapshot() == before
+
+
+def test_an_agent_that_left_can_do_nothing_more(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    kit.store.leave(agent)
+    before = kit.snapshot()
+    for late in (
+        lambda: kit.store.commit(claim, success(claim)),
+        lambda: kit.store.release(claim),
+        lambda: kit.store.heartbeat(agent),
+        lambda: kit.store.claim(agent),
+        lambda: kit.store.kill(agent, "j"),
+        lambda: kit.store.requeue(agent, "j"),
+        lambda: kit.store.settle_stale(agent, "j"),
+        lambda: kit.store.recover(agent),
+    ):
+        with pytest.raises(Lost):
+            late()  # type: ignore[no-untyped-call]
+    assert kit.snapshot() == before
+    kit.store.leave(agent)  # leaving twice is no error
+
+
+def test_a_heartbeat_notices_what_was_taken(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    kit.store.heartbeat(agent)
+    kit.store.heartbeat(agent, claim)
+    kit.store.kill(operator(kit.store), "j")
+    with pytest.raises(ClaimLost, match="j"):
+        kit.store.heartbeat(agent, claim)
+    kit.store.heartbeat(agent)
+    take_by_death(kit, claim)
+    with pytest.raises(AgentLost):
+        kit.store.heartbeat(agent)
+    with pytest.raises(AgentLost):
+        kit.store.enqueue(submission())
+        kit.store.claim(agent)
+    assert kit.store.count()[Status.QUEUED] == 1
+
+
+# --- death and recovery ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["leaves", "dies"])
+def test_the_job_of_an_agent_that_is_gone_is_stale_then_queued_again(kit: Adapter, end: str) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent = worker(kit.store)
+    claimed(kit.store, agent)
+    (kit.store.leave if end == "leaves" else kit.die)(agent)
+    assert life(kit.store, "j").status is Status.IN_PROGRESS
+    dog = operator(kit.store)
+    done = kit.store.recover(dog)
+    assert [(each.job_id, each.agent, each.what) for each in done] == [
+        ("j", agent.id, "stale"),
+        (None, agent.id, "agent_removed"),
+    ]
+    stale = life(kit.store, "j")
+    assert (stale.status, stale.attempt, stale.retry_count) == (Status.STALE, 1, 0)
+    assert stale.error is not None
+    assert stale.error["category"] == "agent_died"
+    assert agent.id in stale.error["message"]
+    assert (kit.store.stale(), place(kit.store, "j")) == (["j"], "jobs/stale")
+    assert kit.store.recover(dog) == []
+    told = kit.store.settle_stale(dog, "j")
+    assert told is not None
+    assert told == life(kit.store, "j")
+    assert (told.status, told.retry_count, told.requeued_from) == (Status.QUEUED, 1, Status.STALE)
+    assert kit.store.stale() == []
+    assert kit.store.settle_stale(dog, "j") is None
+    kit.clock.advance(RETRY.max_delay_s)
+    claim = claimed(kit.store, worker(kit.store))
+    assert claim.attempt == 2
+    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+
+
+def test_a_poison_job_is_killed_with_the_reason(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="poison"))
+    dog = operator(kit.store)
+    for _ in range(RETRY.max_attempts):
+        agent = worker(kit.store)
+        claimed(kit.store, agent)
+        kit.die(agent)
+        kit.store.recover(dog)
+        told = kit.store.settle_stale(dog, "poison")
+        kit.clock.advance(RETRY.max_delay_s)
+        kit.store.heartbeat(dog)
+    assert told is not None
+    assert (told.status, told.terminal, told.hops[-1].reason) == (Status.KILLED, True, Reason.GAVE_UP)
+    assert told.error is not None
+    assert told.error["category"] == "attempts_exhausted"
+    assert "3 attempts" in told.error["message"]
+    assert "died" in told.error["message"]
+    assert place(kit.store, "poison") == "agents/Runner/completed/killed"
+    assert kit.store.claim(worker(kit.store)) is None
+
+
+def test_recovery_leaves_the_living_alone(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    dog = operator(kit.store)
+    assert kit.store.recover(dog) == []
+    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+
+
+def test_two_watchdogs_do_everything_once(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent = worker(kit.store)
+    claimed(kit.store, agent)
+    kit.die(agent)
+    other = kit.process()
+    passes = [store.recover(operator(store)) for store in (kit.store, other)]
+    assert [each.what for done in passes for each in done] == ["stale", "agent_removed"]
+    assert [hop.reason for hop in life(kit.store, "j").hops] == [Reason.AGENT_DIED]
+
+
+def test_a_silent_agent_is_killed_and_recovered(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent, dog = worker(kit.store), operator(kit.store)
+    claim = claimed(kit.store, agent)
+    assert kit.store.recover(dog) == []
+    kit.clock.advance(1799)
+    assert kit.store.recover(dog) == []
+    kit.store.heartbeat(agent, claim)
+    kit.clock.advance(2)
+    assert kit.store.recover(dog) == [], "it made a turn"
+    kit.clock.advance(1800)
+    done = kit.store.recover(dog)
+    assert [each.what for each in done if each.agent == agent.id] == ["silent_killed", "stale", "agent_removed"]
+    assert life(kit.store, "j").status is Status.STALE
+    with pytest.raises(ClaimLost):
+        kit.store.commit(claim, success(claim))
+
+
+def test_sleep_of_the_machine_makes_nobody_silent(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent, dog = worker(kit.store), operator(kit.store)
+    claim = claimed(kit.store, agent)
+    kit.store.recover(dog)
+    kit.clock.suspend(8 * 3600)
+    assert kit.store.recover(dog) == []
+    kit.clock.jump(30 * 86400)
+    assert kit.store.recover(dog) == []
+    kit.clock.jump(-365 * 86400)
+    assert kit.store.recover(dog) == []
+    assert kit.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+
+
+# --- operators ---------------------------------------------------------------------------------------------------
+
+
+def test_kill_ends_a_job_wherever_it_is(kit: Adapter) -> None:
+    for name in ("queued", "in_progress", "stale", "open failure"):
+        job_id = STATES[name](kit)
+        agent = operator(kit.store)
+        told = kit.store.kill(agent, job_id, note="enough")
+        assert told == life(kit.store, job_id)
+        assert (told.status, told.terminal, told.hops[-1].reason) == (Status.KILLED, True, Reason.KILLED), name
+        assert (told.hops[-1].by, told.hops[-1].note) == (agent.id, "enough")
+        assert told.error == {"category": "killed", "message": "enough"}
+        assert place(kit.store, job_id) == "agents/Runner/completed/killed"
+    assert kit.store.claim(worker(kit.store)) is None
+
+
+@pytest.mark.parametrize("state", TERMINAL)
+def test_kill_of_a_finished_job_answers_what_it_is(kit: Adapter, state: str) -> None:
+    job_id = STATES[state](kit)
+    boss = operator(kit.store)
+    before = kit.snapshot()
+    assert kit.store.kill(boss, job_id) == life(kit.store, job_id)
+    assert str(life(kit.store, job_id).status) == state
+    assert kit.snapshot() == before
+
+
+def test_requeue_sends_a_stale_or_open_failed_job_round_again(kit: Adapter) -> None:
+    for name in ("stale", "open failure"):
+        job_id = STATES[name](kit)
+        was = life(kit.store, job_id).status
+        told = kit.store.requeue(operator(kit.store), job_id, note="once more", delay_s=5)
+        assert (told.status, told.requeued_from, told.retry_count) == (Status.QUEUED, was, 1)
+        assert (told.hops[-1].reason, told.hops[-1].note) == (Reason.REQUEUED, "once more")
+        agent = worker(kit.store)
+        assert kit.store.claim(agent) is None
+        kit.clock.advance(5)
+        assert claimed(kit.store, agent).job_id == job_id
+
+
+def test_force_complete_ends_a_job_as_succeeded(kit: Adapter) -> None:
+    for name in ("in_progress", "stale", "open failure"):
+        job_id = STATES[name](kit)
+        told = kit.store.force_complete(operator(kit.store), job_id, note="done by hand")
+        assert (told.status, told.terminal, told.hops[-1].reason) == (Status.SUCCEEDED, True, Reason.FORCE_COMPLETED)
+        assert place(kit.store, job_id) == "agents/Runner/completed/succeeded"
+
+
+VERBS: dict[str, Callable[[Store, Agent, str], Any]] = {
+    "requeue": lambda store, agent, job_id: store.requeue(agent, job_id),
+    "kill": lambda store, agent, job_id: store.kill(agent, job_id),
+    "force_complete": lambda store, agent, job_id: store.force_complete(agent, job_id),
+}
+ILLEGAL = [
+    *(("requeue", state) for state in ("queued", "in_progress", *TERMINAL)),
+    *(("force_complete", state) for state in ("queued", *TERMINAL)),
+]
+
+
+@pytest.mark.parametrize(("verb", "state"), ILLEGAL)
+def test_illegal_transitions_are_refused(kit: Adapter, verb: str, state: str) -> None:
+    job_id = STATES[state](kit)
+    boss = operator(kit.store)
+    before = kit.snapshot()
+    with pytest.raises(IllegalTransition, match=job_id):
+        VERBS[verb](kit.store, boss, job_id)
+    assert kit.snapshot() == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_on_an_unknown_job_says_so(kit: Adapter, verb: str) -> None:
+    with pytest.raises(UnknownJob, match="nowhere"):
+        VERBS[verb](kit.store, operator(kit.store), "nowhere")
+    with pytest.raises(BadName):
+        VERBS[verb](kit.store, operator(kit.store), "../x")
+    assert kit.store.find("nowhere") is None
+    assert kit.store.settle_stale(operator(kit.store), "nowhere") is None
+
+
+@pytest.mark.parametrize("state", ["queued", "in_progress", *TERMINAL, "open failure"])
+def test_only_a_stale_job_is_settled(kit: Adapter, state: str) -> None:
+    job_id = STATES[state](kit)
+    boss = operator(kit.store)
+    before = kit.snapshot()
+    assert kit.store.settle_stale(boss, job_id) is None
+    assert kit.snapshot() == before
+
+
+# --- looking -----------------------------------------------------------------------------------------------------
+
+
+def test_find_list_and_count_agree(kit: Adapter) -> None:
+    # Stale last: its maker's watchdog would collect what the others left with their agents.
+    names = [name for name in STATES if name != "queued"]
+    made = {name: STATES[name](kit) for name in (*names, "queued")}
+    statuses = {job_id: life(kit.store, job_id).status for job_id in made.values()}
+    listed = {seen.job_id: seen.status for seen in kit.store.list()}
+    assert listed == statuses
+    for status in Status:
+        wanted = sorted(job_id for job_id, its in statuses.items() if its is status)
+        assert sorted(seen.job_id for seen in kit.store.list(statuses=[status])) == wanted
+        assert kit.store.count()[status] == len(wanted), status
+    assert len(kit.store.list(limit=3)) == 3
+    assert kit.store.list(limit=0) == []
+
+
+def test_lists_and_counts_can_be_of_some_roles(kit: Adapter) -> None:
+    stale = make_stale(kit)
+    for n in range(3):
+        kit.store.enqueue(submission(n, role="CodeReviewer"))
+    runner = kit.store.enqueue(submission())
+    assert {seen.job_id for seen in kit.store.list(roles=["Runner"])} == {runner, stale}
+    assert {seen.lifecycle.role for seen in kit.store.list(roles=["CodeReviewer"])} == {"CodeReviewer"}
+    assert kit.store.count(roles=["CodeReviewer"])[Status.QUEUED] == 3
+    assert kit.store.count(roles=["Runner"])[Status.QUEUED] == 1
+    assert kit.store.count(roles=["Runner", "CodeReviewer"])[Status.QUEUED] == 4
+
+
+def test_pending_is_what_may_still_come_out_of_a_queue(kit: Adapter) -> None:
+    assert kit.store.pending("Runner") == 0
+    later = START + timedelta(hours=1)
+    kit.store.enqueue(Submission(role="Runner", prompt=plan(), not_before=later, job_id="later"))
+    kit.store.enqueue(submission(job_id="now"))
+    kit.store.enqueue(submission(role="CodeReviewer"))
+    agent = worker(kit.store)
+    assert kit.store.pending("Runner") == 2
+    claim = claimed(kit.store, agent)
+    assert kit.store.pending("Runner") == 2
+    kit.store.commit(claim, success(claim))
+    assert kit.store.pending("Runner") == 1
+
+
+def test_agents_are_seen_with_their_jobs_while_they_live(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j"))
+    agent = kit.store.join("worker", role="Runner", slot=3, tags=("gpu",))
+    boss = operator(kit.store)
+    claimed(kit.store, agent)
+    seen = {view.id: view for view in kit.process().agents()}
+    assert set(seen) == {agent.id, boss.id}
+    assert (seen[agent.id].role, seen[agent.id].alive, seen[agent.id].jobs) == ("Runner", True, ("j",))
+    assert (seen[boss.id].role, seen[boss.id].alive, seen[boss.id].jobs) == (None, True, ())
+    assert agent.id.startswith("worker.3.")
+    assert agent.tags == {"gpu"}
+    kit.die(agent)
+    assert [(view.alive, view.jobs) for view in kit.store.agents() if view.id == agent.id] == [(False, ("j",))]
+    kit.store.recover(boss)
+    assert [view.id for view in kit.store.agents()] == [boss.id]
+    kit.store.leave(boss)
+    assert kit.store.agents() == []
+
+
+def test_agents_are_never_of_the_same_name(kit: Adapter) -> None:
+    assert len({worker(kit.store).id for _ in range(20)}) == 20
+
+
+# --- changes -----------------------------------------------------------------------------------------------------
+
+
+def told(store: Store, cursor: int, role: str | None = None) -> tuple[int, list[tuple[str, Status]]]:
+    changes = store.changes(cursor, role=role)
+    assert not changes.gap
+    return changes.cursor, [(item.job_id, item.status) for item in changes.items]
+
+
+def test_changes_tell_of_an_enqueue(kit: Adapter) -> None:
+    cursor = kit.store.changes(None, role="Runner").cursor
+    kit.process().enqueue(submission(job_id="a"))
+    kit.store.enqueue(submission(job_id="b", role="CodeReviewer"))
+    kit.store.enqueue(submission(job_id="c"))
+    cursor, items = told(kit.store, cursor, "Runner")
+    assert items == [("a", Status.QUEUED), ("c", Status.QUEUED)]
+    assert told(kit.store, cursor, "Runner") == (cursor, [])
+
+
+def test_changes_tell_of_an_enqueue_a_claim_and_a_commit(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    cursor = kit.store.changes(None).cursor
+    kit.store.enqueue(submission(job_id="j"))
+    cursor, items = told(kit.store, cursor)
+    assert items == [("j", Status.QUEUED)]
+    claim = claimed(kit.store, agent)
+    cursor, items = told(kit.store, cursor)
+    assert items == [("j", Status.IN_PROGRESS)]
+    kit.store.commit(claim, success(claim))
+    cursor, items = told(kit.store, cursor)
+    assert items == [("j", Status.SUCCEEDED)]
+
+
+def test_changes_tell_of_staleness_requeue_and_kill(kit: Adapter) -> None:
+    cursor = kit.store.changes(None).cursor
+    make_stale(kit, "j")
+    kit.store.requeue(operator(kit.store), "j")
+    kit.store.kill(operator(kit.store), "j")
+    _, items = told(kit.store, cursor)
+    rest = [status for job_id, status in items if status is not Status.IN_PROGRESS]
+    assert rest == [Status.QUEUED, Status.STALE, Status.QUEUED, Status.KILLED]
+
+
+def test_a_worker_is_woken_by_whatever_enters_its_queue_again(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    kit.store.enqueue(submission(job_id="j"))
+    claim = claimed(kit.store, agent)
+    cursor = kit.store.changes(None, role="Runner").cursor
+    cursor, _ = told(kit.store, cursor, "Runner")
+    kit.store.release(claim)
+    cursor, items = told(kit.store, cursor, "Runner")
+    assert items == [("j", Status.QUEUED)]
+    again = claimed(kit.store, agent)
+    assert told(kit.store, cursor, "Runner") == (cursor, [])
+    reviewer_cursor = kit.store.changes(None, role="CodeReviewer").cursor
+    kit.store.route(again, success(again), "CodeReviewer")
+    assert told(kit.store, cursor, "Runner") == (cursor, [])
+    assert told(kit.store, reviewer_cursor, "CodeReviewer")[1] == [("j", Status.QUEUED)]
+
+
+def test_an_old_cursor_is_told_of_the_gap(kit: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farro.stores.feed.RING", 4)
+    fresh = kit.process() if kit.name != "memory" else remade(kit)
+    cursor = fresh.changes(None, role="Runner").cursor
+    for n in range(3):
+        fresh.enqueue(submission(n))
+    assert not fresh.changes(cursor, role="Runner").gap
+    for n in range(3, 6):
+        fresh.enqueue(submission(n))
+    late = fresh.changes(cursor, role="Runner")
+    assert late.gap, "six changes, a ring of four"
+    assert not fresh.changes(late.cursor, role="Runner").gap
+
+
+def remade(kit: Adapter) -> Store:
+    """The memory store makes its feeds when it is made."""
+    kit.__post_init__()  # type: ignore[attr-defined]
+    return kit.store
+
+
+def waiting(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()), daemon=True)
+    thread.start()
+    return thread, answers
+
+
+PATIENCE_S = 60.0  # far beyond what is needed; only a broken store waits for it
+
+
+def test_who_waits_for_a_change_is_woken_by_it(kit: Adapter) -> None:
+    cursor = kit.store.changes(None, role="Runner").cursor
+    waiters = [waiting(lambda: kit.store.changes(cursor, role="Runner", timeout_s=PATIENCE_S)) for _ in range(3)]
+    job_id = kit.process().enqueue(submission())
+    for thread, answers in waiters:
+        thread.join(PATIENCE_S / 2)
+        assert [item.job_id for item in answers[0].items] == [job_id]
+
+
+@pytest.mark.parametrize("role", ["Runner", None])
+def test_wake_returns_whoever_waits(kit: Adapter, role: str | None) -> None:
+    cursor = kit.store.changes(None, role=role).cursor
+    waiters = [waiting(lambda: kit.store.changes(cursor, role=role, timeout_s=PATIENCE_S)) for _ in range(2)]
+    until = time.monotonic() + PATIENCE_S / 2
+    while any(thread.is_alive() for thread, _ in waiters) and time.monotonic() < until:
+        kit.store.wake(role)  # again and again: a waiter that has not begun to wait yet is none to wake
+        for thread, _ in waiters:
+            thread.join(0.01)
+    assert [answers[0].items for _, answers in waiters] == [(), ()]
+
+
+def test_closing_returns_whoever_waits(kit: Adapter) -> None:
+    cursor = kit.store.changes(None, role="Runner").cursor
+    thread, answers = waiting(lambda: kit.store.changes(cursor, role="Runner", timeout_s=PATIENCE_S))
+    kit.store.wake("Runner")
+    kit.store.close()
+    thread.join(PATIENCE_S / 2)
+    assert not thread.is_alive()
+    assert len(answers) == 1

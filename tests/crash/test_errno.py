@@ -1,0 +1,238 @@
+"""The errno matrix: every mutating call of every verb × EIO ENOSPC EMFILE EINTR, once and for good; and every look.
+
+Kills live in test_kill_points; the plays themselves live in verbplays.
+
+Each ends in the answer or in a FarroError that says what and what next; what was stored before is intact; and when the
+trouble has passed, everything is finished by those who are there: nobody needs to die for it (the process that had the
+trouble lives on, its agent leaves as a worker's slot does).
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import stage
+from crash import verbplays
+from crash.seams import TAKES_EFFECT, BadLook, Call, Counting, Errno, Open, placed
+from crash.tally import add_figure
+from crash.verbplays import ALL, BY_NAME, Scenario, World
+from farro.errors import FarroError, StorageTrouble, SyncFailed, TryAgain
+from farro.system import fs
+
+NAMES = [scenario.name for scenario in ALL]
+CODES = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EINTR)
+SAID = (TryAgain, SyncFailed)  # what trouble of the filesystem may be told as
+
+
+def play(root: Path, name: str, seam: Errno | BadLook, *, alive: bool, durable: bool = True) -> FarroError | None:
+    """Play the scenario under `seam`, then to its end without it. What was told, None when it succeeded."""
+    scenario = BY_NAME[name]
+    world = verbplays.begin(str(root), scenario, durable=durable)
+    told: FarroError | None = None
+    try:
+        with placed(seam):
+            scenario.act(world)
+    except FarroError as error:
+        told = error
+    except OSError as error:
+        raise AssertionError(f"{name}, {seam!r}: a bare {error!r}") from error
+    try:
+        if told is not None:
+            assert isinstance(told, SAID), f"{type(told).__name__} for trouble of the filesystem"
+            assert "None" not in str(told), f"not clear: {told}"
+        assert not (world.history.lost and "in_progress" not in name), "ClaimLost, but nobody took the job"
+        if alive:
+            _go_on(world, scenario, told)
+        else:
+            world.die(world.actor)
+        verbplays.end(world, scenario, alive=alive)
+    except Exception as error:
+        raise AssertionError(f"{name}, {seam!r}, told {told!r}: {type(error).__name__}: {error}") from error
+    return told
+
+
+def _go_on(world: World, scenario: Scenario, told: FarroError | None) -> None:
+    """What the services do: a watchdog makes its next pass; whoever else had trouble leaves; a worker works on."""
+    if "keeper" in world.agents and scenario.name.startswith("recover"):
+        world.actor.recover(world.agents["keeper"])
+        return
+    if told is not None:
+        for agent in world.agents.values():
+            if agent.id in world.actor._ground.held:
+                world.actor.leave(agent)
+    elif scenario.name.startswith("claim"):
+        claim = world.claims[-1]
+        world.commit(claim, verbplays.success(claim))
+
+
+def calls(root: Path, name: str, *, durable: bool = True) -> list[str]:
+    world = verbplays.begin(str(root), BY_NAME[name], durable=durable)
+    with placed(Counting()) as counting:
+        BY_NAME[name].act(world)
+    world.everybody_dies()
+    return counting.ops
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errno_at_every_call(name: str, shm: Path) -> None:
+    """Row 22: ENOSPC, no inodes, EIO, EMFILE, EINTR in any transaction: a clear error, state intact, retried."""
+    count = 0
+    for n, op in enumerate(calls(shm / "whole", name), 1):
+        for code in CODES:
+            seam = Errno(n, code)
+            told = play(shm / f"{n}-{code}", name, seam, alive=True)
+            if op == "fsync" and seam.hit == "fsync" and not name.startswith("recover"):
+                assert isinstance(told, SyncFailed), f"{seam!r}: a failed sync must not be acknowledged"
+            count += 1
+    add_figure("errno matrix, single errors", count, "points")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_error_after_the_call_took_effect(name: str, shm: Path) -> None:
+    """The ambiguous error: both ends are looked at before anything is decided (R7)."""
+    count = 0
+    for n, op in enumerate(calls(shm / "whole", name), 1):
+        if op not in TAKES_EFFECT:
+            continue
+        play(shm / f"{n}", name, Errno(n, errno.EIO, after=True), alive=True)
+        count += 1
+    add_figure("errno matrix, ambiguous errors", count, "points")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_trouble_that_stays_until_it_passes(name: str, code: int, shm: Path) -> None:
+    """Every call fails from the n-th on: a clear error; when it has passed, nothing is lost. Dead or alive."""
+    count = 0
+    for n, _ in enumerate(calls(shm / "whole", name, durable=False), 1):
+        for alive in (True, False):
+            seam = Errno(n, code, persistent=True)
+            play(shm / f"{n}-{alive}", name, seam, alive=alive, durable=False)
+            count += 1
+    add_figure("errno matrix, lasting errors", count, "points")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_look_at_the_disk_that_fails(name: str, shm: Path) -> None:
+    """Too many open files, or an unreadable sector, where a decision rests on a look: no guess is made of it."""
+    n = 0
+    while True:
+        n += 1
+        seam = BadLook(n)
+        play(shm / f"{n}", name, seam, alive=bool(n % 2), durable=False)
+        if seam.hit is None:
+            break
+    add_figure("errno matrix, failed looks", n - 1, "points")
+
+
+# --- group commit ------------------------------------------------------------------------------------------------
+
+
+class _OneRound(Open):
+    """Lets the first sync wait until `others` threads have queued up behind it; then fails each sync of `bad`."""
+
+    def __init__(self, others: int, bad: Callable[[str], bool]) -> None:
+        self.others = others
+        self.bad = bad
+        self.first = threading.Event()
+        self.rounds = 0
+
+    def perform(self, op: str, call: Call, args: tuple[object, ...]) -> object:
+        if op == "fsync":
+            path = str(args[1])
+            if not self.first.is_set():
+                self.first.set()
+                while len(fs._group.waiting) < self.others:
+                    threading.Event().wait(0.001)
+            if self.bad(path):
+                raise OSError(errno.EIO, "Input/output error", path)
+        return super().perform(op, call, args)
+
+
+def _sync_together(shm: Path, bad: Callable[[str], bool]) -> dict[str, Exception | None]:
+    """Thread `a` leads a round; `b` and `c` make up the next one."""
+    for name in "abc":
+        (shm / name).write_text(name)
+    told: dict[str, Exception | None] = {}
+
+    def sync(name: str) -> None:
+        try:
+            fs.sync_all([str(shm / name)])
+        except (SyncFailed, OSError) as error:
+            told[name] = error
+        else:
+            told[name] = None
+
+    with placed(_OneRound(2, bad)) as seam:
+        leader = threading.Thread(target=sync, args=("a",))
+        leader.start()
+        assert seam.first.wait(10)
+        followers = [threading.Thread(target=sync, args=(name,)) for name in "bc"]
+        for thread in followers:
+            thread.start()
+        for thread in [leader, *followers]:
+            thread.join(10)
+    return told
+
+
+def test_a_failed_sync_acknowledges_nobody_of_its_group(shm: Path) -> None:
+    """EIO of one member's file: nobody knows what reached the disk, so nobody of that round is told "done" (R7)."""
+    told = _sync_together(shm, lambda path: path.endswith("/b"))
+    assert told["a"] is None
+    assert isinstance(told["b"], SyncFailed)
+    assert isinstance(told["c"], SyncFailed)
+    told = _sync_together(shm, lambda path: False)
+    assert list(told.values()) == [None, None, None]
+
+
+def test_a_path_that_is_gone_is_its_own_members_trouble(shm: Path) -> None:
+    """A fenced slot learns that it was fenced, and does not stop the others of its group."""
+
+    def remove_b(path: str) -> bool:
+        if path.endswith("/a"):
+            (shm / "b").unlink()
+        return False
+
+    told = _sync_together(shm, remove_b)
+    assert told["a"] is None
+    assert isinstance(told["b"], FileNotFoundError)
+    assert told["c"] is None
+
+
+def test_two_enqueues_in_one_group_commit_are_both_refused(shm: Path) -> None:
+    store = stage.open_files(stage.make(str(shm / "root")), seed=1)
+    told: list[object] = []
+
+    def enqueue(number: int) -> None:
+        try:
+            told.append(store.enqueue(stage.submission(number)))
+        except SyncFailed as error:
+            told.append(error)
+
+    class FirstRoundWaits(_OneRound):
+        def perform(self, op: str, call: Call, args: tuple[object, ...]) -> object:
+            self.others = 1
+            return super().perform(op, call, args)
+
+    refused = {"prompt.json"}
+    with placed(FirstRoundWaits(1, lambda path: path.rsplit("/", 1)[1] in refused)) as seam:
+        threads = [threading.Thread(target=enqueue, args=(number,)) for number in range(2)]
+        threads[0].start()
+        assert seam.first.wait(10)
+        threads[1].start()
+        for thread in threads:
+            thread.join(10)
+    assert [type(answer) for answer in told] == [SyncFailed, SyncFailed]
+    assert stage.everywhere(store.root) == {}
+
+
+def test_the_message_of_a_full_disk_says_what_and_what_next(shm: Path) -> None:
+    store = stage.open_files(stage.make(str(shm / "root")), seed=1)
+    seam = Errno(1, errno.ENOSPC, persistent=True)
+    with placed(seam), pytest.raises(StorageTrouble, match=r"No space left on device.*df -h"):
+        store.enqueue(stage.submission())
