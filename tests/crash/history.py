@@ -164,7 +164,9 @@ def _commits(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:
             continue
         kept = [hop for hop in job.hops if hop.attempt == said.attempt and hop.by == said.agent]
         if not any(_says(hop, said.status) for hop in kept):
-            verdict.lost.append(f"{said.job}: {said.status} by {said.agent} in attempt {said.attempt} is not in its hops")
+            verdict.lost.append(
+                f"{said.job}: {said.status} by {said.agent} in attempt {said.attempt} is not in its hops"
+            )
         if said.status in FINAL:
             finals[said.job] += 1
             if job.status != said.status:
@@ -179,12 +181,13 @@ def _says(hop: Hop, status: str) -> bool:
 def _answers(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:
     for told in history.answers:
         job = jobs.get(told.job)
+        what = f"{told.verb} {told.job} was answered {told.status}"
         if job is None:
-            verdict.lost.append(f"{told.verb} {told.job} was answered {told.status}, and it is nowhere")
+            verdict.lost.append(f"{what}, and it is nowhere")
         elif job.hops[: len(told.hops)] != told.hops:
-            verdict.lost.append(f"{told.verb} {told.job} was answered {told.status}, and its hops do not say so any more")
+            verdict.lost.append(f"{what}, and its hops do not say so any more")
         elif told.status in FINAL and (told.status != job.status or job.hops != told.hops):
-            verdict.lost.append(f"{told.verb} {told.job} was answered {told.status}, and it is {job.status}")
+            verdict.lost.append(f"{what}, and it is {job.status}")
 
 
 def _effects(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:

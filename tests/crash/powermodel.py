@@ -10,12 +10,12 @@ some state of it:
   it changes was synced afterwards. Else it may have happened or not, each by itself: a later one may be kept and an
   earlier one lost. A rename is one change: both ends or none.
 - A change needs the earlier ones that made it possible: the last change of each name that it touches; for rmdir, all that
-  emptied the directory; and (`Order.PLACED`) the last change of the place of the directory in which it happens.
+  emptied the directory; and (`Order.BORN`) the creation of the directory in which it happens.
 
-ext4 and xfs log metadata in order, so that there a sync keeps everything before it; those states are among the model's
-(`ordered`). btrfs commits whole transactions, and where it logs single inodes it falls back to a whole commit when a
-directory was renamed: this is why PLACED is the right order for the promise. `Order.PLACELESS` leaves that out: what
-happened in a folder may be kept although the folder's own move was lost.
+This is the disk that farro promises `power` for. ext4 and xfs log metadata in order, so that there a sync keeps
+everything before it; those states are among the model's. btrfs logs single inodes: what it syncs it keeps with its new
+ancestors, but a folder's move may be lost while a file that was replaced in it since is kept (blocklog finds this). On a
+PLACELESS disk even a folder's creation may be lost: there, what was acknowledged still holds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Name = tuple[int, str]  # the directory's inode and the name in it
 
 
 class Order(enum.Enum):
-    PLACED = enum.auto()
+    BORN = enum.auto()
     PLACELESS = enum.auto()
 
 
@@ -56,7 +56,7 @@ class Change:
     puts: Name | None = None
     inode: int = -1  # what `puts` names
     needs: frozenset[int]  # positions of changes that made it possible
-    places: frozenset[int]  # … and of those that put its directories where they were
+    born: frozenset[int]  # … and of those that made its directories
 
     @property
     def directories(self) -> set[int]:
@@ -96,9 +96,10 @@ class Recorder:
         self.nodes: dict[int, Node] = {0: Node(entries={})}  # as they are now
         self.born: dict[int, Node] = {}  # every inode, as it was made
         self.entries: list[Entry] = []
+        self.trap: Callable[[str, tuple[Any, ...]], BaseException | None] | None = None  # raised once, instead of a call
         self._open: dict[int, int] = {}
         self._last: dict[Name, int] = {}
-        self._placed: dict[int, int] = {}
+        self._made: dict[int, int] = {}
         self._within: dict[int, list[int]] = {}
         self._lock = threading.RLock()
         self._load(root, 0)
@@ -126,6 +127,10 @@ class Recorder:
 
     def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         with self._lock:
+            trouble = self.trap(op, args) if self.trap is not None else None
+            if trouble is not None:
+                self.trap = None
+                raise trouble
             result = call(*args)
             getattr(self, f"_{op}")(result, *args)
             return result
@@ -219,10 +224,10 @@ class Recorder:
         needs = {self._last[name] for name in (*touched, *also) if name in self._last}
         if emptied is not None:
             needs.update(self._within.get(emptied, ()))
-        places = {self._placed[name[0]] for name in touched if name[0] in self._placed}
+        born = {self._made[name[0]] for name in touched if name[0] in self._made}
         position = len(self.entries)
         change = Change(
-            what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), places=frozenset(places)
+            what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), born=frozenset(born)
         )
         self.entries.append(change)
         _apply(self.nodes, change)
@@ -230,11 +235,7 @@ class Recorder:
             self._last[name] = position
             self._within.setdefault(name[0], []).append(position)
         if inode != -1:
-            self._placed[inode] = position
-
-    def files_below(self, path: str) -> dict[str, bytes]:
-        """Every file below a folder of the recorded tree, as it is now, by its name relative to that folder."""
-        return {name: data for name, data in _walk_files(self.nodes, self._at(self._name(path)), "")}
+            self._made.setdefault(inode, position)
 
 
 def _copy(node: Node) -> Node:
@@ -250,15 +251,6 @@ def _apply(nodes: Mapping[int, Node], change: Change) -> None:
         entries = nodes[change.puts[0]].entries
         assert entries is not None
         entries[change.puts[1]] = change.inode
-
-
-def _walk_files(nodes: Mapping[int, Node], inode: int, prefix: str) -> Iterator[tuple[str, bytes]]:
-    for name, child in (nodes[inode].entries or {}).items():
-        node = nodes[child]
-        if node.data is not None:
-            yield prefix + name, node.data
-        elif node.entries is not None:
-            yield from _walk_files(nodes, child, f"{prefix}{name}/")
 
 
 # --- cuts and states ---------------------------------------------------------------------------------------------
@@ -281,8 +273,11 @@ class Log:
         kept = [Told(ack=None) if isinstance(entry, Synced) and dropped(entry) else entry for entry in self.entries]
         return Log(base=self.base, born=self.born, entries=tuple(kept))
 
-    def syncs(self) -> list[Synced]:
-        return [entry for entry in self.entries if isinstance(entry, Synced)]
+    def told(self) -> list[int]:
+        """The cuts right after each acknowledgement."""
+        return [
+            number + 1 for number, entry in enumerate(self.entries) if isinstance(entry, Told) and entry.ack is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +354,7 @@ class Cut:
 
     log: Log
     at: int
-    order: Order = Order.PLACED
+    order: Order = Order.BORN
     changes: dict[int, Change] = field(init=False)  # by position
     durable: set[int] = field(init=False)
     data: dict[int, tuple[bytes, bytes]] = field(init=False)  # inode → (synced, written)
@@ -395,7 +390,7 @@ class Cut:
 
     def _needs(self, position: int) -> frozenset[int]:
         change = self.changes[position]
-        return change.needs | change.places if self.order is Order.PLACED else change.needs
+        return change.needs | change.born if self.order is Order.BORN else change.needs
 
     def closed(self, positions: Iterable[int]) -> set[int]:
         """Those changes with everything that they need."""
@@ -476,7 +471,7 @@ class Cut:
 
 
 def states(
-    log: Log, *, seed: int, randoms: int, order: Order = Order.PLACED, cuts: Iterable[int] | None = None
+    log: Log, *, seed: int, randoms: int, order: Order = Order.BORN, cuts: Iterable[int] | None = None
 ) -> Iterator[State]:
     """Distinct states of every cut of a run, each cut's most telling ones first."""
     dice = random.Random(seed)

@@ -5,6 +5,9 @@ Which states a cut may leave lives in powermodel (a model) and blocklog (real fi
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import errno
 import os
 import shutil
 import threading
@@ -15,15 +18,33 @@ from typing import Any
 
 from crash.powermodel import Log, Recorder, State
 from farro import documents
+from farro.errors import SyncFailed
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Report, Succeeded, Unroutable
+from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Claim, Submission
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import make_root
 from farro.system import fs
-from stage import EPOCH, ROLES, History, QuickClock, die, drain, everywhere, judge, make, open_files, plan, policy, tree
+from stage import (
+    EPOCH,
+    ROLES,
+    Crash,
+    History,
+    QuickClock,
+    die,
+    drain,
+    everywhere,
+    judge,
+    make,
+    open_files,
+    plan,
+    policy,
+    read,
+    tree,
+)
 
 DAY_S = 86_400.0
 LATER = EPOCH + timedelta(hours=6)  # a delay that is over when the machine is back
@@ -45,9 +66,11 @@ class Ack:
 class Play:
     """The director of one run: makes the calls and tells the recorder of each acknowledgement."""
 
-    def __init__(self, root: str, tell: Callable[[Ack], None]) -> None:
+    def __init__(self, root: str, tell: Callable[[Ack], None], recorder: Recorder | None, *, durable: bool) -> None:
         self.root = root
         self.tell = tell
+        self.recorder = recorder
+        self.durable = durable
         self.clock = QuickClock()
         self.known: set[str] = set()  # every id that anyone asked for, acknowledged or not
         self.again: list[Submission] = []  # chosen ids that their submitters submit again after the cut
@@ -56,7 +79,7 @@ class Play:
 
     def process(self, **policy_changes: Any) -> FilesStore:
         self._seeds += 1
-        return open_files(self.root, seed=self._seeds, clock=self.clock, store_policy=policy(**policy_changes))
+        return open_files(self.root, seed=self._seeds, clock=self.clock, store_policy=policy(durable=self.durable, **policy_changes))
 
     def enqueue(self, store: FilesStore, *submissions: Submission) -> list[str]:
         self.known.update(item.job_id for item in submissions if item.job_id is not None)
@@ -162,6 +185,18 @@ def chosen(play: Play) -> None:
     play.enqueue(play.process(), asked)
 
 
+def resubmitted(play: Play) -> None:
+    """The first submitter is killed before it may acknowledge; the second finds what it left and acknowledges that."""
+    for job_id, folder in (("one", "jobs/.ids"), ("two", "agents/Runner/incoming")):
+        asked = Submission(role="Runner", prompt=plan(1), job_id=job_id)
+        first = play.process()
+        assert play.recorder is not None
+        play.recorder.trap = lambda op, args, end=folder: Crash() if op == "fsync" and args[1].endswith(end) else None
+        with contextlib.suppress(Crash):
+            play.enqueue(first, asked)
+        play.enqueue(play.process(), asked)
+
+
 def many(play: Play) -> None:
     """enqueue_many over two roles, a chosen id among them."""
     items = [Submission(role=role, prompt=plan(n)) for n, role in enumerate(("Runner", "CodeReviewer", "Runner"))]
@@ -220,6 +255,19 @@ def children(play: Play) -> None:
     play.succeed(store, play.claim(store, store.join("r", role="CodeReviewer")))
 
 
+def recommitted(play: Play) -> None:
+    """A commit with children fails half-way; the attempt then commits without. No child may come back with the power."""
+    assert play.recorder is not None
+    store = play.process()
+    play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    claim = play.claim(store, store.join("w", role="Runner"))
+    play.recorder.trap = lambda op, args: OSError(errno.EIO, "no") if op == "fsync" and "outbox" in args[1] else None
+    with contextlib.suppress(SyncFailed):
+        play.succeed(store, claim, children=2)
+    assert play.recorder.trap is None
+    play.succeed(store, claim)
+
+
 def stale(play: Play) -> None:
     """A worker dies twice; a watchdog and the manager settle it each time, then attempts are exhausted."""
     keeper_store = play.process(retry=_two_attempts())
@@ -235,8 +283,6 @@ def stale(play: Play) -> None:
 
 
 def _two_attempts() -> Any:
-    from farro.kernel.retry import RetryPolicy
-
     return RetryPolicy(base_s=0.0, max_delay_s=0.0, max_attempts=2)
 
 
@@ -310,6 +356,7 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
     minted,
     delayed,
     chosen,
+    resubmitted,
     many,
     succeeded,
     failed,
@@ -317,6 +364,7 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
     routed,
     sent_on,
     children,
+    recommitted,
     stale,
     operated,
     unroutable,
@@ -325,9 +373,17 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
 )
 
 
+# Those without a trap in the recorder or a root of their own.
+ON_DISK = (minted, chosen, many, succeeded, retried, routed, children, stale, operated, slots)
+
+_NO_LOG = Log(base={}, born={}, entries=())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    log: Log
+    """What a judge needs to know of a run."""
+
+    log: Log = _NO_LOG
     known: frozenset[str]
     again: tuple[Submission, ...]
     offspring: Mapping[tuple[str, str], tuple[str, ...]]
@@ -340,21 +396,31 @@ def record(play: Callable[[Play], None], root: str) -> Recorded:
     else:
         make(root)
     recorder = Recorder(root)
-    director = Play(root, recorder.tell)
     fs.set_seam(recorder)
     try:
-        play(director)
+        told = perform(play, root, tell=recorder.tell, recorder=recorder)
     finally:
         fs.set_seam(None)
-    return Recorded(
-        log=Log.of(recorder),
-        known=frozenset(director.known),
-        again=tuple(director.again),
-        offspring=director.offspring,
-    )
+    return dataclasses.replace(told, log=Log.of(recorder))
+
+
+def perform(
+    play: Callable[[Play], None],
+    root: str,
+    *,
+    tell: Callable[[Ack], None],
+    recorder: Recorder | None = None,
+    durable: bool = True,
+) -> Recorded:
+    director = Play(root, tell, recorder, durable=durable)
+    play(director)
+    return Recorded(known=frozenset(director.known), again=tuple(director.again), offspring=director.offspring)
 
 
 # --- after the cut -----------------------------------------------------------------------------------------------
+
+
+COMING_BACK = (("submit", "drain"), ("drain", "submit", "drain"), ("drain",))
 
 
 class Broken(AssertionError):
@@ -378,8 +444,9 @@ def check(state: State, recorded: Recorded, root: str) -> None:
 
 def after_the_cut(root: str, acks: Sequence[Ack], recorded: Recorded, flavour: int) -> None:
     """Reboot: no lease is held. `flavour` varies what the model leaves open: whether clean-up finds staging old, and
-    whether the submitters of chosen ids come back before everything is finished or after."""
+    whether the submitters of chosen ids come back before everything is finished, after it, or never."""
     if not acks:
+        os.makedirs(root, exist_ok=True)
         make_root(root, ROLES)  # a cut in `farro init`: it is run again
     clock = QuickClock()
     clock.sleep(DAY_S)
@@ -393,8 +460,7 @@ def after_the_cut(root: str, acks: Sequence[Ack], recorded: Recorded, flavour: i
         elif ack.status in (Status.SUCCEEDED, Status.FAILED) and ack.reason is Reason.COMMITTED:
             history.committed.setdefault(ack.job_id, []).append((ack.attempt, ack.status))
     _judge_waiting(root, acks)
-    rounds = ["submit", "drain"] if flavour & 2 else ["drain", "submit", "drain"]
-    for number, what in enumerate(rounds):
+    for number, what in enumerate(COMING_BACK[flavour // 2 % len(COMING_BACK)]):
         if what == "drain":
             drain(root, history, seed=10_000 + number, clock=clock).close()
             continue
@@ -407,14 +473,12 @@ def after_the_cut(root: str, acks: Sequence[Ack], recorded: Recorded, flavour: i
 
 
 def _judge_waiting(root: str, acks: Sequence[Ack]) -> None:
-    """A job that nobody has touched yet still waits for its time."""
+    """A job that nobody has claimed yet still waits for its time."""
     for ack in acks:
         path = f"{root}/agents/Runner/incoming/{ack.job_id}"
-        if ack.not_before is not None and not any(other.attempt for other in acks) and os.path.isdir(path):
-            if os.path.isdir(f"{path}/attempts") or os.path.lexists(f"{path}/lock"):
-                continue
-            with open(f"{path}/job.json", "rb") as file:
-                found = Lifecycle.from_json(file.read()).not_before
+        untouched = os.path.isdir(path) and os.listdir(path) in (["job.json", "prompt.json"], ["prompt.json", "job.json"])
+        if ack.not_before is not None and untouched:
+            found = Lifecycle.from_json(read(f"{path}/job.json")).not_before
             assert found is not None, f"LOST: the delay of {ack.job_id}"
             assert datetime.fromisoformat(found) == ack.not_before, f"LOST: the delay of {ack.job_id} is now {found}"
 
@@ -423,8 +487,7 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
     where = everywhere(root)
     lives = {}
     for job_id, folders in where.items():
-        with open(f"{root}/{folders[0]}/{job_id}/job.json", "rb") as file:
-            lives[job_id] = Lifecycle.from_json(file.read())
+        lives[job_id] = Lifecycle.from_json(read(f"{root}/{folders[0]}/{job_id}/job.json"))
     # A commit happened whole or not at all: the children of accepted attempts are there, acknowledged or not; no others.
     accepted = {
         (job_id, hop.by)
@@ -449,5 +512,4 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
             assert life.retry_of == ack.retry_of, f"LOST: {ack.job_id} no longer says that it repeats {ack.retry_of}"
         for name, data in ack.files.items():
             assert os.path.isfile(f"{path}/{name}"), f"LOST: {name} of {ack.job_id}"
-            with open(f"{path}/{name}", "rb") as file:
-                assert file.read() == data, f"TORN: {name} of {ack.job_id}"
+            assert read(f"{path}/{name}") == data, f"TORN: {name} of {ack.job_id}"

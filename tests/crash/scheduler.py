@@ -41,6 +41,7 @@ MUTATING = ("mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "r
 OTHER = ("drop", "told")
 _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
+MOST_STEPS = 5000  # ten times the longest play
 _BIG_BANG_NS = 1_700_000_000 * 10**9
 _TIMED = frozenset({"create", "write", "replace"})
 KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {"fsync"}  # a kill before a look is a kill before the next change
@@ -173,6 +174,8 @@ class Run:
         self.trace.append((actor.index, op, path))
         self.segments[-1][1] += 1
         self.step += 1
+        if self.step > MOST_STEPS:
+            raise AssertionError(f"{actor.name} goes round and round: {MOST_STEPS} points and no end")
 
     # --- the hub ---
 

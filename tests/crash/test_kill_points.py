@@ -3,8 +3,7 @@
 The plays themselves live in verbplays; real SIGKILLs at real system calls live in their own suite.
 
 A kill is tried before each call and after it, and each write is also torn in half. What is left is drained by healthy
-processes and judged: lost, duplicated, unexpected. Setting a file's time is no point of its own: whether an entry needs
-it depends on the tick of the filesystem's clock, and a kill there is a kill before the next call with another time.
+processes and judged: lost, duplicated, unexpected.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pytest
 
 import stage
 from crash import verbplays
-from crash.seams import MUTATING, Both, Counting, KillAt, placed
+from crash.seams import Both, Counting, KillAt, placed
 from crash.tally import add_figure
 from crash.verbplays import ALL, BY_NAME, Scenario, World
 from stage import Crash
@@ -35,7 +34,6 @@ PAIRED = (
     "settle_stale_give_up",
 )
 PARTS = 4  # so that parallel test processes share the long plays
-POINTS = MUTATING - {"utime"}
 KEEPER = 5_000  # seeds of the recovering processes
 
 
@@ -58,10 +56,10 @@ def points(root: Path, scenario: Scenario, *, durable: bool) -> list[KillAt]:
     world.die(world.actor)
     verbplays.end(world, scenario)
     found = []
-    for n, op in enumerate((op for op in counting.ops if op != "utime"), 1):
-        found += [KillAt(n, only=POINTS), KillAt(n, after=True, only=POINTS)]
+    for n, op in enumerate(counting.ops, 1):
+        found += [KillAt(n), KillAt(n, after=True)]
         if op == "write":
-            found.append(KillAt(n, torn=True, only=POINTS))
+            found.append(KillAt(n, torn=True))
     return found
 
 
@@ -153,7 +151,7 @@ def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int
     base = world.root
     verbplays.clone(base, f"{base}-w")
     decided = dict(world.decided)
-    with_counting = Counting(POINTS)
+    with_counting = Counting()
     recovery(world, f"{base}-w", seed, with_counting)
     finish(world, scenario, f"{base}-w", seed + 1, f"{how}, recovered")
     world.decided = decided
@@ -161,7 +159,7 @@ def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int
     for m in range(1, with_counting.count + 1):
         root = f"{base}-{m}"
         verbplays.clone(base, root)
-        seam = KillAt(m, only=POINTS)
+        seam = KillAt(m)
         recovery(world, root, seed, seam)
         assert seam.dead
         deeper = f"{how}, recovery killed at call {m} ({seam.op})"

@@ -35,6 +35,7 @@ class World:
     root: str
     durable: bool
     max_attempts: int = 3
+    clock: stage.QuickClock = field(default_factory=stage.QuickClock)  # one for all, as on a machine
     history: History = field(default_factory=History)
     decided: dict[str, Status] = field(default_factory=dict)  # what an operator's verb answered: it binds the store
     processes: list[FilesStore] = field(default_factory=list)
@@ -49,7 +50,8 @@ class World:
 
     def process(self) -> FilesStore:
         """A new process of this world."""
-        store = stage.open_files(self.root, seed=len(self.processes) + 1, store_policy=self.policy())
+        seed = len(self.processes) + 1
+        store = stage.open_files(self.root, seed=seed, clock=self.clock, store_policy=self.policy())
         self.processes.append(store)
         return store
 
@@ -551,7 +553,7 @@ def end(world: World, scenario: Scenario, *, seed: int = 10_000, alive: bool = F
     scenario.afterwards(world)
     if not alive:
         world.everybody_dies()
-    stage.drain(world.root, world.history, seed=seed, store_policy=world.policy())
+    stage.drain(world.root, world.history, seed=seed, clock=world.clock, store_policy=world.policy())
     judge(world)
     if alive:
         for store in world.processes:

@@ -6,23 +6,20 @@ import os
 import platform
 import re
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 import click
 
 from farro import app
-from farro.cli.options import answer, common, open_root
-from farro.observe.log import json_lines
+from farro.cli.options import answer, daemon, open_root, say
+from farro.observe.log import GRAVE, Log, grave_only, lines
+from farro.services.keeper import Keeper
 from farro.system.clock import SystemClock
 
-
-def _on_signals(stop: Callable[[], None]) -> None:
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
+GRACE_S = 5.0  # for running steps after the first signal
 
 
 @click.command()
@@ -31,20 +28,25 @@ def _on_signals(stop: Callable[[], None]) -> None:
 @click.option("--drain", is_flag=True, help="Exit 0 when nothing is queued, running or due in that queue.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="What this worker offers; jobs may require tags.")
 @click.option("--name", metavar="NAME", help="The agents' name; else this machine's.")
-@common
+@daemon
 def worker(
     role: str, workers: int, drain: bool, tags: tuple[str, ...], name: str | None, root: str | None, as_json: bool
 ) -> None:
-    """Work a role's queue. Logs JSON lines. SIGTERM: five seconds for running steps, then their jobs are released."""
+    """Work a role's queue. Logs JSON lines, or short ones at a terminal.
+
+    SIGTERM or Ctrl-C: running steps have five seconds, then their jobs are released, back into the queue. Again: at
+    once.
+    """
     from farro.execution.stop import Stop
+    from farro.services.drain import Drained
     from farro.services.perform import Performer
-    from farro.services.worker import Slot, Worker
+    from farro.services.worker import IDLE_S, Slot, Worker
 
     clock = SystemClock()
-    log = json_lines(f"worker/{role}", clock.now)
+    log = _log(f"worker/{role}", as_json)
     store, settings = open_root(root, log=log)
     performer = Performer(root=store.root, base_env=dict(os.environ), tools=app.tools(settings), clock=clock)
-    agent_name = name or re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker"
+    agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
     def slot(number: int, stop: Stop) -> Slot:
         return Slot(
@@ -57,70 +59,106 @@ def worker(
             stop=stop,
             clock=clock,
             log=log,
+            # An idle slot beats when it turns: with a short `stale_after` it must turn more often, or it counts as hung.
+            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
 
+    until = Drained(store=store, role=role, clock=clock, log=log) if drain else None
     app.enclose_worker()
-    service = Worker(store=store, role=role, slots=workers, drain=drain, make_slot=slot, clock=clock)
-    asked = [5.0, 0.0]  # the second signal does not wait
-    _on_signals(lambda: service.stop(asked.pop(0) if asked else 0.0))
-    log("info", "worker started", {"role": role, "slots": workers, "pid": os.getpid()})
     try:
-        service.run()
+        service = Worker(store=store, role=role, slots=workers, make_slot=slot, clock=clock, until=until)
+        graces_s = [GRACE_S]
+        _on_signals(lambda: service.stop(graces_s.pop() if graces_s else 0.0))
+        service.start()
+        log("info", "worker started", {"role": role, "slots": workers, "pid": os.getpid()})
+        service.wait()
+        log("info", "worker stopped", {"role": role})
     finally:
         store.close()
         app.release_worker()
-        log("info", "worker stopped", {"role": role})
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="One pass, then exit.")
-@common
-def watchdog(once: bool, root: str | None, as_json: bool) -> None:
+@daemon
+def watchdog(once: bool, root: str | None, as_json: bool) -> int:
     """Recover what dead agents left: decided jobs are carried out, others become stale. Any number may run."""
     from farro.services.watchdog import Watchdog
 
-    clock = SystemClock()
-    log = json_lines("watchdog", clock.now)
-    store, settings = open_root(root, log=None if once else log)
-    service = Watchdog(store=store, log=(lambda level, message, fields: None) if once else log)
-    if not once:
-        _on_signals(service.stop)
-        log("info", "watchdog started", {"pid": os.getpid()})
-        service.run(settings.watchdog.every_s)
-        store.close()
-        return
-    done = service.run_once()
-    service.leave()
-    if as_json:
-        answer({"recovered": [{"job_id": item.job_id, "agent": item.agent, "what": item.what} for item in done]})
-    elif not done:
-        click.echo("nothing to recover")
-    for item in [] if as_json else done:
-        click.echo(f"{item.what:<16} {item.job_id or item.agent or ''}")
+    def told(item: Any) -> tuple[Mapping[str, Any], str]:
+        data = {"job_id": item.job_id, "agent": item.agent, "what": item.what}
+        return data, f"{item.what:<16} {item.job_id or item.agent or ''}".rstrip()
+
+    return _keep(Watchdog, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json)
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Decide what is stale now, then exit.")
-@common
-def manager(once: bool, root: str | None, as_json: bool) -> None:
+@daemon
+def manager(once: bool, root: str | None, as_json: bool) -> int:
     """Decide what becomes of stale jobs: queued again while attempts remain, else killed with the reason."""
     from farro.services.manager import Manager
 
-    clock = SystemClock()
-    log = json_lines("manager", clock.now)
-    store, settings = open_root(root, log=None if once else log)
-    service = Manager(store=store, log=(lambda level, message, fields: None) if once else log)
-    if not once:
-        _on_signals(service.stop)
-        log("info", "manager started", {"pid": os.getpid()})
-        service.run(settings.watchdog.every_s)
+    def told(life: Any) -> tuple[Mapping[str, Any], str]:
+        return {"job_id": life.job_id, "status": life.status}, f"{life.job_id} is {life.status}"
+
+    return _keep(Manager, "manager", "decided", told, "no stale jobs", once=once, root=root, as_json=as_json)
+
+
+def _keep(
+    make: Callable[..., Keeper],
+    name: str,
+    key: str,
+    told: Callable[[Any], tuple[Mapping[str, Any], str]],
+    nothing: str,
+    *,
+    once: bool,
+    root: str | None,
+    as_json: bool,
+) -> int:
+    """One turn with its answer, or turns with a log until a signal comes."""
+    log = _Counted(grave_only(sys.stderr) if once else _log(name, as_json))
+    store, settings = open_root(root, log=log)
+    service = make(store=store, log=log)
+    try:
+        if not once:
+            _on_signals(service.stop)
+            log("info", f"{name} started", {"pid": os.getpid()})
+            service.run(settings.watchdog.every_s)
+            log("info", f"{name} stopped", {})
+            return 0
+        done = [told(item) for item in service.run_once()]
+    finally:
+        service.leave()
         store.close()
-        return
-    done = service.run_once()
-    service.leave()
     if as_json:
-        answer({"decided": [{"job_id": life.job_id, "status": life.status} for life in done]})
-    elif not done:
-        click.echo("no stale jobs")
-    for life in [] if as_json else done:
-        click.echo(f"{life.job_id} is {life.status}")
+        answer({key: [data for data, _ in done]})
+    else:
+        say("\n".join(line for _, line in done) or nothing)
+    return 1 if log.grave else 0  # what could not be recovered or decided was said on stderr
+
+
+class _Counted:
+    """A log that knows whether something went wrong."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.grave = False
+
+    def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.grave |= level in GRAVE
+        self._log(level, message, fields)
+
+
+def _log(actor: str, as_json: bool) -> Log:
+    """JSON lines; at a terminal, where a person reads along, the short form unless JSON is asked for."""
+    short = not as_json and sys.stdout is not None and sys.stdout.isatty()
+    return lines(actor, SystemClock().now, sys.stdout, short=short)
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)

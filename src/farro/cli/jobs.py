@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from farro.cli.options import answer, common, open_root, person
+from farro.cli.options import answer, common, open_root, person, say
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.operations import jobs
@@ -16,6 +16,7 @@ from farro.ports.store import JobView
 from farro.system.clock import SystemClock
 
 _STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
+RECOVERS = "`farro watchdog` recovers it"
 _FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
 
@@ -50,9 +51,10 @@ def ls(
         answer({"jobs": [_view(view) for view in found]})
         return
     if not found:
-        click.echo("no jobs" + (" like that" if roles or wanted else "; queue one with: farro enqueue --plan FILE"))
+        say("no jobs" + (" like that" if roles or wanted else "; queue one with: farro enqueue --plan FILE"))
         return
     now = SystemClock().now()
+    orphans = jobs.orphans(store) if any(view.status is Status.IN_PROGRESS for view in found) else frozenset()
     rows = [("JOB", "ROLE", "STATUS", "TRY", "AGE", "")]
     rows += [
         (
@@ -61,13 +63,14 @@ def ls(
             str(view.status),
             str(view.lifecycle.attempt),
             _age(now, view.lifecycle.created_at),
-            _remark(view),
+            _remark(view, orphans),
         )
         for view in found
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     for row in rows:
-        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip())
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        say("  ".join([*cells, row[5]]).rstrip())
 
 
 @click.command()
@@ -78,34 +81,36 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     store, _ = open_root(root)
     details = jobs.show(store, store.root, job)
     if as_json:
-        answer({**_view(details.view), "files": list(details.files), "message": details.message})
+        extras = {"files": list(details.files), "message": details.message, "orphaned": details.orphaned}
+        answer({**_view(details.view), **extras})
         return
     life = details.view.lifecycle
-    click.echo(f"{life.job_id}  {life.status}  ({life.role}, attempt {life.attempt})")
-    click.echo(f"  lies in   {details.view.place}/{job}")
+    say(f"{life.job_id}  {life.status}  ({life.role}, attempt {life.attempt})")
+    say(f"  lies in   {details.view.place}/{job}")
     for name, value in (
         ("created", life.created_at),
         ("not before", life.not_before),
         ("finished", life.finalized_at),
-        ("agent", life.agent),
+        ("agent", f"{life.agent} is dead; {RECOVERS}" if details.orphaned else life.agent),
         ("retry of", life.retry_of),
     ):
         if value:
-            click.echo(f"  {name:<9} {value}")
+            say(f"  {name:<9} {value}")
     if life.error:
-        click.echo(f"  error     {life.error['category']}: {life.error['message']}")
+        say(f"  error     {life.error['category']}: {life.error['message']}")
     if details.view.damaged:
-        click.echo(f"  damaged   {details.view.damaged}")
+        say(f"  damaged   {details.view.damaged}")
     if life.hops:
-        click.echo("  history")
+        say("  history")
         for hop in life.hops:
-            click.echo(f"    {hop.at}  attempt {hop.attempt}  {hop.reason} → {hop.to}" + (f"  ({hop.note})" if hop.note else ""))
+            note = f"  ({hop.note})" if hop.note else ""
+            say(f"    {hop.at}  attempt {hop.attempt}  {hop.reason} → {hop.to}{note}")
     if details.files:
-        click.echo("  files")
+        say("  files")
         for name in details.files:
-            click.echo(f"    {name}")
+            say(f"    {name}")
     if details.message:
-        click.echo("\n" + details.message.rstrip())
+        say("\n" + details.message.rstrip())
 
 
 @click.command()
@@ -144,7 +149,7 @@ def _told(lifecycle: Lifecycle, as_json: bool, word: str = "") -> None:
     if as_json:
         answer(_life(lifecycle))
     else:
-        click.echo(f"{lifecycle.job_id} is {lifecycle.status}{word}")
+        say(f"{lifecycle.job_id} is {lifecycle.status}{word}")
 
 
 def _life(lifecycle: Lifecycle) -> dict[str, Any]:
@@ -164,10 +169,12 @@ def _age(now: datetime, stamp: str) -> str:
     return f"{seconds}s"
 
 
-def _remark(view: JobView) -> str:
+def _remark(view: JobView, orphans: frozenset[str]) -> str:
     life = view.lifecycle
     if view.damaged:
         return f"damaged: {view.damaged}"
+    if life.status is Status.IN_PROGRESS:
+        return f"its agent is dead; {RECOVERS}" if view.job_id in orphans else f"by {life.agent}"
     if life.error:
         return f"{life.error['category']}: {life.error['message']}".replace("\n", " ")[:100]
     if life.status is Status.QUEUED and life.not_before:

@@ -5,9 +5,11 @@ Each noun has a file of its own.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -28,7 +30,7 @@ COMMANDS = {
     "force-complete": "farro.cli.jobs:force_complete",
 }
 HELP = {
-    "init": "Make this folder a farro root.",
+    "init": "Make a folder a farro root.",
     "enqueue": "Queue plans and print their ids.",
     "worker": "Work a role's queue.",
     "watchdog": "Recover what dead agents left.",
@@ -71,33 +73,63 @@ class Lazy(click.Group):
 def farro() -> None:
     """Agent and command work that you can trust: a job is a folder, a plan is its steps, a role is a queue.
 
-    Start here:  farro init  ·  farro enqueue --plan plan.json  ·  farro worker --drain  ·  farro ls
+    \b
+    Start here:
+      farro init                        make this folder a root
+      farro enqueue --plan plan.json    queue a plan
+      farro worker --drain              work the queue until it is empty
+      farro ls                          see what became of it
+
+    Exit codes: 0 done, 1 failed, 2 wrong use or bad input, 3 refused.
     """
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; the exit code. 0 ok, 1 failed, 2 usage or bad input, 3 refused. Never a traceback for a mistake."""
+    """Run one command; the exit code. 0 ok, 1 failed, 2 usage or bad input, 3 refused. No traceback for a mistake."""
+    _encodable()
     try:
         answer = farro.main(args=arguments, prog_name="farro", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return answer if isinstance(answer, int) else 0
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("farro: stopped", err=True)
+        _complain("stopped")
         return 130
     except FarroError as error:
-        click.echo("\n".join(f"farro: {line}" for line in _printable(str(error)).splitlines()), err=True)
+        _complain(str(error))
         return error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251 - `farro ls | head` is no error
+        _forget_stdout()  # `farro ls | head -1` is no error
         return 141
     except OSError as error:
-        click.echo(f"farro: {error.filename or 'the operating system'}: {error.strerror or error}", err=True)
+        if error.filename is None:
+            _forget_stdout()
+            _complain(f"the answer could not be written: {error.strerror or error}")
+        else:
+            _complain(f"{error.filename}: {error.strerror or error}")
         return 1
 
 
-def _printable(text: str) -> str:
-    """Names in a message come from files and arguments: no escape sequence of theirs reaches the terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+def _encodable() -> None:
+    """What the terminal's encoding, or a file name that is not text, cannot say is escaped; it is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _complain(text: str) -> None:
+    from farro.observe.log import printable
+
+    with contextlib.suppress(OSError):
+        for line in text.splitlines():
+            click.echo(f"farro: {printable(line)}", err=True)
+
+
+def _forget_stdout() -> None:
+    """What could not be written must not be tried again when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251 - no file of farro's

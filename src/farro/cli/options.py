@@ -1,4 +1,4 @@
-"""Options that every command has, and opening the root that they name.
+"""Options that every command has, opening the root that they name, and how answers are written.
 
 What the commands do lives in their own files.
 """
@@ -15,25 +15,43 @@ from typing import Any, TypeVar
 import click
 
 from farro import app, config
-from farro.observe.log import Log
+from farro.observe.log import Log, grave_only, printable
 from farro.settings import Settings
 from farro.stores.files import FilesStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here."
+
 
 def common(command: F) -> F:
     """`--root` and `--json`, on every command."""
-    command = click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")(command)
-    return click.option(
-        "--root", metavar="DIR", help="The farro root; else FARRO_ROOT, else the nearest one upwards from here."
-    )(command)
+    return root_option(ROOT_HELP)(json_option("Answer as JSON.")(command))
+
+
+def daemon(command: F) -> F:
+    """The same for a command that goes on: its answer is its log."""
+    return root_option(ROOT_HELP)(json_option("JSON, also at a terminal.")(command))
+
+
+def root_option(text: str) -> Callable[[F], F]:
+    return click.option("--root", metavar="DIR", callback=_not_empty, help=text)
+
+
+def json_option(text: str) -> Callable[[F], F]:
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value == "":  # an unset variable in a script must not mean "wherever I happen to stand"
+        raise click.BadParameter("it is empty; name a folder, or leave it out")
+    return value
 
 
 def open_root(root: str | None, *, log: Log | None = None) -> tuple[FilesStore, Settings]:
     path = config.find_root(root)
     settings = config.load(path)
-    return app.open_store(path, settings, log=log), settings
+    return app.open_store(path, settings, log=log or grave_only(sys.stderr)), settings
 
 
 def person() -> str:
@@ -47,4 +65,9 @@ def person() -> str:
 
 def answer(data: Any) -> None:
     """JSON on stdout, one document."""
-    sys.stdout.write(json.dumps(data, default=str, ensure_ascii=False) + "\n")
+    click.echo(json.dumps(data, default=str, ensure_ascii=False))
+
+
+def say(text: str = "") -> None:
+    """A line, or several, for a person; what files and arguments brought into it cannot steer the terminal."""
+    click.echo(printable(text, keep="\n\t"))

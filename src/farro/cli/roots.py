@@ -7,19 +7,23 @@ import os
 import click
 
 from farro import config
-from farro.cli.options import answer, common
+from farro.cli.options import answer, json_option, root_option, say
 from farro.operations import roots
 
 
 @click.command()
-@common
+@root_option("The folder; else FARRO_ROOT, else this one. It is made when it does not exist.")
+@json_option("Answer as JSON.")
 def init(root: str | None, as_json: bool) -> None:
-    """Make this folder (or --root DIR) a farro root. Safe to repeat: what is there is kept."""
+    """Make a folder a farro root. Safe to repeat: what is there is kept, what is missing is made."""
     path = os.path.abspath(root or os.environ.get("FARRO_ROOT") or os.getcwd())
+    was_root = os.path.isdir(f"{path}/jobs")
     made = roots.init(path, config.load(path))
     if as_json:
         answer({"root": path, "made": made})
-    elif made:
-        click.echo(f"{path} is a farro root now. Queue a plan with: farro enqueue --plan FILE")
+    elif not made:
+        say(f"{path} is a farro root already; nothing was missing")
+    elif was_root:
+        say(f"{path} is whole again; made {', '.join(made)}")
     else:
-        click.echo(f"{path} is a farro root already; nothing was missing")
+        say(f"{path} is a farro root now. Queue a plan with: farro enqueue --plan FILE")

@@ -7,7 +7,7 @@ import sys
 import click
 
 from farro import documents
-from farro.cli.options import answer, common, open_root
+from farro.cli.options import answer, common, open_root, say
 from farro.documents import Document
 from farro.errors import InputError
 from farro.operations import submit
@@ -17,9 +17,11 @@ MANY_LIMIT = 256 << 20
 
 
 @click.command()
-@click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input.")
-@click.option("--many", metavar="FILE.ndjson", help="A plan a line; - reads standard input.")
-@click.option("--id", "job_id", metavar="ID", help="The job's id, chosen by you: the same id and plan again is the same job.")
+@click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input (JSON).")
+@click.option("--many", metavar="FILE.ndjson", help="A JSON plan a line; - reads standard input.")
+@click.option(
+    "--id", "job_id", metavar="ID", help="The job's id, chosen by you. The same id and plan again: the same job."
+)
 @click.option("--role", metavar="ROLE", help="The queue; else the plan's `role`, else Runner.")
 @click.argument("source", required=False)
 @common
@@ -39,13 +41,13 @@ def enqueue(
     given = [name for name in (plan_file, many, source) if name is not None]
     if len(given) != 1:
         raise click.UsageError("name one thing to queue: --plan FILE, --many FILE.ndjson, or - for standard input")
-    found = _read_many(many) if many is not None else [_read_plan(given[0])]
     store, _ = open_root(root)
+    found = _read_many(many) if many is not None else [_read_plan(given[0])]
     ids = submit.enqueue(store, found, role=role, job_id=job_id, source=_name(given[0]))
     if as_json:
         answer({"jobs": ids})
     else:
-        click.echo("\n".join(ids))
+        say("\n".join(ids))
 
 
 def _read_plan(path: str) -> Document:
@@ -64,10 +66,18 @@ def _name(path: str) -> str:
 
 
 def _bytes(path: str, limit: int) -> bytes:
-    """One byte over the limit at most: the parser then says what is too long."""
-    if path == "-":
-        return sys.stdin.buffer.read(limit + 1)
+    """The whole of a file or of standard input, which is never read much beyond the limit."""
     try:
-        return fs.read_regular(path, limit)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        data = _stdin(limit) if path == "-" else fs.read_regular(path, limit)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{_name(path)}: cannot be read: {why}") from error
+    if len(data) > limit:
+        raise InputError(f"{_name(path)}: is larger than {limit} bytes, and no more than that is read")
+    return data
+
+
+def _stdin(limit: int) -> bytes:
+    if sys.stdin is None:
+        raise InputError("<stdin>: is closed; name a file, or pipe a plan in")
+    return sys.stdin.buffer.read(limit + 1)

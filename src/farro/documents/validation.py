@@ -73,6 +73,8 @@ def _explain(kind: str, value: object, context: Mapping[str, Any], fallback: str
         return f"must have at least {context['min_length']}; it has {_length(value)}"
     if kind in ("too_long", "string_too_long"):
         return f"may have at most {context['max_length']}; it has {_length(value)}"
+    if kind == "literal_error":
+        return f"must be {context['expected']}, not {_describe(value)}"
     if kind == "finite_number":
         return "must be a finite number"
     bounds = {"greater_than": "more than", "greater_than_equal": "at least", "less_than": "less than"}

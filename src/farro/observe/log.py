@@ -6,7 +6,7 @@ Which events exist is up to the callers; the append-only audit log is a separate
 from __future__ import annotations
 
 import json
-import sys
+import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TextIO
@@ -15,21 +15,70 @@ from farro.kernel.moves import timestamp
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
 
+GRAVE = ("error", "critical")
 
-def json_lines(actor: str, now: Callable[[], datetime], stream: TextIO | None = None) -> Log:
-    """A log that writes lines. Escaped by JSON itself: a newline or an escape sequence in a name cannot forge a line."""
+
+def lines(actor: str, now: Callable[[], datetime], stream: TextIO | None, *, short: bool = False) -> Log:
+    """A log that writes a line an event: JSON, or for a person at a terminal the short form of the same.
+
+    A line that cannot be written (a full disk, a closed pipe) is dropped and counted; the work goes on, and the next
+    line that can be written says how many are missing. No `stream`: nobody listens.
+    """
+    lock = threading.Lock()
+    dropped = 0
 
     def log(level: str, message: str, fields: Mapping[str, Any]) -> None:
-        line = {
+        nonlocal dropped
+        if stream is None:
+            return
+        line: dict[str, Any] = {
             "timestamp": timestamp(now()),
             "level": level,
             "message": message,
             "app": "farro",
             "actor": actor,
-            **fields,
         }
-        out = stream or sys.stdout
-        out.write(json.dumps(line, default=str) + "\n")
-        out.flush()
+        line.update(fields)
+        with lock:
+            if dropped:
+                line["dropped_lines"] = dropped
+            try:
+                stream.write((short_line(line) if short else json.dumps(line, default=str)) + "\n")
+                stream.flush()
+                dropped = 0
+            except (OSError, ValueError):  # ValueError: closed
+                dropped += 1
 
     return log
+
+
+def grave_only(stream: TextIO | None) -> Log:
+    """The log of a command: what went wrong, in words, beside its answer."""
+
+    def log(level: str, message: str, fields: Mapping[str, Any]) -> None:
+        if stream is not None and level in GRAVE:
+            whose = fields.get("job_id") or fields.get("agent") or fields.get("name")
+            said = ": ".join(str(part) for part in (whose, message, fields.get("why")) if part)
+            stream.write(f"farro: {printable(said)}\n")
+
+    return log
+
+
+def short_line(line: Mapping[str, Any]) -> str:
+    """One event in a line for a person: time, job, what happened."""
+    event = line.get("event") or {}
+    if event.get("type") == "state_transition":
+        what = f"{event.get('from')} → {event.get('to')}"
+        what += f" ({event['error']})" if event.get("error") else ""
+    else:
+        what = str(line.get("message"))
+    what += f" [{line['dropped_lines']} lines could not be written]" if line.get("dropped_lines") else ""
+    attempt = f" (attempt {line['attempt']})" if line.get("attempt", 1) != 1 else ""
+    level = "" if line.get("level") == "info" else f"{line.get('level')}: "
+    job = f"{line['job_id']}{attempt}: " if line.get("job_id") else ""
+    return printable(f"{str(line.get('timestamp'))[11:23]}  {level}{job}{what}")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Names and messages come from files and arguments: no escape sequence of theirs reaches a terminal."""
+    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)

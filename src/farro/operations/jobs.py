@@ -10,11 +10,13 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from farro.errors import UnknownJob
+from farro.errors import UnknownJob, UnknownRole
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.ports.store import Agent, JobView, Store
 from farro.system import fs
+
+_MESSAGE_LIMIT = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,16 +24,22 @@ class JobDetails:
     view: JobView
     files: tuple[str, ...]  # relative to the job's folder
     message: str | None  # result.md or error.md, as it lies at the top
+    orphaned: bool  # the agent that holds it is dead
 
 
-def ls(store: Store, *, roles: Collection[str] | None, statuses: Collection[Status] | None, limit: int | None) -> list[JobView]:
+def ls(
+    store: Store, *, roles: Collection[str] | None, statuses: Collection[Status] | None, limit: int | None
+) -> list[JobView]:
     known = set(store.roles())
     for role in roles or ():
         if role not in known:
-            from farro.errors import UnknownRole
-
             raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
     return store.list(roles=roles, statuses=statuses, limit=limit)
+
+
+def orphans(store: Store) -> frozenset[str]:
+    """Jobs in the hands of dead agents: they say in_progress, and nobody works on them until a watchdog comes."""
+    return frozenset(job_id for agent in store.agents() if not agent.alive for job_id in agent.jobs)
 
 
 def show(store: Store, root: str, job_id: str) -> JobDetails:
@@ -43,11 +51,11 @@ def show(store: Store, root: str, job_id: str) -> JobDetails:
     message = None
     with contextlib.suppress(OSError):  # it may move on while we look
         files = tuple(sorted(os.path.relpath(path, folder) for path in fs.walk_files(folder)))
-        for name in ("result.md", "error.md"):
-            if name in files:
-                message = fs.read_bytes(f"{folder}/{name}", 65536).decode("utf-8", "replace")
-                break
-    return JobDetails(view=view, files=files, message=message)
+        name = next((name for name in ("error.md", "result.md") if name in files), None)
+        if name is not None:
+            message = fs.read_bytes(f"{folder}/{name}", _MESSAGE_LIMIT).decode("utf-8", "replace")
+    orphaned = view.status is Status.IN_PROGRESS and job_id in orphans(store)
+    return JobDetails(view=view, files=files, message=message, orphaned=orphaned)
 
 
 def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:

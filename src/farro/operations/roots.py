@@ -9,7 +9,7 @@ import json
 import os
 
 from farro.errors import InputError
-from farro.settings import ROLES, Settings
+from farro.settings import Settings
 from farro.stores.files.ground import make_root
 from farro.system import fs
 
@@ -34,33 +34,37 @@ _TEXTS = {
 
 
 def init(root: str, settings: Settings) -> list[str]:
-    """Make `root` a farro root; answers the files that were new. Safe to repeat."""
-    if os.path.exists(root) and not os.path.isdir(root):
-        raise InputError(f"{root} is a file; a root is a folder")
-    missing: list[str] = []
-    folder = root
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for path in reversed(missing):
-        fs.mkdir(path)
+    """Make `root` a farro root; answers what was missing, relative to it. Safe to repeat."""
+    _make_folder(root)
     roles = settings.all_roles()
-    make_root(root, roles)
+    made = make_root(root, roles)
     for name in ("tasks", "schemas"):
         if not os.path.isdir(f"{root}/{name}"):
             fs.mkdir(f"{root}/{name}")
+            made.append(name)
     files = {"AGENTS.md": POLICY.format(role="All roles", text="Rules that hold for every role of this repository.")}
     if not os.path.exists(f"{root}/agents-config.yaml"):
         files["agents-config.json"] = _config()
     for role in roles:
         text = _TEXTS.get(role) or settings.roles[role].description or "Describe what this role does."
         files[f"agents/{role}/AGENTS-ROLE.md"] = POLICY.format(role=role, text=text)
-    made = []
     for name, content in files.items():
-        if not os.path.exists(f"{root}/{name}"):
+        if not os.path.lexists(f"{root}/{name}"):
             fs.write_atomic(f"{root}/{name}", content.encode(), sync=True)
             made.append(name)
     return made
+
+
+def _make_folder(path: str) -> None:
+    """The root's folder and what is missing above it."""
+    missing: list[str] = []
+    while not os.path.isdir(path):
+        if os.path.lexists(path):
+            raise InputError(f"{path} is not a folder; a root is one, and so is all above it")
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        fs.mkdir(folder)
 
 
 def _config() -> str:
@@ -77,6 +81,3 @@ def _config() -> str:
         "tools": {},
     }
     return json.dumps(data, indent=2) + "\n"
-
-
-__all__ = ["ROLES", "init"]

@@ -5,22 +5,34 @@ What a turn does lives in each of them.
 
 from __future__ import annotations
 
-import threading
+import select
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from farro.errors import AgentLost, FarroError
+from farro.execution.stop import Flag
 from farro.observe.log import Log
 from farro.ports.store import Agent, Store
 
 
-class Keeper:
+class Keeper(ABC):
+    """`run_once` does one turn; `run` only repeats it."""
+
     def __init__(self, *, store: Store, name: str, log: Log) -> None:
         self._store = store
         self._name = name
         self._log = log
         self._agent: Agent | None = None
-        self._stopped = threading.Event()
+        self._stopped = False
+        # Not a threading.Event: its `set` takes a lock that the interrupted `wait` may hold, and a signal handler that
+        # waits for its own thread waits for ever.
+        self._flag = Flag()
+
+    @abstractmethod
+    def run_once(self) -> Sequence[Any]:
+        """One turn; answers what it did."""
 
     def agent(self) -> Agent:
         """This keeper's agent; a new one when the last was declared dead."""
@@ -33,24 +45,32 @@ class Keeper:
             self._agent = self._store.join(self._name, role=None)
         return self._agent
 
-    def run_once(self) -> Sequence[Any]:
-        """One turn; answers what it did."""
-        raise AssertionError("each keeper has its own turn")
-
     def run(self, every_s: float) -> None:
         """Turn until stopped. Trouble is logged and tried again: this loop is what everyone else relies on."""
+        poll = select.poll()
+        poll.register(self._flag.fd, select.POLLIN)
         try:
-            while not self._stopped.is_set():
-                try:
-                    self.run_once()
-                except (FarroError, OSError) as error:
-                    self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "keeper_trouble"}})
-                self._stopped.wait(every_s)
+            while not self._stopped:
+                self._safe_turn()
+                poll.poll(every_s * 1000)
         finally:
             self.leave()
 
+    def _safe_turn(self) -> None:
+        try:
+            self.run_once()
+        except (FarroError, OSError) as error:
+            self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "keeper_trouble"}})
+            self.leave()
+        except Exception as error:  # noqa: BLE001 - the edge of the loop: a bug in one turn must not end recovery
+            fields = {"event": {"type": "keeper_trouble"}, "traceback": traceback.format_exc()}
+            self._log("error", f"{type(error).__name__}: {error}", fields)
+            self.leave()
+
     def stop(self) -> None:
-        self._stopped.set()
+        """End the loop after its present turn. From any thread or signal handler."""
+        self._stopped = True
+        self._flag.set()
 
     def leave(self) -> None:
         agent, self._agent = self._agent, None

@@ -19,6 +19,8 @@ class Manager(Keeper):
     def run_once(self) -> list[Lifecycle]:
         """Decide every job that is stale now; answers what each became."""
         done: list[Lifecycle] = []
+        if self._agent is not None:
+            self.agent()  # a heartbeat: without it a manager with nothing to decide for `stale_after` is taken for hung
         for job_id in self._store.stale():
             try:
                 told = self._store.settle_stale(self.agent(), job_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
 from farro.execution.run import run_plan
@@ -40,18 +41,20 @@ class Performer:
         except (Lost, SyncFailed):
             raise
         except Interrupted as interrupted:
-            return Released(note=str(interrupted))
+            done = len(interrupted.partial.step_results)
+            return Released(note=f"the worker was stopped after {done} of {interrupted.partial.steps_total} steps")
         except BadDocument as error:
-            return _failed("bad_prompt", str(error))
+            return _failed(claim, "bad_prompt", str(error))
         except (StorageTrouble, OSError) as error:
-            return _failed("storage", str(error), retryable=True)
+            return _failed(claim, "storage", str(error), retryable=True)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
-            return _failed("internal_error", f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+            return _failed(claim, "internal_error", f"{type(error).__name__}: {error}", detail=traceback.format_exc())
 
     def _run(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         plan = load_data(claim.envelope.prompt, "prompt.json")
         if plan.allowed_paths is not None:
             return _failed(
+                claim,
                 "sandbox_missing",
                 "the plan has allowed_paths, and this farro has no sandbox yet to keep them: it is not run unconfined",
             )
@@ -78,12 +81,20 @@ class Performer:
         return Failed(error=result.error, report=report, retryable=result.retryable)
 
 
-def _failed(category: str, message: str, *, retryable: bool = False, detail: str = "") -> Failed:
+def _failed(claim: Claim, category: str, message: str, *, retryable: bool = False, detail: str = "") -> Failed:
+    """An attempt that failed before, or beside, its steps."""
     markdown = f"# Failed\n\n**{category}**: {message}\n"
     if detail:
         markdown += "\n" + "\n".join("    " + line for line in detail.splitlines()) + "\n"
+    result: dict[str, Any] = {
+        "job_id": claim.job_id,
+        "plan_id": None,
+        "success": False,
+        "step_results": [],
+        "error": {"category": category, "message": message},
+    }
     return Failed(
         error=ErrorInfo(category=category, message=message),
-        report=Report(result={"success": False, "error": {"category": category, "message": message}}, markdown=markdown),
+        report=Report(result=result, markdown=markdown),
         retryable=retryable,
     )

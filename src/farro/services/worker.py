@@ -1,6 +1,6 @@
 """The worker: N slots in a process, each an agent with a loop of its own: claim, perform, commit.
 
-Performing lives in perform; what a crash leaves is the watchdog's.
+Performing lives in perform, the end of a drain in drain; what a crash leaves is the watchdog's.
 
 Signals (DESIGN §12): `stop` gives running steps five seconds to end by themselves, then their jobs are released, all
 within ten. A slot ends an attempt's process tree before it lets go of the job (R6).
@@ -9,9 +9,10 @@ within ten. A slot ends an attempt's process tree before it lets go of the job (
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 from farro.errors import AgentLost, FarroError, Lost, SyncFailed
 from farro.execution.stop import Stop
@@ -21,13 +22,31 @@ from farro.ports.store import Agent, Claim, Store
 from farro.services.perform import Performer
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
-DRAIN_IDLE_S = 0.5
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
 class Turn(Enum):
     WORKED = auto()
     IDLE = auto()
+    TROUBLE = auto()  # the store failed; the agent has left, and the next turn joins anew
+
+
+class Until(Protocol):
+    """When a slot ends by itself."""
+
+    patience_s: float  # how long an idle slot waits at most before it asks again
+
+    def over(self, turn: Turn) -> bool:
+        """Asked after each turn."""
+
+
+class Never:
+    """A worker that is only ended from outside."""
+
+    patience_s = IDLE_S
+
+    def over(self, turn: Turn) -> bool:
+        return False
 
 
 class Slot:
@@ -45,10 +64,12 @@ class Slot:
         stop: Stop,
         clock: Clock,
         log: Log,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._store = store
         self._role = role
         self._name = name
+        self._idle_s = idle_s
         self._number = number
         self._tags = tags
         self._performer = performer
@@ -57,9 +78,21 @@ class Slot:
         self._log = log
         self._agent: Agent | None = None
 
+    def join(self) -> Agent:
+        """This slot's agent; a new one when it has none. InputError when the role, the name or a tag cannot be."""
+        if self._agent is None:
+            self._agent = self._store.join(self._name, role=self._role, slot=self._number, tags=self._tags)
+        return self._agent
+
+    def leave(self) -> None:
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            self._store.leave(agent)
+
     def run_once(self) -> Turn:
         """Claim a job, perform it, commit what came of it; or find that there is nothing to do."""
-        agent = self._joined()
+        agent = self.join()
+        self._store.heartbeat(agent)
         claim = self._store.claim(agent)
         if claim is None:
             return Turn.IDLE
@@ -67,6 +100,8 @@ class Slot:
         try:
             outcome = self._performer.perform(claim, lambda: self._store.heartbeat(agent, claim), self._stop)
             told = self._store.commit(claim, outcome)
+        except AgentLost:
+            raise
         except Lost as lost:
             self._say(claim, "warning", str(lost), {"type": "claim_lost"})
         else:
@@ -75,18 +110,20 @@ class Slot:
             self._say(claim, "info", "job status changed", {**event, **extra})
         return Turn.WORKED
 
-    def run(self, until: Callable[[Turn], bool]) -> None:
-        """Turn until told to stop, or until `until` says so after a turn."""
-        cursor = self._store.changes(None, role=self._role).cursor
+    def run(self, until: Until) -> None:
+        """Turn until told to stop, or until `until` says that it is over."""
         try:
+            cursor = self._store.changes(None, role=self._role).cursor
             while not self._stop.requested:
                 turn = self._safe_turn()
-                if until(turn):
+                if until.over(turn):
                     return
-                if turn is Turn.IDLE:
+                if turn is Turn.TROUBLE:
+                    self._clock.sleep(TROUBLE_S)
+                elif turn is Turn.IDLE:
                     cursor = self._store.changes(cursor, role=self._role, timeout_s=self._patience_s(until)).cursor
         finally:
-            self._leave()
+            self.leave()
 
     def _safe_turn(self) -> Turn:
         """A turn whose trouble is this slot's alone. After it the agent leaves: recovery looks at what it held."""
@@ -95,32 +132,25 @@ class Slot:
         except SyncFailed:
             raise  # nobody knows what reached the disk: the worker stops, recovery decides (R7)
         except AgentLost as lost:
-            self._log("warning", str(lost), {})
-            self._leave()
+            self._log("warning", str(lost), {"event": {"type": "agent_lost"}})
+            self.leave()
             return Turn.WORKED
         except (FarroError, OSError) as error:
-            self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "slot_trouble"}})
-            self._leave()
-            self._clock.sleep(TROUBLE_S)
-            return Turn.WORKED
+            self._trouble(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the edge of the loop: one job's bug must not end the others' worker
+            self._trouble(f"{type(error).__name__}: {error}", {"traceback": traceback.format_exc()})
+        return Turn.TROUBLE
 
-    def _joined(self) -> Agent:
-        if self._agent is None:
-            self._agent = self._store.join(self._name, role=self._role, slot=self._number, tags=self._tags)
-        self._store.heartbeat(self._agent)
-        return self._agent
+    def _trouble(self, message: str, more: Mapping[str, Any] | None = None) -> None:
+        self._log("error", message, {"event": {"type": "slot_trouble"}, **(more or {})})
+        self.leave()
 
-    def _leave(self) -> None:
-        agent, self._agent = self._agent, None
-        if agent is not None:
-            self._store.leave(agent)
-
-    def _patience_s(self, until: Callable[[Turn], bool]) -> float:
-        longest = DRAIN_IDLE_S if getattr(until, "impatient", False) else IDLE_S
+    def _patience_s(self, until: Until) -> float:
+        longest_s = min(until.patience_s, self._idle_s)
         due = self._store.next_due(self._role)
         if due is None:
-            return longest
-        return min(longest, max(0.0, (due - self._clock.now()).total_seconds()))
+            return longest_s
+        return min(longest_s, max(0.0, (due - self._clock.now()).total_seconds()))
 
     def _say(self, claim: Claim, level: str, message: str, event: Mapping[str, Any]) -> None:
         lifecycle = claim.envelope.lifecycle
@@ -131,12 +161,25 @@ class Slot:
 class Worker:
     """All slots of one process."""
 
-    def __init__(self, *, store: Store, role: str, slots: int, drain: bool, make_slot: Callable[[int, Stop], Slot], clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        role: str,
+        slots: int,
+        make_slot: Callable[[int, Stop], Slot],
+        clock: Clock,
+        until: Until | None = None,
+    ) -> None:
         self._store = store
         self._role = role
-        self._drain = drain
+        self._until = until or Never()
         self._stop = Stop(clock)
         self._slots = [make_slot(number, self._stop) for number in range(slots)]
+        self._threads = [
+            threading.Thread(target=self._run_slot, args=(slot,), name=f"slot-{number}")
+            for number, slot in enumerate(self._slots)
+        ]
         self._failure: BaseException | None = None
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -145,35 +188,33 @@ class Worker:
         self._store.wake(self._role)
 
     def run(self) -> None:
-        """Return when told to stop, or, with `drain`, when nothing is queued, running or due in the queue."""
-        until = _Drained(self._store, self._role) if self._drain else _never
-        threads = [threading.Thread(target=self._run_slot, args=(slot, until), name=f"slot-{n}") for n, slot in enumerate(self._slots)]
-        for thread in threads:
+        """Return when told to stop, or when `until` says that it is over; raise what ended a slot."""
+        self.start()
+        self.wait()
+
+    def start(self) -> None:
+        """Start every slot. A wrong role, name or tag is raised here, and then nothing was started."""
+        try:
+            for slot in self._slots:
+                slot.join()
+        except BaseException:
+            for slot in self._slots:
+                slot.leave()
+            raise
+        for thread in self._threads:
             thread.start()
-        for thread in threads:
+
+    def wait(self) -> None:
+        """Return when every slot has ended; raise what ended one."""
+        for thread in self._threads:
             while thread.is_alive():
                 thread.join(timeout=3600)  # in pieces, so that signals are handled meanwhile
         if self._failure is not None:
             raise self._failure
 
-    def _run_slot(self, slot: Slot, until: Callable[[Turn], bool]) -> None:
+    def _run_slot(self, slot: Slot) -> None:
         try:
-            slot.run(until)
+            slot.run(self._until)
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for the slots
             self._failure = self._failure or failure
             self.stop(0.0)
-
-
-class _Drained:
-    impatient = True
-
-    def __init__(self, store: Store, role: str) -> None:
-        self._store = store
-        self._role = role
-
-    def __call__(self, turn: Turn) -> bool:
-        return turn is Turn.IDLE and self._store.pending(self._role) == 0
-
-
-def _never(turn: Turn) -> bool:
-    return False

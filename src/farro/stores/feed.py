@@ -36,13 +36,12 @@ class Feed:
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source
-        self._ring: deque[Change] = deque(maxlen=RING)
+        self._ring: deque[Change | None] = deque(maxlen=RING)  # None: somebody called `wake`
         self._last = 0
         self._gap_at = 0  # cursors below this have missed something
         self._changed = threading.Condition()
         self._reading = False
         self._closed = False
-        self._wakes = 0
 
     @property
     def cursor(self) -> int:
@@ -63,13 +62,12 @@ class Feed:
         if cursor is None:
             return Changes(cursor=self._last, items=(), gap=False)
         deadline = time.monotonic() + timeout_s
-        wakes = self._wakes
         while True:
             with self._changed:
                 # The source is drained first, so that a poll (timeout 0) sees what has happened already.
                 if self._source is None or self._reading or self._closed:
                     left = deadline - time.monotonic()
-                    if self._last > cursor or left <= 0 or self._closed or self._wakes != wakes:
+                    if self._last > cursor or left <= 0 or self._closed:
                         return self._after(cursor)
                     self._changed.wait(left)
                     continue
@@ -85,7 +83,7 @@ class Feed:
             else:
                 with self._changed:
                     self._changed.notify_all()  # another waiter takes over the reading
-            if self._last > cursor or self._wakes != wakes or time.monotonic() >= deadline:
+            if self._last > cursor or time.monotonic() >= deadline:
                 return self._after(cursor)
 
     def _after(self, cursor: int) -> Changes:
@@ -93,15 +91,20 @@ class Feed:
             missing = self._last - cursor
             gap = missing > len(self._ring) or cursor < self._gap_at
             items = tuple(self._ring) if gap else tuple(self._ring)[len(self._ring) - missing :] if missing else ()
-            return Changes(cursor=self._last, items=items, gap=gap)
+            return Changes(cursor=self._last, items=tuple(item for item in items if item is not None), gap=gap)
 
     def wake(self) -> None:
-        """Whoever waits returns at once."""
-        self._wakes += 1
+        """Whoever waits from a cursor of before returns at once, also when it begins to wait only after this.
+
+        Hence a number of its own: a mere notification is lost on a slot that is just about to wait, and on the one that
+        takes over the reading, and both would sleep through a stop.
+        """
+        with self._changed:
+            self._ring.append(None)
+            self._last += 1
+            self._changed.notify_all()
         if self._source is not None:
             self._source.wake()
-        with self._changed:
-            self._changed.notify_all()
 
     def close(self) -> None:
         with self._changed:

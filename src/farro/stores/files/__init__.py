@@ -140,7 +140,9 @@ class FilesStore:
         return self._feed(role).since(cursor, timeout_s)
 
     def wake(self, role: str | None) -> None:
-        self._feed(role).wake()
+        feed = self._feeds.get(role)  # one that does not exist yet has nobody waiting; and a signal handler makes none
+        if feed is not None:
+            feed.wake()
 
     def _feed(self, role: str | None) -> Feed:
         feed = self._feeds.get(role)

@@ -41,6 +41,9 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
         lease = leases.create(f"{staged}/{LEASE}", content)
         try:
             fs.move(staged, folder)
+            # Jobs will be moved in here. A power cut that keeps such a move must keep the folder too, else the job is
+            # found in staging, among the debris. Once in an agent's life.
+            ground.sync([folder.rsplit("/", 1)[0]])
         except BaseException:
             lease.drop()
             raise
@@ -79,7 +82,8 @@ def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
     killed is noticed at the next turn."""
     held = ground.mine(agent)
     now_s = ground.clock.monotonic_s()
-    if now_s - held.last_beat_s >= BEAT_EVERY_S:
+    # Several beats in every `stale_after`: with a fixed ten seconds a shorter setting had healthy agents killed.
+    if now_s - held.last_beat_s >= min(BEAT_EVERY_S, ground.policy.stale_after_s / 4):
         held.lease.beat()
         held.last_beat_s = now_s
     if claim is not None and not fs.exists(f"{held.folder}/{claim.job_id}"):

@@ -47,10 +47,13 @@ def has_children(path: str, decision: Decision) -> bool:
     return decision.reason in _OWING and fs.exists(_list_of(path, decision.attempt))
 
 
-def unseal(path: str, attempt: int) -> None:
-    """Forget the list of a commit that failed half-way: this attempt now commits something without children."""
-    if fs.exists(_list_of(path, attempt)):
-        fs.unlink(_list_of(path, attempt))
+def unseal(path: str, attempt: int) -> list[str]:
+    """Forget the list of a commit that failed half-way: this attempt now commits something without children. Answers
+    what to sync before the decision: a list that comes back with the power would be delivered."""
+    if not fs.exists(_list_of(path, attempt)):
+        return []
+    fs.unlink(_list_of(path, attempt))
+    return [f"{path}/outbox"]
 
 
 def _list_of(path: str, attempt: int) -> str:

@@ -99,9 +99,9 @@ class Ground:
         return held
 
 
-def make_root(root: str, roles: Iterable[str]) -> None:
-    """Every folder that the store needs; what is there already is kept. Folders appear before the root is used (R7: the
-    store never makes a parent by itself)."""
+def make_root(root: str, roles: Iterable[str]) -> list[str]:
+    """Every folder that the store needs; what is there already is kept, what was missing is answered. Folders appear
+    before the root is used (R7: the store never makes a parent by itself)."""
     wanted = ["agents", "jobs", "logs"]
     wanted += [f"jobs/{name}" for name in (".staging", ".ids", ".held", ".snapshots", "outbox", "stale", "quarantine")]
     for role in roles:
@@ -109,13 +109,14 @@ def make_root(root: str, roles: Iterable[str]) -> None:
         wanted += [f"agents/{role}", places.incoming(role), places.in_progress(role), f"agents/{role}/completed"]
         wanted += [places.completed(role, status) for status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED)]
     wanted += ["agents/Manager", places.WAITING]
-    for name in dict.fromkeys(wanted):
-        if not os.path.isdir(f"{root}/{name}"):
-            fs.mkdir(f"{root}/{name}")
+    missing = [name for name in dict.fromkeys(wanted) if not os.path.isdir(f"{root}/{name}")]
+    for name in missing:
+        fs.mkdir(f"{root}/{name}")
     fs.sync_all(dict.fromkeys([root, *(os.path.dirname(f"{root}/{name}") for name in wanted)]))
+    return missing
 
 
 def check_root(root: str) -> None:
     for name in ("agents", "jobs/.staging", "jobs/.ids", "jobs/.held", "jobs/stale"):
         if not os.path.isdir(f"{root}/{name}"):
-            raise NotARoot(f"{root} is not a farro root ({name} is missing); make one with: farro --root {root} init")
+            raise NotARoot(f"{root} is not a whole farro root: {name} is missing; `farro init --root {root}` makes it")

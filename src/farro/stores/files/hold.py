@@ -11,16 +11,18 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from farro.errors import Damaged, IllegalTransition, TryAgain, UnknownJob, UnknownSchema
+from farro.errors import ClaimLost, Damaged, IllegalTransition, TryAgain, UnknownJob, UnknownSchema
 from farro.kernel import ids, moves, places, states
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo
 from farro.kernel.states import Reason, Status
+from farro.ports.store import marker
 from farro.stores.files import folder as folders
 from farro.stores.files import settle, views
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import Moved, quarantine, try_move
+from farro.system import fs
 
 _TRIES = 20  # a job on the move is looked for again; it cannot run away for ever
 
@@ -45,9 +47,14 @@ def change(ground: Ground, held: Held, job_id: str, status: Status, reason: Reas
         before = taken(ground, path, job_id, found)
         if before is None:
             continue
-        if found.status is Status.IN_PROGRESS and moves.is_decided(before, folders.highest_attempt(path)):
+        highest = folders.highest_attempt(path)
+        if found.status is Status.IN_PROGRESS and moves.is_decided(before, highest):
             settle.carry_out(ground, held, path, before)
             continue
+        if found.status is Status.IN_PROGRESS:
+            # Its worker may be stopped, or die before its next turn; then nobody else would look for these processes:
+            # recovery looks for those of the jobs that it finds in the dead agent's folder (RELIABILITY 23).
+            ground.reap([marker(job_id, highest)], {})
         return settle.decide(ground, held, path, before, replace(move, role=before.role))
     raise TryAgain(f"{job_id} is held by another operator, manager or watchdog; try again in a moment")
 
@@ -67,6 +74,8 @@ def taken(ground: Ground, path: str, job_id: str, found: views.Found) -> Lifecyc
             try_move(path, found.path)
         raise
     except (Damaged, FileNotFoundError) as error:
+        if not fs.exists(path):  # not damage: a watchdog took us for hung, and the job from us
+            raise ClaimLost(f"{job_id}: taken from this agent, which was declared dead; nothing was changed") from error
         quarantine(ground, path, job_id, str(error))
         raise Damaged(f"{job_id} cannot be read ({error}); it is now in {places.QUARANTINE}") from error
 

@@ -4,6 +4,9 @@ What an outcome asks for is decided in kernel.moves; finding dead agents lives i
 
 The order, and what a crash at each point leaves [test_kill_at_every_call_of_commit, RELIABILITY 5-7]:
 1. result files of the attempt, synced with their folders. Crash: not decided, the attempt is repeated in a new folder.
+   The agent's own folder is synced with them: the job is durably ours before anything is decided about it. Without that
+   btrfs may keep the decision and lose the claim's move: a finished job in a queue, which no worker takes.
+   [test_power_cut_keeps_what_was_acknowledged, test_a_neighbours_syncs_show_no_half_transaction]
 2. job.json with the decision, synced before it replaces. Crash from here on: rolled forward, not repeated.
 3. mirrors, the lock goes, the folder is synced: what is found at the destination says what was decided.
 4. the move (ENOENT = fenced: ClaimLost, nothing written elsewhere), the destination is synced, then the answer.
@@ -47,8 +50,8 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         if children:
             durable += dispatch.seal(ground, path, claim.attempt, children)
         else:
-            dispatch.unseal(path, claim.attempt)
-        ground.sync(durable)
+            durable += dispatch.unseal(path, claim.attempt)
+        ground.sync([*durable, held.folder])
         move = replace(move, result_sha256=digest)
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
         folders.write_lifecycle(ground, path, lifecycle, sync=True)
@@ -74,6 +77,7 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
     """An operator's, manager's or watchdog's decision about a job in its own folder."""
     with folders.fenced(path, before.job_id):
         highest = folders.highest_attempt(path)
+        ground.sync([held.folder])  # the job's move to us, before the decision: see the head of this module
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=highest, now=ground.clock.now())
         folders.write_lifecycle(ground, path, lifecycle, sync=True)
         if lifecycle.status is Status.QUEUED:

@@ -52,6 +52,8 @@ def _finish(ground: Ground, name: str, path: str) -> bool:
             ground.sync([ground.incoming(role)])
             return True
     except (Damaged, FileNotFoundError, FileExistsError) as error:
+        if not fs.exists(path):
+            return False  # another submitter of that id published it meanwhile
         ground.log("error", "staged job of a registered id cannot be published", {"job_id": job_id, "why": str(error)})
         return False
     fs.remove_tree(path)

@@ -13,6 +13,7 @@ Validation of what a prompt says lives in plans and roles; here its names and si
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import re
 from collections.abc import Sequence
@@ -119,6 +120,10 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged
         # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
         lease=leases.take(folder) if chosen and leases.FOLDERS else None,
     )
+    if chosen and leases.FOLDERS and item.lease is None:
+        # Clean-up has it already (a clock that jumped makes it look old). Without this we went on unlocked, and the id
+        # was registered for a folder that was then removed: every submitter was told "queued", and there was no job.
+        raise BlockingIOError(errno.EAGAIN, "taken by clean-up; staged again under another name", folder)
     try:
         _fill(ground, submission, prompt, item, folder)
     except BaseException:
@@ -147,7 +152,7 @@ def _fill(ground: Ground, submission: Submission, prompt: bytes, item: Staged, f
         routing=routing if isinstance(routing, dict) else None,
         retry_of=submission.retry_of,
     )
-    write_first(ground, folder, lifecycle, chosen=item.digest is not None)
+    write_first(ground, folder, lifecycle)
     if item.digest is not None:
         item.durable.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
 
@@ -160,9 +165,9 @@ def write_first(ground: Ground, folder: str, lifecycle: Lifecycle) -> None:
 def keep_order(ground: Ground, folder: str) -> None:
     """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
 
-    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within one
-    tick of the filesystem's clock (4 ms on many kernels), where names would decide. The time is always set, not only
-    when it must be: a transaction that now makes one call more and now one less could not be tested at every call.
+    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within
+    one tick of the filesystem's clock (4 ms on many kernels), where names would decide. The time is always set, not
+    only when it must be: a transaction that makes now a call more, now a call less cannot be tested at every call.
     [test_order_is_the_time_of_entry]
     """
     path = f"{folder}/job.json"

@@ -137,10 +137,10 @@ def listing(
                 seen = view(ground, found)
             except FileNotFoundError:
                 continue
+            if limit is not None and len(answer) >= limit:
+                return answer
             if (statuses is None or seen.status in statuses) and (roles is None or seen.lifecycle.role in roles):
                 answer.append(seen)
-                if limit is not None and len(answer) >= limit:
-                    return answer
     return answer
 
 

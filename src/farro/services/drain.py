@@ -1,0 +1,71 @@
+"""When a draining worker is done: nothing is queued, delayed or running in its queue.
+
+What it waits for meanwhile is told in the log once, so that nobody wonders at a worker that does not end.
+"""
+
+from __future__ import annotations
+
+from farro.kernel.states import Status
+from farro.observe.log import Log
+from farro.ports.clock import Clock
+from farro.ports.store import Store
+from farro.services.worker import Turn
+
+TELL_AFTER_S = 3.0  # what passes by itself within that time is not worth a line
+
+
+class Drained:
+    """Port: Until. One for all slots of a worker."""
+
+    patience_s = 0.5  # another worker's job may end, or come back, without a change in this queue
+
+    def __init__(self, *, store: Store, role: str, clock: Clock, log: Log) -> None:
+        self._store = store
+        self._role = role
+        self._clock = clock
+        self._log = log
+        self._idle_since_s: float | None = None
+        self._told = ""
+
+    def over(self, turn: Turn) -> bool:
+        if turn is not Turn.IDLE:
+            self._idle_since_s = None
+            return False
+        if self._store.pending(self._role) == 0:
+            return True
+        now_s = self._clock.monotonic_s()
+        self._idle_since_s = self._idle_since_s or now_s
+        if now_s - self._idle_since_s >= TELL_AFTER_S:
+            self._tell(self._waits_for())
+        return False
+
+    def _tell(self, what: str) -> None:
+        if what and what != self._told:
+            self._log("warning", f"still waiting for {what}", {"role": self._role, "event": {"type": "drain_waits"}})
+        self._told = what
+
+    def _waits_for(self) -> str:
+        """What nobody alive works on; empty when everything that is left is running."""
+        left = [
+            view
+            for agent in self._store.agents()
+            if agent.role == self._role and not agent.alive
+            for view in agent.jobs
+        ]
+        queued = self._store.list(roles=[self._role], statuses=[Status.QUEUED], limit=100)
+        delayed = [view.job_id for view in queued if view.lifecycle.not_before is not None]
+        refused = [view.job_id for view in queued if view.lifecycle.not_before is None]
+        parts = [
+            f"{_some(jobs)} {why}"
+            for jobs, why in (
+                (left, "in the hands of a dead agent (farro watchdog recovers it)"),
+                (delayed, "until the time of its next attempt"),
+                (refused, "queued, which this worker may not take (its tags, or an unknown schema version)"),
+            )
+            if jobs
+        ]
+        return " and ".join(parts)
+
+
+def _some(jobs: list[str]) -> str:
+    return jobs[0] if len(jobs) == 1 else f"{len(jobs)} jobs, {jobs[0]} among them,"

@@ -1,0 +1,744 @@
+"""What only the file store can show: leases, locks, the order of its calls, and what a claim costs.
+
+What every store promises lives in test_store.py; kills at every call live in tests/crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.adapters import Files, make_adapter
+from farro.errors import ClaimLost, Damaged, NotARoot, TryAgain
+from farro.kernel import ids
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Child, Succeeded
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Agent, Claim, Submission
+from farro.stores.files import FilesStore
+from farro.system import fs, leases
+from stage import Crash, plan, read, report, submission
+
+YEARS_S = 20 * 365 * 86400
+
+
+class Watch:
+    """A seam that records every call, and lets a test act before one of them."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[str, str]] = []
+        self.performs: list[tuple[str, tuple[Any, ...]]] = []
+        self.before: Callable[[str, tuple[Any, ...]], None] | None = None
+        self.after: Callable[[str, tuple[Any, ...]], None] | None = None
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        self.performs.append((op, args))
+        self._act("before", op, args)
+        answer = call(*args)
+        self._act("after", op, args)
+        return answer
+
+    def _act(self, when: str, op: str, args: tuple[Any, ...]) -> None:
+        act = getattr(self, when)
+        if act is not None:
+            setattr(self, when, None)  # what the test does meanwhile passes unseen
+            act(op, args)
+            if getattr(self, when) is None:
+                setattr(self, when, act)
+
+    def look(self, op: str, path: str) -> None:
+        self.looks.append((op, path))
+
+    @property
+    def cost(self) -> int:
+        return len(self.looks) + len(self.performs)
+
+    def ops(self) -> Counter[str]:
+        return Counter(op for op, _ in self.performs)
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    seam = Watch()
+    fs.set_seam(seam)
+    try:
+        yield seam
+    finally:
+        fs.set_seam(None)
+
+
+def once(op: str, needle: str, act: Callable[[], None]) -> Callable[[str, tuple[Any, ...]], None]:
+    """Do `act` at the first call of that kind whose last path has `needle` in it."""
+    todo = [act]
+
+    def maybe(called: str, args: tuple[Any, ...]) -> None:
+        if todo and called == op and any(isinstance(arg, str) and needle in arg for arg in args):
+            todo.pop()()
+
+    return maybe
+
+
+def crash() -> None:
+    raise Crash
+
+
+def claimed(store: FilesStore, agent: Agent) -> Claim:
+    claim = store.claim(agent)
+    assert claim is not None
+    return claim
+
+
+def success(claim: Claim, *children: Child) -> Succeeded:
+    return Succeeded(report=report(claim), children=children)
+
+
+def lifecycle(files: Files, place: str, job_id: str) -> Lifecycle:
+    return Lifecycle.from_json(read(f"{files.root}/{place}/{job_id}/job.json"))
+
+
+# --- agents ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["Runner", None])
+def test_an_agent_appears_already_leased(files: Files, role: str | None) -> None:
+    seen: list[bool] = []
+    with watched() as seam:
+
+        def look(op: str, args: tuple[Any, ...]) -> None:
+            if op == "move":
+                seen.append(leases.is_held(f"{args[1]}/.lease"))
+
+        seam.after = look
+        agent = files.store.join("worker", role=role)
+    assert seen == [True]
+    home = "jobs/.held" if role is None else "agents/Runner/in-progress"
+    identity = json.loads(read(f"{files.root}/{home}/{agent.id}/.lease"))
+    assert identity == {"host": "stage", "boot_id": "0", "pid": 1, "start": 0, "started_at": "2026-11-15T12:00:00.000Z"}
+
+
+def test_an_agent_that_leaves_takes_its_folder_with_it(files: Files) -> None:
+    agent = files.store.join("worker", role="Runner")
+    files.store.leave(agent)
+    assert os.listdir(f"{files.root}/agents/Runner/in-progress") == []
+
+
+def test_identity_never_decides_death(files: Files) -> None:
+    """PID reused by another process, or one of another PID namespace: the lease alone decides (RELIABILITY 8, 9)."""
+    store = files.store
+    living, dead = store.join("a", role="Runner"), store.join("b", role="Runner")
+    home = f"{files.root}/agents/Runner/in-progress"
+    for agent, pid in ((living, 2**22 + 1), (dead, os.getpid())):
+        with open(f"{home}/{agent.id}/.lease", "r+") as file:
+            file.write(json.dumps({"host": "elsewhere", "boot_id": "x", "pid": pid, "start": 1, "started_at": "t"}))
+    files.die(dead)
+    assert {view.id: view.alive for view in store.agents()} == {living.id: True, dead.id: False}
+    store.recover(store.join("dog", role=None))
+    assert living.id in os.listdir(home)
+    assert dead.id not in os.listdir(home)
+
+
+def test_a_folder_that_is_no_root_is_refused(tmp_path: Path) -> None:
+    ground = make_adapter("power", str(tmp_path / "root")).store._ground  # type: ignore[attr-defined]
+    ground.root = str(tmp_path)
+    with pytest.raises(NotARoot, match="farro --root"):
+        FilesStore(ground)
+
+
+# --- claiming ----------------------------------------------------------------------------------------------------
+
+
+def test_a_claimed_job_shows_its_owner(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    claim = claimed(files.store, agent)
+    home = f"{files.root}/agents/Runner/in-progress/{agent.id}/j"
+    assert os.readlink(f"{home}/lock") == agent.id
+    assert claim.folder == f"{home}/attempts/0001"
+    assert os.path.isdir(claim.folder)
+
+
+def test_lock_held_and_holder_dies_before_the_move(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    victim = files.process()
+    agent = victim.join("worker", role="Runner")
+    with watched() as seam:
+        seam.before = once("move", "/in-progress/", crash)
+        with pytest.raises(Crash):
+            victim.claim(agent)
+    lock = f"{files.root}/agents/Runner/incoming/j/lock"
+    assert os.readlink(lock) == agent.id, "complete, with its owner"
+    survivor = files.store.join("worker", role="Runner")
+    assert files.store.claim(survivor) is None, "its holder is alive"
+    files.die(agent, victim)
+    files.clock.advance(1)  # a lock that stays is looked at again
+    claim = claimed(files.store, survivor)
+    assert claim.attempt == 1, "it was never started"
+    assert os.readlink(f"{os.path.dirname(os.path.dirname(claim.folder))}/lock") == survivor.id
+
+
+def test_a_lock_removed_by_a_late_one_is_put_right(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    lock = f"{files.root}/agents/Runner/incoming/j/lock"
+
+    def late() -> None:
+        os.unlink(lock)
+        os.symlink("late.0.0123456789abcdef", lock)
+
+    with watched() as seam:
+        seam.before = once("move", "/in-progress/", late)
+        claim = claimed(files.store, agent)
+    home = os.path.dirname(os.path.dirname(claim.folder))
+    assert os.readlink(f"{home}/lock") == agent.id
+    files.store.commit(claim, success(claim))
+    assert "lock" not in os.listdir(f"{files.root}/agents/Runner/completed/succeeded/j")
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_a_job_edited_between_look_and_move_is_read_again(files: Files, turns: int) -> None:
+    """Another worker claims it and gives it back meanwhile. After two writes the filesystem may give job.json the inode
+    that it had at the look."""
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    other = files.process()
+    quick = other.join("quick", role="Runner")
+    incoming = f"{files.root}/agents/Runner/incoming/j"
+
+    def meanwhile() -> None:
+        os.unlink(f"{incoming}/lock")  # a dead lock, for all they know
+        for _ in range(turns):
+            other.release(claimed(other, quick))
+
+    with watched() as seam:
+        seam.before = once("move", "/in-progress/", meanwhile)
+        claim = claimed(files.store, agent)
+    now = claim.envelope.lifecycle
+    assert claim.attempt == now.attempt == turns + 1
+    assert [hop.reason for hop in now.hops] == [Reason.RELEASED] * turns
+
+
+def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    victim = files.process()
+    agent = victim.join("worker", role="Runner")
+    with watched() as seam:
+        seam.before = once("replace", "/job.json", crash)
+        with pytest.raises(Crash):
+            victim.claim(agent)
+    home = f"agents/Runner/in-progress/{agent.id}"
+    assert lifecycle(files, home, "j").status is Status.QUEUED, "job.json still says so; the path wins"
+    assert os.listdir(f"{files.root}/{home}/j/attempts") == ["0001"]
+    seen = files.store.find("j")
+    assert seen is not None
+    assert seen.status is Status.IN_PROGRESS
+    files.die(agent, victim)
+    boss = files.store.join("boss", role=None)
+    files.store.recover(boss)
+    assert lifecycle(files, "jobs/stale", "j").attempt == 1
+    files.store.settle_stale(boss, "j")
+    files.clock.advance(10)
+    assert claimed(files.store, files.store.join("worker", role="Runner")).attempt == 2
+
+
+def test_a_claim_syncs_nothing_while_there_is_nothing_to_lose(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    with watched() as seam:
+        claim = claimed(files.store, agent)
+        assert seam.ops()["fsync"] == 0
+        files.store.release(claim)
+        before = seam.ops()["fsync"]
+        claimed(files.store, agent)
+        assert seam.ops()["fsync"] == before + 1, "hops are there now: job.json is synced before it replaces (R6)"
+
+
+def test_each_worker_examines_a_job_once(files: Files) -> None:
+    for n in range(30):
+        files.store.enqueue(submission(n, metadata={"tags": ["gpu"]}))
+    for n in range(30):
+        files.store.enqueue(Submission(role="Runner", prompt=plan(n), not_before=files.clock.now().replace(year=2040)))
+    agents = [files.store.join("worker", role="Runner", slot=slot) for slot in range(3)]
+    with watched() as seam:
+        for _ in range(5):
+            assert [files.store.claim(agent) for agent in agents] == [None] * 3
+            files.clock.advance(31)  # past a rescan, which lists names only
+    prompts = Counter(path for op, path in seam.looks if op == "read" and path.endswith("/prompt.json"))
+    assert len(prompts) == 60
+    assert set(prompts.values()) == {1}
+
+
+def test_a_claim_does_not_list_the_queue(files: Files) -> None:
+    agent = files.store.join("worker", role="Runner")
+    files.store.enqueue_many([submission(n) for n in range(20)])
+    claim = claimed(files.store, agent)
+    incoming = f"{files.root}/agents/Runner/incoming"
+    with watched() as seam:
+        while claim is not None:
+            files.store.commit(claim, success(claim))
+            if len(seam.performs) < 200:
+                files.store.enqueue(submission())
+            following = files.store.claim(agent)
+            if following is None:
+                break
+            claim = following
+    assert ("list", incoming) not in seam.looks
+
+
+@pytest.mark.parametrize("kind", ["power", "process"])
+def test_the_cost_of_a_claim_does_not_grow_with_the_backlog(
+    shm: Path, figure: Callable[..., None], kind: str
+) -> None:
+    """System calls of a claim and its commit, counted at the seam, once the queue was listed."""
+    costs: dict[int, set[int]] = {}
+    for backlog in (100, 3000):
+        made = make_adapter(kind, str(shm / f"{kind}-{backlog}"))
+        made.store.enqueue_many([submission(n) for n in range(backlog)])
+        agent = made.store.join("worker", role="Runner")
+        first = made.store.claim(agent)
+        assert first is not None
+        made.store.commit(first, success(first))
+        costs[backlog] = set()
+        for _ in range(50):
+            with watched() as seam:
+                claim = made.store.claim(agent)
+                assert claim is not None
+                made.store.commit(claim, success(claim))
+            costs[backlog].add(seam.cost)
+        made.close()
+    assert costs[100] == costs[3000]
+    assert len(costs[100]) == 1
+    figure(f"calls of a claim and commit ({kind}), backlog 100 and 3000", costs[100].pop(), "calls")
+
+
+def test_durability_differs_only_in_syncing(shm: Path) -> None:
+    calls = {}
+    for kind in ("power", "process"):
+        made = make_adapter(kind, str(shm / kind))
+        with watched() as seam:
+            made.store.enqueue(submission(job_id="j"))
+            claim = made.store.claim(made.store.join("worker", role="Runner"))
+            assert claim is not None
+            made.store.commit(claim, success(claim))
+        made.close()
+        calls[kind] = [op for op, _ in seam.performs]
+    assert "fsync" not in calls["process"]
+    assert [op for op in calls["power"] if op != "fsync"] == calls["process"]
+
+
+# --- committing --------------------------------------------------------------------------------------------------
+
+
+def test_results_lie_where_a_person_looks(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    claim = claimed(files.store, files.store.join("worker", role="Runner"))
+    files.store.commit(claim, success(claim))
+    home = f"{files.root}/agents/Runner/completed/succeeded/j"
+    assert read(f"{home}/result.md") == read(f"{home}/attempts/0001/result.md")
+    assert json.loads(read(f"{home}/attempts/0001/result.json"))["attempt"] == 1
+    assert sorted(os.listdir(home)) == ["attempts", "job.json", "prompt.json", "result.md"]
+
+
+def test_enoent_with_the_source_still_there_is_not_a_fence(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    claim = claimed(files.store, agent)
+    os.rmdir(claim.folder)  # a step removed what is not its own
+    with pytest.raises(Damaged):
+        files.store.commit(claim, success(claim))
+    files.store.heartbeat(agent, claim)  # still ours
+    os.mkdir(claim.folder)
+    assert files.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+
+
+def test_children_of_a_fenced_attempt_are_not_delivered(files: Files) -> None:
+    files.store.enqueue(submission(job_id="parent"))
+    victim = files.process()
+    agent = victim.join("worker", role="Runner")
+    claim = claimed(victim, agent)
+    with watched() as seam:
+        seam.before = once("replace", "/job.json", crash)  # sealed, not decided
+        with pytest.raises(Crash):
+            victim.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
+    assert os.path.exists(f"{files.root}/agents/Runner/in-progress/{agent.id}/parent/outbox/0001.json")
+    files.die(agent, victim)
+    boss = files.store.join("boss", role=None)
+    files.store.recover(boss)
+    files.store.force_complete(boss, "parent")
+    files.store.recover(boss)
+    assert [seen.job_id for seen in files.store.list()] == ["parent"]
+    with pytest.raises(ClaimLost):
+        files.store.commit(
+            Claim(
+                agent=files.store.join("worker", role="Runner"),
+                envelope=claim.envelope,
+                attempt=claim.attempt,
+                folder=claim.folder,
+            ),
+            success(claim, Child(role="Runner", prompt=plan(1))),
+        )
+    assert len(files.store.list()) == 1
+
+
+def test_children_in_the_outbox_are_delivered_by_the_next_watchdog(files: Files) -> None:
+    files.store.enqueue(submission(job_id="parent"))
+    victim = files.process()
+    agent = victim.join("worker", role="Runner")
+    claim = claimed(victim, agent)
+    with watched() as seam:
+        seam.after = once("move", "/jobs/outbox/", crash)
+        with pytest.raises(Crash):
+            victim.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
+    files.die(agent, victim)
+    done = files.store.recover(files.store.join("dog", role=None))
+    assert ("parent", "dispatched") in [(each.job_id, each.what) for each in done]
+    found = {seen.job_id: seen.status for seen in files.store.list()}
+    assert found == {"parent": Status.SUCCEEDED, ids.child_id("parent", 1, 0): Status.QUEUED}
+
+
+def test_a_planted_decision_cannot_name_a_path(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    claim = claimed(files.store, agent)
+    home = f"{files.root}/agents/Runner/in-progress/{agent.id}/j"
+    data = json.loads(read(f"{home}/job.json"))
+    data["decision"] = {"attempt": claim.attempt, "reason": "committed", "to": "../../elsewhere", "not_before": None}
+    os.unlink(f"{home}/job.json")
+    with open(f"{home}/job.json", "w") as file:
+        json.dump(data, file)
+    os.makedirs(os.path.join(os.path.dirname(files.root), "elsewhere"), exist_ok=True)
+    files.die(agent)
+    files.store.recover(files.store.join("dog", role=None))
+    assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]
+    seen = files.store.find("j")
+    assert seen is not None
+    assert seen.status is Status.FAILED
+    assert "is not a place for a job" in (seen.damaged or "")
+
+
+# --- recovery ----------------------------------------------------------------------------------------------------
+
+
+def test_decided_job_is_rolled_forward(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    victim = files.process()
+    agent = victim.join("worker", role="Runner")
+    claim = claimed(victim, agent)
+    with watched() as seam:
+        seam.before = once("move", "/completed/", crash)
+        with pytest.raises(Crash):
+            victim.commit(claim, success(claim))
+    files.die(agent, victim)
+    done = files.store.recover(files.store.join("dog", role=None))
+    assert ("j", "rolled_forward") in [(each.job_id, each.what) for each in done]
+    now = lifecycle(files, "agents/Runner/completed/succeeded", "j")
+    assert (now.status, now.attempt, len(now.hops)) == (Status.SUCCEEDED, 1, 1)
+    assert files.store.claim(files.store.join("worker", role="Runner")) is None, "not repeated"
+
+
+def test_kill_of_a_decided_job_answers_what_it_already_is(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    victim = files.process()
+    agent = victim.join("worker", role="Runner")
+    claim = claimed(victim, agent)
+    with watched() as seam:
+        seam.before = once("move", "/completed/", crash)
+        with pytest.raises(Crash):
+            victim.commit(claim, success(claim))
+    boss = files.store.join("boss", role=None)
+    assert files.store.kill(boss, "j").status is Status.SUCCEEDED
+    assert os.listdir(f"{files.root}/agents/Runner/completed/succeeded") == ["j"]
+
+
+def test_move_before_read(files: Files) -> None:
+    """A watchdog reads a dead agent's job only once it lies in its own folder: until then somebody else may change it."""
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    claimed(files.store, agent)
+    files.die(agent)
+    dog = files.store.join("dog", role=None)
+    order: list[str] = []
+    with watched() as seam:
+
+        def note(op: str, args: tuple[Any, ...]) -> None:
+            if op == "move" and args[1].endswith(f"{dog.id}/j"):
+                order.append(f"moved after {sum('job.json' in path for _, path in seam.looks)} looks at job.json")
+
+        seam.before = note
+        files.store.recover(dog)
+    assert order == ["moved after 0 looks at job.json"]
+
+
+def test_watchdog_against_a_live_worker(files: Files) -> None:
+    """The watchdog found it silent and moved its job; the worker's commit is refused, and what the watchdog decided
+    stands, at whichever call of the commit that happens."""
+    with watched() as seam:
+        files.store.enqueue(submission(job_id="probe"))
+        agent = files.store.join("worker", role="Runner")
+        claim = claimed(files.store, agent)
+        start = len(seam.performs)
+        files.store.commit(claim, success(claim))
+        calls = len(seam.performs) - start
+    refused = 0
+    for at in range(calls):
+        job_id = f"j{at}"
+        files.store.enqueue(submission(job_id=job_id))
+        store = files.process()
+        agent = store.join("worker", role="Runner")
+        claim = claimed(store, agent)
+        dog = files.store.join("dog", role=None)
+        files.store.recover(dog)
+        left = [at]
+
+        def fence(op: str, args: tuple[Any, ...], dog: Agent = dog, left: list[int] = left) -> None:
+            if left and left[0] == 0:
+                left.clear()
+                files.clock.advance(2000)
+                files.store.heartbeat(dog)
+                files.store.recover(dog)
+            elif left:
+                left[0] -= 1
+
+        with watched() as seam:
+            seam.before = fence
+            try:
+                store.commit(claim, success(claim))
+            except ClaimLost:
+                refused += 1
+        now = files.store.find(job_id)
+        assert now is not None
+        hops = [hop.reason for hop in now.lifecycle.hops]
+        assert (now.status, hops) in (
+            (Status.STALE, [Reason.AGENT_DIED]),
+            (Status.SUCCEEDED, [Reason.COMMITTED]),
+        ), f"call {at}"
+        if now.status is Status.STALE:
+            files.store.kill(dog, job_id)
+        files.store.leave(dog)
+    assert refused > calls / 2
+
+
+def test_watchdog_manager_and_operator_edit_one_stale_job(files: Files) -> None:
+    for n in range(20):
+        job_id = files.store.enqueue(submission(job_id=f"j{n}"))
+        agent = files.store.join("worker", role="Runner")
+        claimed(files.store, agent)
+        files.die(agent)
+        stores = [files.process() for _ in range(3)]
+        holders = [store.join("holder", role=None) for store in stores]
+        stores[0].recover(holders[0])
+        together = threading.Barrier(3)
+        troubles: list[BaseException] = []
+
+        def act(
+            verb: Callable[[], Any], together: threading.Barrier = together, troubles: list[BaseException] = troubles
+        ) -> None:
+            together.wait()
+            try:
+                verb()
+            except TryAgain:
+                pass
+            except BaseException as error:
+                troubles.append(error)
+
+        verbs: list[Callable[[], Any]] = [
+            lambda stores=stores, holders=holders: stores[0].recover(holders[0]),  # type: ignore[misc]
+            lambda stores=stores, holders=holders, job_id=job_id: stores[1].settle_stale(holders[1], job_id),  # type: ignore[misc]
+            lambda stores=stores, holders=holders, job_id=job_id: stores[2].kill(holders[2], job_id),  # type: ignore[misc]
+        ]
+        threads = [threading.Thread(target=act, args=(verb,)) for verb in verbs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert troubles == []
+        now = files.store.kill(files.store.join("boss", role=None), job_id)
+        assert now.status is Status.KILLED
+        assert [hop.reason for hop in now.hops] in (
+            [Reason.AGENT_DIED, Reason.KILLED],
+            [Reason.AGENT_DIED, Reason.REQUEUED, Reason.KILLED],
+        )
+        for store in stores:
+            store.close()
+
+
+def test_a_hung_process_is_killed_by_its_identity_before_its_jobs_move(files: Files) -> None:
+    store = files.process()
+    store.enqueue(submission(job_id="j"))
+    agent = store.join("worker", role="Runner")
+    claimed(store, agent)
+    where: list[list[str]] = []
+
+    def kill(identity: Any) -> bool:
+        where.append(os.listdir(f"{files.root}/agents/Runner/in-progress/{agent.id}"))
+        files.die(agent, store)
+        return True
+
+    files.when_hung = kill
+    dog = files.store.join("dog", role=None)
+    files.store.recover(dog)
+    files.clock.advance(2000)
+    files.store.heartbeat(dog)
+    files.store.recover(dog)
+    assert [identity["pid"] for identity in files.hung] == [1]
+    assert [sorted(each) for each in where] == [[".lease", "j"]]
+    assert files.reaped[-1] == ["j/0001"], "what the attempt left running ends before anyone may start the job again"
+
+
+def test_a_dead_watchdogs_jobs_are_finished_by_the_next(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    claimed(files.store, agent)
+    files.die(agent)
+    first = files.process()
+    dog = first.join("dog", role=None)
+    with watched() as seam:
+        seam.before = once("replace", "/job.json", crash)
+        with pytest.raises(Crash):
+            first.recover(dog)
+    assert os.path.isdir(f"{files.root}/jobs/.held/{dog.id}/j")
+    files.die(dog, first)
+    files.store.recover(files.store.join("dog", role=None))
+    assert files.store.stale() == ["j"]
+
+
+# --- staging -----------------------------------------------------------------------------------------------------
+
+
+def test_staging_cleanup_spares_what_an_id_points_to(files: Files) -> None:
+    victim = files.process()
+    with watched() as seam:
+        seam.before = once("move", "/incoming/", crash)  # registered, not published
+        with pytest.raises(Crash):
+            victim.enqueue(submission(job_id="chosen"))
+        seam.before = once("move", "/incoming/", crash)
+        with pytest.raises(Crash):
+            victim.enqueue(submission())
+    staging = f"{files.root}/jobs/.staging"
+    dog = files.store.join("dog", role=None)
+    assert len(os.listdir(staging)) == 2
+    files.store.recover(dog)
+    assert len(os.listdir(staging)) == 2, "too young: somebody may be at it"
+    files.clock.jump(YEARS_S)
+    files.store.recover(dog)
+    assert os.listdir(staging) == []
+    assert [seen.job_id for seen in files.store.list()] == ["chosen"]
+    assert files.store.enqueue(submission(job_id="chosen")) == "chosen"
+
+
+def test_a_resubmission_publishes_what_its_dead_submitter_staged(files: Files) -> None:
+    victim = files.process()
+    with watched() as seam:
+        seam.before = once("move", "/incoming/", crash)
+        with pytest.raises(Crash):
+            victim.enqueue(submission(job_id="chosen"))
+    assert files.store.find("chosen") is None
+    assert files.store.enqueue(submission(job_id="chosen")) == "chosen"
+    assert [seen.job_id for seen in files.store.list()] == ["chosen"]
+    assert os.listdir(f"{files.root}/jobs/.staging") == []
+
+
+def test_a_folder_that_is_staged_by_the_living_is_left_alone(files: Files) -> None:
+    slow = files.process()
+    swept: list[list[str]] = []
+    dog = files.store.join("dog", role=None)
+
+    def sweep() -> None:
+        files.clock.jump(YEARS_S)
+        files.store.recover(dog)
+        swept.append(os.listdir(f"{files.root}/jobs/.staging"))
+
+    with watched() as seam:
+        seam.before = once("symlink", "/jobs/.ids/", sweep)
+        assert slow.enqueue(submission(job_id="slow")) == "slow"
+    assert [len(names) for names in swept] == [1]
+    assert files.store.find("slow") is not None
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"schema_version": "1.0.0"}', b"\xff" * 10])
+def test_an_unreadable_job_json_is_rebuilt_by_whoever_claims_it(files: Files, text: bytes) -> None:
+    files.store.enqueue(submission(3, job_id="j"))
+    path = f"{files.root}/agents/Runner/incoming/j/job.json"
+    os.unlink(path)
+    Path(path).write_bytes(text)
+    claim = claimed(files.store, files.store.join("worker", role="Runner"))
+    assert (claim.job_id, claim.attempt, claim.envelope.prompt) == ("j", 1, plan(3))
+    assert files.store.commit(claim, success(claim)).status is Status.SUCCEEDED
+    assert ("warning", "job.json rebuilt") in [(level, message) for level, message, _ in files.logged]
+
+
+def test_a_job_that_contradicts_itself_affects_itself_alone(files: Files) -> None:
+    for name in ("a-good", "b-bad", "c-good"):
+        files.store.enqueue(submission(job_id=name))
+    bad = f"{files.root}/agents/Runner/incoming/b-bad"
+    for name in ("job.json", "prompt.json"):
+        os.unlink(f"{bad}/{name}")
+        Path(f"{bad}/{name}").write_text("garbage")
+    agent = files.store.join("worker", role="Runner")
+    order = []
+    while (claim := files.store.claim(agent)) is not None:
+        order.append(claim.job_id)
+        files.store.commit(claim, success(claim))
+    assert sorted(order) == ["a-good", "c-good"]
+    assert os.listdir(f"{files.root}/jobs/quarantine") == ["b-bad"]
+    seen = files.store.find("b-bad")
+    assert seen is not None
+    assert (seen.status, seen.lifecycle.terminal) == (Status.FAILED, True)
+    assert Path(f"{files.root}/jobs/quarantine/b-bad/prompt.json").read_text() == "garbage", "kept as it was"
+
+
+def test_a_folder_without_a_prompt_is_no_job(files: Files) -> None:
+    os.mkdir(f"{files.root}/agents/Runner/incoming/debris")
+    agent = files.store.join("worker", role="Runner")
+    for _ in range(3):
+        assert files.store.claim(agent) is None
+    assert [level for level, _, _ in files.logged] == ["critical"], "said once"
+    assert os.listdir(f"{files.root}/agents/Runner/incoming") == ["debris"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", ".hidden", "a\0b"])
+def test_payload_names_are_plain_file_names(files: Files, name: str) -> None:
+    from farro.errors import BadName
+
+    before = files.snapshot()
+    with pytest.raises(BadName):
+        files.store.enqueue(Submission(role="Runner", prompt=plan(), payload={name: b"x"}))
+    assert files.snapshot() == before
+
+
+def test_a_destination_that_is_missing_strands_nothing(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    agent = files.store.join("worker", role="Runner")
+    claim = claimed(files.store, agent)
+    gone = f"{files.root}/agents/Runner/completed/succeeded"
+    os.rmdir(gone)
+    with pytest.raises(TryAgain, match="farro init"):
+        files.store.commit(claim, success(claim))
+    seen = files.store.find("j")
+    assert seen is not None
+    assert seen.status is Status.IN_PROGRESS
+    files.die(agent)
+    os.mkdir(gone)
+    files.store.recover(files.store.join("dog", role=None))
+    assert os.listdir(gone) == ["j"]
+
+
+def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> None:
+    files.store.enqueue(submission(job_id="j"))
+    claim = claimed(files.store, files.store.join("worker", role="Runner"))
+    twin = f"{files.root}/agents/Runner/completed/succeeded/j"
+    os.mkdir(twin)  # empty: a plain rename would replace it silently
+    with pytest.raises(Damaged, match="quarantine"):
+        files.store.commit(claim, success(claim))
+    assert os.listdir(twin) == []
+    assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]

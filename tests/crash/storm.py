@@ -1,0 +1,356 @@
+"""A storm: real workers, watchdogs, managers, submitters and operators, killed and stopped at random, started again.
+
+What may be said about it afterwards is judged in history.py. Run as a program this file is one submitter or one
+operator: `python storm.py submitter|operator FOLDER NAME SEED`.
+
+Chance is seeded, but the machine's own timing is not: the same seed gives the same kind of storm, not the same storm.
+Whatever happens, `Storm.__exit__` ends every process that it started, and those that they started: all carry the
+storm's folder in their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+CONFIG = {
+    "version": "1.0.0",
+    "retry": {"base_s": 0.02, "max_delay_s": 0.3, "max_attempts": 4},
+    "watchdog": {"every_s": 0.2, "stale_after_s": 4.0},
+}
+BACKLOG = 40  # queued jobs at which submitters pause: the end of a storm is bounded
+EFFECT = 'echo "$FARRO_CLAIM" >> "$0"'  # O_APPEND: whole lines, in the order in which they happened
+
+
+# --- the actors that are not farro's own -----------------------------------------------------------------------------
+
+
+def plan(token: str, effects: str) -> dict[str, Any]:
+    """A plan of real commands; the same token is the same plan, whoever submits it."""
+    dice = random.Random(token)
+
+    def step(number: int, script: str) -> dict[str, Any]:
+        return {"step_number": number, "command": "sh", "args": ["-c", script, effects]}
+
+    kind = dice.choices(("quick", "two", "long", "fails", "spawns"), (25, 30, 15, 10, 20))[0]
+    wait = f"sleep {dice.uniform(0.05, 0.5):.2f}"
+    steps = {
+        "quick": [step(1, EFFECT)],
+        "two": [step(1, EFFECT), step(2, f"{wait}; {EFFECT}")],
+        "long": [step(1, f"{EFFECT}; sleep {dice.uniform(0.8, 2.5):.2f}; {EFFECT}")],
+        "fails": [step(1, f"{EFFECT}; {wait}; exit 3")],
+        "spawns": [step(1, f"sleep 600 & setsid sleep 600 & {wait}; {EFFECT}")],  # must not outlive the attempt
+    }
+    return {"plan_id": token, "steps": steps[kind]}
+
+
+class Actor:
+    """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
+
+    def __init__(self, folder: str, name: str, seed: int) -> None:
+        from farro import app, config
+
+        self.root, self.effects, self.name = f"{folder}/root", f"{folder}/effects", name
+        self.dice = random.Random(f"{name}/{seed}")
+        self.store = app.open_store(self.root, config.load(self.root))
+        self.notebook = os.open(f"{folder}/notes", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def note(self, what: str, **more: Any) -> None:
+        os.write(self.notebook, (json.dumps({"what": what, "by": self.name, **more}) + "\n").encode())
+
+    def farro(self, *arguments: str, stdin: str = "") -> Any:
+        """Through the command line, as a person would; None when it was refused."""
+        command = [sys.executable, "-m", "farro", *arguments, "--json", "--root", self.root]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+        return json.loads(done.stdout) if done.stdout.startswith("{") else None
+
+
+def submit(actor: Actor) -> None:
+    from farro import documents
+    from farro.errors import FarroError
+    from farro.operations import submit
+
+    for number in itertools.count():
+        while len(os.listdir(f"{actor.root}/agents/Runner/incoming")) >= BACKLOG:
+            time.sleep(0.05)
+        draw = actor.dice.random()
+        token, job_id = f"{actor.name}-{number}", None
+        if draw < 0.2:
+            job_id = f"own-{token}"
+        elif draw < 0.45:  # an id of the hour: every submitter tries it, and tries it again after its death
+            token = job_id = f"shared-{int(time.time() * 2) - actor.dice.randrange(3)}"
+        elif draw < 0.5:
+            token, job_id = f"other-{token}", f"shared-{int(time.time() * 2) - actor.dice.randrange(3)}"
+        actor.note("try", token=token, id=job_id)
+        content = plan(token, actor.effects)
+        try:
+            if actor.dice.random() < 0.04:
+                told = actor.farro("enqueue", *(("--id", job_id) if job_id else ()), "-", stdin=json.dumps(content))
+                (queued,) = told["jobs"] if told else (None,)
+            else:
+                document = documents.parse(json.dumps(content).encode(), token)
+                (queued,) = submit.enqueue(actor.store, [document], job_id=job_id, source=token)
+        except FarroError as error:
+            actor.note("refused", token=token, why=str(error))
+        else:
+            actor.note("enqueued" if queued else "refused", token=token, id=queued)
+        time.sleep(actor.dice.uniform(0.0, 0.08))
+
+
+def operate(actor: Actor) -> None:
+    from farro.errors import FarroError
+    from farro.operations import jobs
+
+    verbs: dict[str, Callable[..., Any]] = {
+        "kill": jobs.kill,
+        "requeue": jobs.requeue,
+        "force-complete": jobs.force_complete,
+    }
+    while True:
+        time.sleep(actor.dice.uniform(0.05, 0.4))
+        size = os.fstat(actor.notebook).st_size
+        recent = os.pread(actor.notebook, 8000, max(0, size - 8000)).decode().splitlines()[1:]
+        known = [note["id"] for note in map(json.loads, recent) if note["what"] == "enqueued"]
+        if not known:
+            continue
+        job_id, verb = actor.dice.choice(known), actor.dice.choice(["kill", "kill", "requeue", "force-complete"])
+        actor.note("asks", verb=verb, id=job_id)
+        try:
+            if actor.dice.random() < 0.1:
+                life = actor.farro(verb, job_id)
+            else:
+                told = verbs[verb](actor.store, job_id, by=actor.name, note=None)
+                life = json.loads(told.to_json())
+        except FarroError as error:
+            actor.note("refused", verb=verb, id=job_id, why=str(error))
+        else:
+            actor.note("told" if life else "refused", verb=verb, id=job_id, life=life)
+
+
+# --- the storm -------------------------------------------------------------------------------------------------------
+
+
+class Member:
+    """One place in the storm: a process that is started again whenever it is gone."""
+
+    def __init__(self, name: str, arguments: Callable[[int], list[str]]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.lives = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started_s = 0.0
+        self.due_s = 0.0  # when to start it again
+        self.goes_on_s: float | None = None  # when a stopped one is continued
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def send(self, number: int) -> None:
+        if self.running:
+            assert self.process is not None
+            self.process.send_signal(number)
+
+
+class Storm:
+    def __init__(self, folder: str, *, durability: str, seed: int, workers: int = 3) -> None:
+        self.folder, self.root = folder, f"{folder}/root"
+        self.dice = random.Random(seed)
+        self.kills = self.stops = self.terms = 0
+        self.environment = {**os.environ, "FARRO_STORM": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        os.makedirs(f"{folder}/logs")
+        self._farro("init")
+        with open(f"{self.root}/agents-config.json", "w", encoding="utf-8") as file:
+            json.dump({**CONFIG, "durability": durability}, file)
+        with open(f"{folder}/effects", "w", encoding="utf-8"), open(f"{folder}/notes", "w", encoding="utf-8"):
+            pass
+        farro = ["-m", "farro"]
+        rooted = ["--root", self.root]
+        self.farro_members = [
+            *(
+                Member(f"worker{n}", lambda _, n=n: [*farro, "worker", "--workers", "4", "--name", f"w{n}", *rooted])
+                for n in range(workers)
+            ),
+            *(Member(f"watchdog{n}", lambda _: [*farro, "watchdog", *rooted]) for n in range(2)),
+            Member("manager", lambda _: [*farro, "manager", *rooted]),
+        ]
+        self.clients = [
+            Member(name, lambda life, name=name: [__file__, name[:-1], folder, f"{name}-{life}", str(seed)])
+            for name in ("submitter0", "submitter1", "operator0")
+        ]
+
+    def __enter__(self) -> Storm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in (*self.farro_members, *self.clients):
+            member.send(signal.SIGKILL)
+            if member.process is not None:
+                member.process.wait()
+        for _ in range(50):
+            found = list(self._related())
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not found:
+                break
+            time.sleep(0.05)
+
+    def blow(self, seconds: float) -> None:
+        """Kill, stop and end members at random; whoever is gone comes back after a moment."""
+        members = [*self.farro_members, *self.clients]
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            self._tend(members, now)
+            member = self.dice.choices(members, [4 if member.name.startswith("worker") else 1 for member in members])[0]
+            action = self.dice.choices(("kill", "stop", "term"), (50, 35, 15))[0]
+            # An interpreter needs half a second to start: most blows are for those who are at work.
+            young = now - member.started_s < 1.0 and self.dice.random() < 0.8
+            if member.running and member.goes_on_s is None and not young:
+                if action == "kill":
+                    member.send(signal.SIGKILL)
+                    self.kills += 1
+                elif action == "stop":
+                    # Most stops are short; some outlast `stale_after_s`: its jobs are taken, and it wakes as a zombie.
+                    pause_s = self.dice.uniform(5, 7) if self.dice.random() < 0.2 else self.dice.uniform(0.05, 1.0)
+                    member.send(signal.SIGSTOP)
+                    member.goes_on_s = now + pause_s
+                    self.stops += 1
+                elif action == "term":
+                    member.send(signal.SIGTERM)
+                    self.terms += 1
+            time.sleep(self.dice.uniform(0.02, 0.25))
+
+    def calm(self, seconds: float) -> None:
+        """No more chaos and no more clients: what is still alive, or was started again, finishes everything."""
+        for member in self.clients:
+            member.send(signal.SIGKILL)
+            if member.process is not None:
+                member.process.wait()
+        for member in self.farro_members:
+            member.goes_on_s = 0.0 if member.goes_on_s is not None else None
+        until = time.monotonic() + seconds
+        lives, quiet = sum(member.lives for member in self.farro_members), 0
+        while quiet < 3:  # a job may pass between two folders while we look
+            now = time.monotonic()
+            restarts = sum(member.lives for member in self.farro_members) - lives
+            assert restarts < 30, f"nobody kills them, and they die again and again:\n{self.last_words()}"
+            assert now < until, f"not finished after {seconds} s: {self.unfinished()}\n{self.last_words()}"
+            self._tend(self.farro_members, now)
+            quiet = 0 if self.unfinished() else quiet + 1
+            time.sleep(0.1)
+
+    def end(self) -> list[str]:
+        """SIGTERM to everyone; answers the processes of attempts that live when the last worker is gone."""
+        for member in self.farro_members:
+            member.send(signal.SIGTERM)
+        for member in self.farro_members:
+            if member.process is not None:
+                member.process.wait(timeout=60)
+        return [_describe(pid) for pid in self._related() if b"FARRO_CLAIM=" in _read(f"/proc/{pid}/environ")]
+
+    def drain(self) -> None:
+        """Healthy processes, one after the other, until nothing is left to do."""
+        for _ in range(20):
+            for verb in (["watchdog", "--once"], ["manager", "--once"], ["worker", "--drain"]):
+                self._farro(*verb)
+            if not self.unfinished():
+                return
+        raise AssertionError(f"not drained: {self.unfinished()}")
+
+    def unfinished(self) -> list[str]:
+        homes = ["agents/Runner/incoming", "jobs/stale", "jobs/outbox"]
+        for agents in ("agents/Runner/in-progress", "jobs/.held"):
+            homes += [f"{agents}/{name}" for name in os.listdir(f"{self.root}/{agents}")]
+        found = []
+        for home in homes:
+            with contextlib.suppress(FileNotFoundError):
+                found += [f"{home}/{name}" for name in os.listdir(f"{self.root}/{home}") if name[0] != "."]
+        return found
+
+    def worker_logs(self) -> Iterator[str]:
+        for name in sorted(os.listdir(f"{self.folder}/logs")):
+            if name.startswith("worker") and name.endswith(".out"):
+                with open(f"{self.folder}/logs/{name}", encoding="utf-8") as file:
+                    yield from file
+
+    def last_words(self) -> str:
+        """Of every member: for a person who has to find out."""
+        found = []
+        for name in sorted(os.listdir(f"{self.folder}/logs")):
+            text = _read(f"{self.folder}/logs/{name}").decode(errors="replace")
+            found += [f"{name}: {line}" for line in text.splitlines() if '"level": "info"' not in line][-3:]
+        return "\n".join(found[-40:])
+
+    def tracebacks(self) -> list[str]:
+        """Logs in which an interpreter gave up: a bug, whatever became of the jobs."""
+        names = sorted(os.listdir(f"{self.folder}/logs"))
+        return [name for name in names if b"Traceback" in _read(f"{self.folder}/logs/{name}")]
+
+    def _tend(self, members: list[Member], now: float) -> None:
+        for member in members:
+            if member.goes_on_s is not None and now >= member.goes_on_s:
+                member.send(signal.SIGCONT)
+                member.goes_on_s = None
+            if member.process is None or (not member.running and member.due_s and now >= member.due_s):
+                self._start(member)
+            elif not member.running and not member.due_s:
+                member.due_s = now + self.dice.uniform(0.0, 0.3)
+                member.goes_on_s = None
+
+    def _start(self, member: Member) -> None:
+        member.lives += 1
+        member.started_s, member.due_s, member.goes_on_s = time.monotonic(), 0.0, None
+        log = f"{self.folder}/logs/{member.name}-{member.lives:05d}"
+        with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
+            member.process = subprocess.Popen(
+                [sys.executable, *member.arguments(member.lives)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def _farro(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "farro", *arguments, "--root", self.root]
+        subprocess.run(command, env=self.environment, check=True, capture_output=True, timeout=120)
+
+    def _related(self) -> Iterator[int]:
+        """Living processes of this storm: its members, their commands and every step; the environment is inherited."""
+        mark = f"FARRO_STORM={self.folder}\0".encode()
+        for name in os.listdir("/proc"):
+            if name.isdigit() and mark in _read(f"/proc/{name}/environ") + b"\0" and not _is_zombie(name):
+                yield int(name)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _is_zombie(pid: str) -> bool:
+    return _read(f"/proc/{pid}/stat").rpartition(b") ")[2][:1] in (b"Z", b"X", b"")
+
+
+def _describe(pid: int) -> str:
+    words = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    claim = [part for part in _read(f"/proc/{pid}/environ").split(b"\0") if part.startswith(b"FARRO_CLAIM=")]
+    return f"{pid} {words} {claim[0].decode(errors='replace') if claim else ''}"
+
+
+if __name__ == "__main__":
+    _kind, _folder, _name, _seed = sys.argv[1:]
+    {"submitter": submit, "operator": operate}[_kind](Actor(_folder, _name, int(_seed)))

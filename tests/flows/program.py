@@ -1,0 +1,200 @@
+"""The installed `farro`, as a person uses it: commands and daemons as processes, and a look at what they leave.
+
+The fixtures are in conftest.py. Nothing here imports farro: what is tested is the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support import need
+
+FARRO = os.path.join(os.path.dirname(sys.executable), "farro")
+PATIENCE_S = 60.0  # for what happens at once on a quiet machine; never asserted, only waited for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Daemon:
+    """A worker, watchdog or manager in the background."""
+
+    def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self, number: int = signal.SIGTERM) -> Done:
+        """Signal it, and wait for its end."""
+        self.send(number)
+        return self.ended()
+
+    def ended(self) -> Done:
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return Done(code=self.process.returncode, out=out, err=err)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash is."""
+        self.process.kill()
+        self.process.communicate()
+
+    def clean_up(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+class Program:
+    """farro in one folder. `run` waits for a command, `start` leaves a daemon running until the test is over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.daemons: list[Daemon] = []
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith(("FARRO_", "PYTHON"))}
+        self.env["LC_ALL"] = "C.UTF-8"
+
+    def run(
+        self,
+        *args: str,
+        stdin: bytes | str | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        code: int | None = None,
+    ) -> Done:
+        """Run a command; with `code`, it must end with that exit code."""
+        done = subprocess.run(
+            [*prefix, FARRO, *args],
+            cwd=cwd or self.path,
+            env={**self.env, **(env or {})},
+            input=(stdin.encode() if isinstance(stdin, str) else stdin) or b"",
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        told = Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+        assert "Traceback" not in told.err, told.err
+        assert code is None or told.code == code, f"exit {told.code} of farro {' '.join(args)}\n{told.out}\n{told.err}"
+        return told
+
+    def start(self, *args: str) -> Daemon:
+        daemon = Daemon([FARRO, *args], self.path, self.env)
+        self.daemons.append(daemon)
+        return daemon
+
+    def enqueue(self, plan: Mapping[str, Any], *args: str) -> str:
+        return self.run("enqueue", "-", *args, stdin=json.dumps(plan), code=0).out.strip()
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """The job as `farro show --json` tells it."""
+        told: dict[str, Any] = self.run("show", job_id, "--json", code=0).json
+        return told
+
+    def status(self, job_id: str) -> str:
+        return str(self.job(job_id)["status"])
+
+    def folder(self, job_id: str) -> Path:
+        return self.path / self.job(job_id)["place"] / job_id
+
+    def worked(self, *args: str) -> Done:
+        """Work until nothing is left."""
+        return self.run("worker", "--drain", *args, code=0)
+
+    def clean_up(self) -> None:
+        for daemon in self.daemons:
+            daemon.clean_up()
+        for pid in marked(self.path):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def eventually(what: Callable[[], object], because: str) -> None:
+    """Wait until `what` is true; fail with `because` when it does not become so."""
+    until = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < until, because
+        time.sleep(0.02)
+
+
+def steps(*commands: Sequence[str], **plan: Any) -> dict[str, Any]:
+    """A plan of these commands, one step each."""
+    numbered = [
+        {"step_number": number, "command": command[0], "args": list(command[1:])}
+        for number, command in enumerate(commands, start=1)
+    ]
+    return {"plan_id": "p", "steps": numbered, **plan}
+
+
+def shell(script: str, **plan: Any) -> dict[str, Any]:
+    return steps(("sh", "-c", script), **plan)
+
+
+def endless(started: str = "started", **plan: Any) -> dict[str, Any]:
+    """A step that says that it runs, leaves a second process in a session of its own, and never ends."""
+    return shell(f"setsid sleep 100000 & touch {started}; exec sleep 100000", **plan)
+
+
+def once_endless(**plan: Any) -> dict[str, Any]:
+    """Endless in its first attempt; in a later one done at once."""
+    script = "if mkdir once 2>/dev/null; then setsid sleep 100000 & touch started; exec sleep 100000; fi; echo again"
+    return shell(script, **plan)
+
+
+def listing(root: Path) -> dict[str, bytes | str]:
+    """Everything below, hidden folders included: files with their bytes, links with their targets."""
+    found: dict[str, bytes | str] = {}
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            found[name] = f"-> {os.readlink(path)}"
+        elif path.is_dir():
+            found[name] = "folder"
+        else:
+            found[name] = path.read_bytes() if path.is_file() else "special"
+    return found
+
+
+def marked(root: Path) -> list[int]:
+    """Processes of this root's jobs: every step carries FARRO_ROOT in its environment."""
+    mark = f"FARRO_ROOT={root}".encode()
+    return [pid for pid, environ in _environs() if mark in environ.split(b"\0")]
+
+
+def _environs() -> Iterator[tuple[int, bytes]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(name), Path("/proc", name, "environ").read_bytes()
+
+
+def unprivileged() -> list[str]:
+    """A prefix that makes file permissions count, also for root."""
+    if os.geteuid() != 0:
+        return []
+    return [need("setpriv", "root is refused nothing"), "--bounding-set", "-dac_override,-dac_read_search"]

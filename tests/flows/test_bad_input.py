@@ -1,0 +1,249 @@
+"""Bad input: a message with the place, exit 2, and nothing written, however the plan comes in.
+
+What each rule of a plan is lives in tests/rules; here the whole way from the file to the refusal is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from flows.program import Program, listing, steps, unprivileged
+
+STEP = '{"id": "a", "command": "true"}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bad:
+    """A wrong plan: what the message must say, and where. `column` is in the one line that the plan is."""
+
+    text: bytes
+    says: str
+    column: int | None = 1
+    ways: tuple[str, ...] = field(default=("--plan", "stdin", "--many"))
+
+
+def bad(text: str | bytes, says: str, column: int | None = 1, **more: Any) -> Bad:
+    return Bad(text=text if isinstance(text, bytes) else text.encode(), says=says, column=column, **more)
+
+
+def plan(**fields: Any) -> str:
+    return json.dumps({"steps": [{"id": "a", "command": "true"}], **fields})
+
+
+def with_id(value: str) -> Bad:
+    return bad(f'{{"id": {json.dumps(value)}, "steps": [{STEP}]}}', "id: is not an id; it must match", 8)
+
+
+CASES = {
+    "unknown field of a plan": bad(
+        f'{{"steps": [{STEP}], "stepz": 1}}', "stepz: is not a known field; did you mean", 46
+    ),
+    "unknown field of a step": bad(
+        '{"steps": [{"id": "a", "command": "x", "colour": 1}]}', "steps[0].colour: is not a", 40
+    ),
+    "no command": bad('{"steps": [{"id": "a"}]}', "steps[0].command: is required", 12),
+    "id with dots": with_id(".."),
+    "id with a slash": with_id("a/b"),
+    "id with NUL": with_id("a\0b"),
+    "id with .lock": with_id("a.lock"),
+    "id with a newline": with_id("a\n"),
+    "id with an escape": with_id("\x1b[31m"),
+    "id hidden": with_id(".a"),
+    "id empty": with_id(""),
+    "id too long": with_id("x" * 65),
+    "id reserved": bad(f'{{"id": "con", "steps": [{STEP}]}}', "id: 'con' is not a job id: Windows keeps", 8),
+    "id of a step": bad('{"steps": [{"id": "../x", "command": "x"}]}', "steps[0].id: is not an id", 19),
+    "role unknown": bad(
+        f'{{"role": "Nobody", "steps": [{STEP}]}}', "role: no role Nobody here; there is Architect", 10
+    ),
+    "role with a slash": bad(f'{{"role": "a/b", "steps": [{STEP}]}}', "role: is not an id", 10),
+    "argument with NUL": bad('{"steps": [{"id": "a", "command": "x", "args": ["\\u0000"]}]}', "holds a NUL", 49),
+    "too large": bad(b'{"name": "' + b"x" * (1 << 20) + b'"}', "1048576", None),
+    "nested deeply": bad("[" * 100_000, "nested deeper than 64 levels", 65),
+    "nested deeply in a field": bad(
+        plan(metadata={"x": 0}).replace("0", "[" * 80 + "]" * 80), "nested deeper than 64", 120
+    ),
+    "key twice": bad('{"id": "a", "id": "b"}', "id: this key is in the object twice", 13),
+    "NaN": bad('{"steps": [{"id": "a", "command": "x", "timeout": NaN}]}', "steps[0].timeout: NaN is not JSON", 51),
+    "infinite": bad('{"timeout": 1e999}', "timeout: this number is too large for a float", 13),
+    "huge integer": bad('{"parallel": ' + "9" * 5000 + "}", "an integer of 5000 digits", 14),
+    "lone surrogate": bad('{"name": "\\ud800"}', "name: half of a surrogate pair is not a character", 10),
+    "wrong type of steps": bad('{"steps": "echo"}', "steps: must be a list, not text", 11),
+    "wrong type of a step": bad('{"steps": ["echo"]}', "steps[0]", 12),
+    "wrong type of args": bad(
+        '{"steps": [{"id": "a", "command": "x", "args": "-l"}]}', "steps[0].args: must be a list, not", 48
+    ),
+    "wrong type of a number": bad(
+        '{"steps": [{"id": "a", "command": "x", "timeout": "9"}]}', "steps[0].timeout: must be a num", 51
+    ),
+    "number for text": bad(
+        '{"steps": [{"id": "a", "command": 7}]}', "steps[0].command: must be text, not the number 7", 35
+    ),
+    "timeout below zero": bad('{"timeout": -1, "steps": [' + STEP + "]}", "timeout: must be more than 0", 13),
+    "not an object": bad("5", "must be an object, not the number 5"),
+    "text": bad('"echo"', "must be an object, not text"),
+    "null": bad("null", "must be an object"),
+    "no steps": bad('{"steps": []}', "steps: must have at least 1", 11),
+    "empty list": bad("[]", "must have at least 1"),
+    "not UTF-8": bad(b'{"name": "\xff"}', "byte 0xff is not UTF-8", 11),
+    "UTF-16": bad(plan().encode("utf-16"), "is not UTF-8", ways=("--plan", "stdin")),
+    "byte order mark": bad(b"\xef\xbb\xbf" + plan().encode(), "byte order mark"),
+    "not JSON": bad("echo hi", "not JSON"),
+    "JSON cut off": bad('{"steps": [', "not JSON", None),
+    "empty": bad("", "not JSON: the document is empty", ways=("--plan", "stdin")),
+    "blank": bad(" \n\n", "not JSON: the document is empty", None, ways=("--plan", "stdin")),
+    "the memo's old single-step form": bad(
+        '{"id": "j", "tool": "unix", "command": "ls", "args": []}',
+        "this is the old single-step job; a job holds its whole plan",
+    ),
+    "too many steps": bad(json.dumps(steps(*[["true"]] * 101)), "steps: may have at most 100; it has 101", 24),
+    "reference to a later step": bad(
+        '{"steps": [{"step_number": 1, "command": "x", "input_from_step": 7}]}',
+        "steps[0].input_from_step: 7 is not an earlier step",
+        66,
+    ),
+    "reference to nothing": bad(
+        '{"steps": [{"id": "build", "command": "x"}, {"id": "b", "command": "x", "needs": ["biuld"]}]}',
+        'steps[1].needs[0]: "biuld" is not a step of this plan; did you mean "build"?',
+        83,
+    ),
+    "steps that wait for each other": bad(
+        '{"steps": [{"id": "a", "command": "x", "needs": ["b"]}, {"id": "b", "command": "x", "needs": ["a"]}]}',
+        "steps wait for each other: a → b → a",
+        49,
+    ),
+    "one id for two steps": bad(f'{{"steps": [{STEP}, {STEP}]}}', "is also steps[0]; ids are unique in a plan", 50),
+}
+PAIRS = [(name, way) for name, case in CASES.items() for way in case.ways]
+
+
+@pytest.mark.parametrize(("name", "way"), PAIRS, ids=[f"{name}, {way}" for name, way in PAIRS])
+def test_a_bad_plan_is_refused_with_its_place_and_nothing_is_written(farro: Program, name: str, way: str) -> None:
+    case = CASES[name]
+    good = b"" if way != "--many" else plan().encode() + b"\n\n"
+    (farro.path / "bad.json").write_bytes(good + case.text)
+    before = listing(farro.path)
+    arg = {"--plan": ["--plan", "bad.json"], "stdin": ["-"], "--many": ["--many", "bad.json"]}[way]
+    told = farro.run("enqueue", *arg, stdin=case.text, code=2)
+    source = "<stdin>" if way == "stdin" else "bad.json"
+    place = source if case.column is None else f"{source}:{3 if way == '--many' else 1}:{case.column}: "
+    assert told.err.startswith(f"farro: {place}"), told.err
+    assert case.says in told.err
+    assert told.out == ""
+    assert listing(farro.path) == before
+
+
+def test_every_problem_of_a_file_is_told_at_once(farro: Program) -> None:
+    lines = [plan(), '{"steps": 3}', plan(id="a/b"), plan(nmae="x"), plan()]
+    before = listing(farro.path)
+    told = farro.run("enqueue", "--many", "-", stdin="\n".join(lines), code=2)
+    assert [line.split(": ")[1] for line in told.err.splitlines()] == ["<stdin>:2:11", "<stdin>:3:53", "<stdin>:4:47"]
+    assert listing(farro.path) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: &x 1\nsteps: *x\n", "plan.yaml:1:4: a: anchors and aliases are not read"),
+        ("steps:\n- {id: a, command: x}\n- *x\n", "plan.yaml:3:3: steps[1]: anchors and aliases are not read"),
+        ("steps:\n- <<: {id: a}\n  command: x\n", "plan.yaml:2:3: steps[0]"),
+        ("steps:\n- id: a\n  id: b\n  command: x\n", "plan.yaml:3:3: steps[0].id"),
+        ("steps: [\n", "plan.yaml:2:1: "),
+        ("steps: !!python/object:os.system []\n", "plan.yaml:1:8: steps: "),
+        ("steps:\n- {id: a, command: x, colour: red}\n", "plan.yaml:2:25: steps[0].colour: is not a known field"),
+        ("", "plan.yaml:1:1: not YAML: the document is empty"),
+        ("a: " + "[" * 100, "nested deeper than 64 levels"),
+    ],
+)
+def test_a_bad_yaml_plan_is_refused_with_its_place(farro: Program, text: str, says: str) -> None:
+    (farro.path / "plan.yaml").write_text(text)
+    before = listing(farro.path)
+    told = farro.run("enqueue", "plan.yaml", code=2)
+    assert says in told.err
+    assert listing(farro.path) == before
+
+
+@pytest.mark.parametrize("option", ["--plan", "--many"])
+def test_what_is_not_a_readable_file_is_refused_and_never_waited_for(farro: Program, option: str) -> None:
+    os.mkfifo(farro.path / "fifo")
+    (farro.path / "folder").mkdir()
+    (farro.path / "secret").write_text(plan())
+    (farro.path / "secret").chmod(0)
+    (farro.path / "loop").symlink_to("loop")
+    before = sorted(path.name for path in (farro.path / "jobs").rglob("*"))
+    for name, why in (
+        ("nothing", "No such file or directory"),
+        ("fifo", "not a regular file"),
+        ("folder", "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        ("secret", "Permission denied"),
+        ("loop", "Too many levels of symbolic links"),
+        ("AGENTS.md/x", "Not a directory"),
+    ):
+        told = farro.run("enqueue", option, name, prefix=unprivileged(), code=2)
+        assert told.err == f"farro: {name}: cannot be read: {why}\n"
+    assert sorted(path.name for path in (farro.path / "jobs").rglob("*")) == before
+
+
+def test_options_that_contradict_the_plan_or_each_other_are_refused(farro: Program) -> None:
+    (farro.path / "plan.json").write_text(plan(id="mine", role="Runner"))
+    (farro.path / "two.ndjson").write_text(f"{plan()}\n{plan()}\n")
+    (farro.path / "blank.ndjson").write_text("\n \n")
+    before = listing(farro.path)
+    for args, says in (
+        (["plan.json", "--id", "other"], "plan.json:1:54: id: is mine, but --id says other; keep one of them"),
+        (["plan.json", "--role", "Manager"], "role: is Runner, but --role says Manager; keep one of them"),
+        (["plan.json", "--id", ".."], "--id: '..' is not a job id"),
+        (["plan.json", "--id", ""], "--id: '' is not a job id"),
+        (["plan.json", "--id", "nul"], "--id: 'nul' is not a job id: Windows keeps"),
+        (["plan.json", "--role", "../Runner"], "--role: '../Runner' is not a role"),
+        (["plan.json", "--role", "Nobody"], "--role: no role Nobody here; there is Architect"),
+        (["--many", "two.ndjson", "--id", "x"], "--id names one job, but two.ndjson holds 2 plans"),
+        (["--many", "blank.ndjson"], "blank.ndjson: no plan in it; --many wants one JSON plan a line"),
+        (["plan.json", "--many", "two.ndjson"], "name one thing to queue"),
+        ([], "name one thing to queue"),
+        (["plan.json", "--rool", "Runner"], "No such option"),
+    ):
+        assert says in farro.run("enqueue", *args, code=2).err
+    assert listing(farro.path) == before
+
+
+def test_one_id_for_two_plans_of_a_file_is_refused_and_the_same_plan_twice_is_one_job(farro: Program) -> None:
+    before = listing(farro.path)
+    lines = plan(id="one") + "\n" + plan(id="one", name="another")
+    told = farro.run("enqueue", "--many", "-", stdin=lines, code=2)
+    assert "<stdin>:2:53: id: line 1 has another plan of this id" in told.err
+    assert listing(farro.path) == before
+    told = farro.run("enqueue", "--many", "-", stdin=plan(id="one") + "\n" + plan(id="one"), code=0)
+    assert told.out == "one\none\n"
+    assert len(farro.run("ls", "--json", code=0).json["jobs"]) == 1
+
+
+def test_a_plan_that_asks_for_a_sandbox_is_refused_and_not_run_unconfined(farro: Program) -> None:
+    before = listing(farro.path)
+    told = farro.run("enqueue", "-", stdin=plan(allowed_paths=["src"]), code=3)
+    assert "<stdin>:1:47: allowed_paths: this farro has no sandbox yet" in told.err
+    assert listing(farro.path) == before
+
+
+@pytest.mark.parametrize("job_id", ["..", "a/b", ".lock", "x" * 65, "", "nul", "a\nb", "\x1b[31m", "--help-me"])
+@pytest.mark.parametrize("verb", ["show", "kill"])
+def test_a_bad_job_id_is_refused_before_a_path_is_made_of_it(farro: Program, verb: str, job_id: str) -> None:
+    before = listing(farro.path / "agents")
+    told = farro.run(verb, "--", job_id, code=2)
+    assert "is not a job id" in told.err
+    assert "\x1b" not in told.err
+    assert listing(farro.path / "agents") == before
+
+
+@pytest.mark.parametrize("verb", ["show", "kill", "requeue", "force-complete"])
+def test_an_unknown_job_is_said_to_be_unknown(farro: Program, verb: str) -> None:
+    assert farro.run(verb, "nope", code=2).err == (
+        f"farro: no job nope in {farro.path}; `farro ls` lists what there is\n"
+    )
+    assert farro.run(verb, code=2).err.endswith("Error: Missing argument 'JOB'.\n")

@@ -1,0 +1,203 @@
+"""What a new user does first: look at the help, make a root, queue plans, work them, look at what became of them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from flows.program import Program, listing, shell, steps
+
+COMMANDS = ("init", "enqueue", "worker", "watchdog", "manager", "ls", "show", "requeue", "kill", "force-complete")
+MINTED = r"job-\d{8}-\d{6}-[0-9a-f]{23}"
+
+
+def test_help_names_every_command_and_where_to_start(empty: Program) -> None:
+    told = empty.run("--help", code=0)
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", told.out, re.MULTILINE), command
+    assert "farro enqueue --plan plan.json" in told.out
+    assert empty.run(code=2).err.startswith("Usage: farro")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_root_and_json(empty: Program, command: str) -> None:
+    told = empty.run(command, "--help", code=0)
+    assert "--root" in told.out
+    assert "--json" in told.out
+    assert listing(empty.path) == {}
+
+
+def test_a_misspelt_command_is_corrected(empty: Program) -> None:
+    assert "did you mean `farro enqueue`?" in empty.run("enque", code=2).err
+    assert "`farro --help` lists the commands" in empty.run("frobnicate", code=2).err
+
+
+def test_init_says_what_it_made_and_can_be_repeated(empty: Program) -> None:
+    assert "is a farro root now" in empty.run("init", code=0).out
+    before = listing(empty.path)
+    assert "nothing was missing" in empty.run("init", code=0).out
+    assert empty.run("init", "--json", code=0).json == {"root": str(empty.path), "made": []}
+    assert listing(empty.path) == before
+
+
+def test_init_makes_again_what_is_missing_and_keeps_what_a_person_wrote(farro: Program) -> None:
+    (farro.path / "AGENTS.md").write_text("mine")
+    (farro.path / "jobs/stale").rmdir()
+    assert farro.run("ls", code=2).err.startswith(
+        f"farro: {farro.path} is not a whole farro root: jobs/stale is missing"
+    )
+    assert "is whole again; made jobs/stale" in farro.run("init", code=0).out
+    assert (farro.path / "AGENTS.md").read_text() == "mine"
+
+
+def test_init_makes_the_folder_and_what_is_above_it(empty: Program) -> None:
+    told = empty.run("init", "--root", "a/b/c", "--json", code=0).json
+    assert told["root"] == str(empty.path / "a/b/c")
+    assert empty.run("ls", "--root", "a/b/c", code=0).out.startswith("no jobs")
+
+
+def test_a_root_is_found_from_below_and_from_the_environment(farro: Program) -> None:
+    farro.enqueue(steps(["true"]), "--id", "one")
+    below = farro.path / "agents/Runner"
+    assert "one" in farro.run("ls", cwd=below, code=0).out
+    assert "one" in farro.run("ls", cwd=farro.path.parent, env={"FARRO_ROOT": str(farro.path)}, code=0).out
+    assert "one" in farro.run("ls", "--root", farro.path.name, cwd=farro.path.parent, code=0).out
+
+
+def test_plans_come_from_a_file_from_stdin_and_many_from_one_file(farro: Program) -> None:
+    plan = json.dumps(steps(["echo", "hi"]))
+    (farro.path / "plan.json").write_text(plan)
+    (farro.path / "many.ndjson").write_text(f"{plan}\n\n{plan}\n")
+    ways: list[tuple[list[str], int]] = [
+        (["--plan", "plan.json"], 1),
+        (["plan.json"], 1),
+        (["-"], 1),
+        (["--plan", "-"], 1),
+        (["--many", "many.ndjson"], 2),
+    ]
+    for args, count in ways:
+        told = farro.run("enqueue", *args, stdin=plan, code=0).out
+        assert re.fullmatch(rf"({MINTED}\n){{{count}}}", told), args
+    told = farro.run("enqueue", "--many", "-", "--json", stdin=f"{plan}\n{plan}\n{plan}", code=0).json
+    assert len(set(told["jobs"])) == 3
+    assert len(farro.run("ls", "--json", code=0).json["jobs"]) == 9
+
+
+def test_a_yaml_plan_is_a_plan(farro: Program) -> None:
+    (farro.path / "plan.yaml").write_text(
+        "plan_id: y\nsteps:\n  - id: say\n    command: echo\n    args: [from, yaml]\n"
+        "  - id: count\n    command: wc\n    args: [-w]\n    input_from_step: say\n"
+    )
+    job_id = farro.run("enqueue", "plan.yaml", code=0).out.strip()
+    farro.worked()
+    assert (farro.folder(job_id) / "attempts/0001/steps/count/stdout").read_text().strip() == "2"
+
+
+def test_a_chosen_id_twice_is_one_job_and_other_content_is_refused(farro: Program) -> None:
+    assert farro.enqueue(steps(["true"]), "--id", "mine") == "mine"
+    before = listing(farro.path)
+    assert farro.enqueue(steps(["true"]), "--id", "mine") == "mine"
+    told = farro.run("enqueue", "-", "--id", "mine", stdin=json.dumps(steps(["false"])), code=2)
+    assert "mine was submitted before with other content" in told.err
+    assert listing(farro.path) == before
+    farro.worked()
+    assert farro.enqueue(steps(["true"]), "--id", "mine") == "mine"
+    assert farro.status("mine") == "succeeded"
+
+
+def test_ls_and_show_tell_a_person_and_a_program_the_same(farro: Program) -> None:
+    farro.enqueue(steps(["echo", "hi"]), "--id", "good")
+    farro.enqueue(shell("echo partial; echo reason >&2; exit 3"), "--id", "bad")
+    assert re.search(r"^good +Runner +queued +0 ", farro.run("ls", code=0).out, re.MULTILINE)
+    farro.worked()
+    told = farro.run("ls", code=0).out
+    assert re.search(r"^good +Runner +succeeded +1 +\d+s$", told, re.MULTILINE)
+    assert re.search(r"^bad +Runner +failed +1 +\d+s +step_failed: ", told, re.MULTILINE)
+    views = {view["job_id"]: view for view in farro.run("ls", "--json", code=0).json["jobs"]}
+    assert views["good"]["place"] == "agents/Runner/completed/succeeded"
+    assert views["bad"]["error"]["category"] == "step_failed"
+
+    shown = farro.run("show", "bad", code=0).out
+    assert "lies in   agents/Runner/completed/failed/bad" in shown
+    assert "committed → agents/Runner/completed/failed" in shown
+    assert "reason" in shown
+    details = farro.job("bad")
+    assert "attempts/0001/steps/1/stdout" in details["files"]
+    assert details["message"] == (farro.folder("bad") / "error.md").read_text()
+
+
+def test_ls_can_be_narrowed(farro: Program) -> None:
+    farro.enqueue(steps(["true"]), "--id", "ends")
+    farro.worked()
+    farro.enqueue(steps(["true"]), "--id", "waits")
+    farro.enqueue(steps(["true"]), "--id", "reviews", "--role", "CodeReviewer")
+
+    def ids(*args: str) -> list[str]:
+        return [view["job_id"] for view in farro.run("ls", "--json", *args, code=0).json["jobs"]]
+
+    assert ids("--status", "queued") == ["reviews", "waits"]
+    assert ids("--state", "completed") == ["ends"]
+    assert ids("--role", "CodeReviewer") == ["reviews"]
+    assert ids("--status", "succeeded", "--status", "queued", "--limit", "1") == ["reviews"]
+    assert "no jobs like that" in farro.run("ls", "--status", "in-progress", code=0).out
+    assert "no role Nobody here" in farro.run("ls", "--role", "Nobody", code=2).err
+
+
+def test_a_pipeline_hands_bytes_on_and_a_failure_halts_it(farro: Program) -> None:
+    plan = steps(["seq", "1", "50000"], ["sort", "-rn"], ["head", "-n", "2"])
+    plan["steps"][1]["input_from_step"] = 1
+    plan["steps"][2]["input_from_step"] = 2
+    farro.enqueue(plan, "--id", "pipe")
+    farro.enqueue(steps(["echo", "kept"], ["false"], ["touch", "never"]), "--id", "halts")
+    farro.worked()
+    result = json.loads((farro.folder("pipe") / "attempts/0001/result.json").read_text())
+    assert result["step_results"][2]["stdout"] == "50000\n49999\n"
+    result = json.loads((farro.folder("halts") / "attempts/0001/result.json").read_text())
+    assert [step["success"] for step in result["step_results"]] == [True, False]
+    assert not (farro.path / "never").exists()
+
+
+def test_a_step_sees_its_job_and_root(farro: Program) -> None:
+    farro.enqueue(shell('echo "$FARRO_JOB $FARRO_STEP $FARRO_ROOT $PWD"'), "--id", "looks")
+    farro.worked()
+    said = (farro.folder("looks") / "attempts/0001/steps/1/stdout").read_text()
+    assert said == f"looks 1 {farro.path} {farro.path}\n"
+
+
+def test_a_python_tool_of_the_config_runs_in_the_worker(farro: Program) -> None:
+    (farro.path / "shouting.py").write_text(
+        "def shout(call):\n    call.stdout.write(call.stdin.read().upper() + call.command.encode())\n"
+    )
+    config = json.loads((farro.path / "agents-config.json").read_text())
+    config["tools"] = {"shout": {"python": "shouting:shout"}, "say": {"command": "echo"}}
+    (farro.path / "agents-config.json").write_text(json.dumps(config))
+    plan = {
+        "steps": [
+            {"id": "say", "tool": "say", "command": "hello"},
+            {"id": "shout", "tool": "shout", "command": "!", "input_from_step": "say"},
+            {"id": "child", "tool": "shout", "command": "?", "input_from_step": "say", "timeout": 60},
+        ]
+    }
+    farro.enqueue(plan, "--id", "loud")
+    farro.run("worker", "--drain", env={"PYTHONPATH": str(farro.path)}, code=0)
+    attempt = farro.folder("loud") / "attempts/0001"
+    assert (attempt / "steps/shout/stdout").read_text() == "HELLO\n!", (attempt / "result.json").read_text()
+    assert (attempt / "steps/child/stdout").read_text() == "HELLO\n?"
+
+
+def test_a_tool_that_cannot_be_imported_fails_its_job_alone(farro: Program) -> None:
+    (farro.path / "agents-config.json").write_text('{"tools": {"gone": {"python": "no_such_module:f"}}}')
+    farro.enqueue({"steps": [{"id": "a", "tool": "gone", "command": "x"}]}, "--id", "lost-tool")
+    farro.enqueue(steps(["true"]), "--id", "fine")
+    farro.worked()
+    assert farro.job("lost-tool")["error"]["category"] == "missing_tool"
+    assert farro.status("fine") == "succeeded"
+
+
+def test_jobs_with_tags_wait_for_a_worker_that_offers_them(farro: Program) -> None:
+    farro.enqueue(steps(["true"], metadata={"tags": ["gpu"]}), "--id", "heavy")
+    farro.enqueue(steps(["true"]), "--id", "light")
+    farro.worked("--tag", "gpu", "--tag", "ssd")
+    assert (farro.status("heavy"), farro.status("light")) == ("succeeded", "succeeded")
