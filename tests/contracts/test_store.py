@@ -184,7 +184,9 @@ def test_a_submission_keeps_where_it_came_from(kit: Adapter) -> None:
 
 def test_same_chosen_id_twice_is_one_job(kit: Adapter) -> None:
     first = Submission(role="Runner", prompt={"plan_id": "p", "steps": []}, job_id="once")
-    same = Submission(role="Runner", prompt={"steps": [], "plan_id": "p"}, job_id="once")  # the order of keys is no content
+    same = Submission(
+        role="Runner", prompt={"steps": [], "plan_id": "p"}, job_id="once"
+    )  # the order of keys is no content
     agent = worker(kit.store)
     assert kit.store.enqueue(first) == "once"
     assert kit.process().enqueue(same) == "once"
@@ -741,14 +743,21 @@ def test_a_fenced_agent_cannot_commit(kit: Adapter, take: Callable[[Adapter, Cla
     assert len(kit.store.list()) == 1
 
 
-@pytest.mark.parametrize("outcome", [name for name in OUTCOMES if name != "unroutable"])
-def test_a_claim_is_committed_once(kit: Adapter, outcome: str) -> None:
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("again", ["at once", "with the job claimed again"])
+def test_a_claim_is_committed_once(kit: Adapter, outcome: str, again: str) -> None:
     kit.store.enqueue(submission(job_id="j"))
-    claim = claimed(kit.store, worker(kit.store))
-    kit.store.commit(claim, OUTCOMES[outcome](claim))
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    told = kit.store.commit(claim, OUTCOMES[outcome](claim))
+    if again == "with the job claimed again" and told.status is Status.QUEUED:
+        kit.clock.advance(RETRY.max_delay_s)
+        assert claimed(kit.store, agent).job_id == "j"
     before = kit.snapshot()
     with pytest.raises(ClaimLost):
         kit.store.commit(claim, success(claim))
+    with pytest.raises(ClaimLost):
+        kit.store.route(claim, success(claim), "CodeReviewer")
     assert kit.snapshot() == before
 
 
@@ -787,8 +796,8 @@ def test_a_heartbeat_notices_what_was_taken(kit: Adapter) -> None:
     take_by_death(kit, claim)
     with pytest.raises(AgentLost):
         kit.store.heartbeat(agent)
+    kit.store.enqueue(submission())
     with pytest.raises(AgentLost):
-        kit.store.enqueue(submission())
         kit.store.claim(agent)
     assert kit.store.count()[Status.QUEUED] == 1
 

@@ -1,7 +1,7 @@
 """Real filesystems under power cuts: a disk that logs every write and flush, and the images that a cut may leave.
 
-Run as a program, inside namespaces of its own (`in_namespace`): everything it mounts and starts ends with it, also when it
-is killed. What is played and judged lives in powerplays.
+Run as a program, inside namespaces of its own (`in_namespace`): everything it mounts and starts ends with it, also when
+it is killed. What is played and judged lives in powerplays.
 
 The disk is one file in a FUSE filesystem whose server keeps it in memory and logs each write and each fsync. A loop
 device on that file turns the filesystem's cache flushes into fsyncs. At a cut the image has every write up to the last
@@ -11,9 +11,11 @@ flush, and of those since then any subset: that is all that a disk with a write 
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
 import dataclasses
 import errno
+import importlib.util
 import json
 import mmap
 import os
@@ -126,8 +128,11 @@ class Image:
     pieces: tuple[tuple[int, int], ...]  # (entry, sector in it)
 
 
-def images(log: list[Write | None], first: int, last: int, dice: random.Random, wanted: int) -> list[Image]:
-    """Distinct images of cuts between two positions, in the order of the log: systematic ones first, spread evenly."""
+def images(
+    log: list[Write | None], first: int, last: int, told: list[int], dice: random.Random, wanted: int
+) -> list[Image]:
+    """Distinct images of cuts between two positions, spread evenly, in the order of the log. The same disk counts twice
+    when more had been told by then."""
     flushes = [-1]
     for write in log:
         flushes.append(flushes[-1])
@@ -152,7 +157,7 @@ def images(log: list[Write | None], first: int, last: int, dice: random.Random, 
             case _:
                 kept = [piece for piece in pieces if dice.random() < 0.5]
         image = Image(cut, flush, tuple(kept))
-        found.setdefault((flush, 0 if kept else cut, image.pieces), image)
+        found.setdefault((flush, bisect.bisect_right(told, cut), image.pieces), image)
     return sorted(found.values(), key=lambda image: (image.flush, image.cut))
 
 
@@ -226,19 +231,42 @@ def _copy_sparse(source: str, path: str, size: int) -> None:
 # --- mounting ----------------------------------------------------------------------------------------------------
 
 
-def in_namespace(arguments: list[str], *, timeout_s: float) -> dict[str, Any]:
+def able(kind: str) -> None:
+    """Go on only where a filesystem can be mounted from a FUSE file."""
+    from support import need
+
+    need(hasattr(os, "geteuid") and os.geteuid() == 0, "mounting needs root")
+    need(os.path.exists("/dev/fuse"), "no /dev/fuse")
+    need(os.path.exists("/dev/loop-control"), "no loop devices")
+    need(importlib.util.find_spec("mfusepy") is not None, "mfusepy is not installed")
+    need("unshare")
+    need(f"mkfs.{kind}")
+    with open("/proc/filesystems", encoding="utf-8") as file:
+        need(kind in file.read().split(), f"this kernel has no {kind}")
+
+
+def in_namespace(arguments: list[str], *, folder: str, timeout_s: float) -> dict[str, Any]:
     """Run this file as a program in mount and PID namespaces of its own; answers the JSON of its last line.
 
     When it ends, however, the kernel kills what is left in them and unmounts everything.
     """
-    command = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc"]
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "--pid",
+        "--fork",
+        "--kill-child=SIGKILL",
+        "--mount-proc",
+    ]
     done = subprocess.run(
         [*command, sys.executable, os.path.abspath(__file__), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
-        env={**os.environ, "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"},
+        env={**os.environ, "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin", "FARRO_REPLAY": folder},
     )
     if done.returncode != 0:
         raise RuntimeError(f"exit {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -298,9 +326,10 @@ def replay(kind: str, wanted: int, seed: int, durable: bool, neighbour: bool) ->
             acts, last = _in_a_child(lambda: _play_all(disk, live, durable, neighbour))
         log = read_log(log_path)
     first = acts[0].first
+    told = sorted(position for act in acts for position, _ in act.acks)
     gallery = Gallery(log, folder, size)
     dice = random.Random(seed)
-    chosen = images(log, first, last, dice, wanted)
+    chosen = images(log, first, last, told, dice, wanted)
     broken: list[str] = []
     for image in chosen:
         begun = [act for act in acts if act.first <= image.cut]
@@ -308,9 +337,8 @@ def replay(kind: str, wanted: int, seed: int, durable: bool, neighbour: bool) ->
         try:
             with mounted(gallery.show(image), f"{folder}/after", kind) as root:
                 for act in looked_at.values():
-                    act.judge(f"{root}/{act.name}", image.cut, dice.randrange(256))
+                    act.judge(f"{root}/{act.name}", image.cut, dice)
         except Exception as error:
-            if os.environ.get("DBG"): print(image.cut, str(error)[:300], flush=True); continue
             broken.append(f"{type(error).__name__}: {error}\n  in {image} of {kind}")
             if len(broken) >= 3:
                 break
@@ -333,11 +361,13 @@ class Act:
     acks: list[tuple[int, Any]]
     recorded: Any
 
-    def judge(self, root: str, cut: int, flavour: int) -> None:
+    def judge(self, root: str, cut: int, dice: random.Random) -> None:
         from crash import powerplays
 
         acks = [ack for position, ack in self.acks if position <= cut]
-        powerplays.after_the_cut(root, acks, self.recorded, flavour)
+        coming_back = dice.choice(powerplays.COMING_BACK)
+        old_staging = dice.random() < 0.5
+        powerplays.after_the_cut(root, acks, self.recorded, coming_back=coming_back, old_staging=old_staging)
 
 
 class Neighbour:
@@ -371,7 +401,7 @@ def _play_all(disk: str, live: str, durable: bool, neighbour: bool) -> tuple[lis
 
     acts = []
     fs.set_seam(Neighbour(live) if neighbour else None)
-    for play in powerplays.ON_DISK:
+    for play in powerplays.BESIDE_A_NEIGHBOUR if neighbour else powerplays.ON_DISK:
         root = powerplays.make(f"{live}/{play.__name__}")
         fd = os.open(live, os.O_RDONLY)  # the root's own name; `initiated` is about the folders below
         os.fsync(fd)

@@ -9,6 +9,7 @@ finished everything: stage.judge, every answer that was told, children once and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -17,19 +18,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crash.scheduler import Actor, Replayed, Run, Strategy, on_stage, stamp, theatre
-from farro.errors import AgentLost, ClaimLost, FarroError, IllegalTransition, StorageTrouble, TryAgain
+from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, IdConflict, IllegalTransition, StorageTrouble, TryAgain
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import timestamp
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason
 from farro.ports.store import Agent, Claim, StorePolicy, Submission
 from farro.stores.files import FilesStore
-from stage import EPOCH, History, drain, judge, open_files, plan, report
+from stage import EPOCH, History, drain, everywhere, judge, open_files, plan, report
 
 FINAL = frozenset({Reason.COMMITTED, Reason.KILLED, Reason.GAVE_UP, Reason.FORCE_COMPLETED})
 _LEAVES = (".staging", ".ids", ".held", "outbox", "stale", "quarantine")
 _ROLE_LEAVES = ("incoming", "in-progress", "completed/succeeded", "completed/failed", "completed/killed")
+
+
+STRANGER = "hob"
 
 
 class Violation(AssertionError):
@@ -70,11 +75,12 @@ class Scenario:
     durable: bool = False
     sweeping: bool = False  # staging clean-up takes the living for an hour old: they may be told to try again
     strangers: bool = False  # somebody else's folders lie about: quarantine is right then
+    delay_s: float = 0.0  # between attempts
 
     def policy(self) -> StorePolicy:
         return StorePolicy(
             durable=self.durable,
-            retry=RetryPolicy(base_s=0.0, max_delay_s=0.0),
+            retry=RetryPolicy(base_s=self.delay_s, max_delay_s=self.delay_s),
             stale_after_s=0.0 if self.hasty else 1e9,
             free_after_s=0.0,
             rescan_s=1.0,
@@ -98,7 +104,11 @@ class World:
         self.where: dict[str, str] = {}
         self.hops: dict[str, list[Any]] = {}
         self.agents: dict[str, Actor] = {}
+        self.not_before: dict[str, str | None] = {}  # job → what its last decision said
+        self.strange: set[str] = set()  # folders that are nobody's business
         self.policy = scenario.policy()
+        self.accepted: set[int] = set()  # which contents of the chosen id were told "queued", and which "no"
+        self.refused: set[int] = set()
         self._seeds = 0
 
     # --- building ---
@@ -136,7 +146,9 @@ class World:
 
     def changed(self, actor: Actor, op: str, args: tuple[Any, ...]) -> None:
         path = args[0]
-        if op == "move":
+        if actor.name == STRANGER:
+            self.strange.add(path)
+        elif op == "move":
             self._moved(actor, path, args[1])
         elif op in ("write", "utime", "fsync"):
             return
@@ -169,6 +181,7 @@ class World:
     def _moved(self, actor: Actor, source: str, path: str) -> None:
         start, name = source[len(self.root) + 1 :].rsplit("/", 1)
         end, job_id = path[len(self.root) + 1 :].rsplit("/", 1)
+        self.need(path not in self.strange, actor, f"{path} was there, and was replaced (R1)")
         if ids.is_agent(job_id):
             self.agents[job_id] = actor
             return
@@ -184,6 +197,8 @@ class World:
             )
             mine = [place for place in (start, end) if place.rsplit("/", 1)[1].startswith(f"{actor.name}.")]
             self.need(bool(mine), actor, f"moved {name} from {start} to {end}: neither is its own (R1)")
+            locked = end not in mine and os.path.islink(f"{path}/lock")
+            self.need(not locked, actor, f"{job_id} goes to {end} with a lock: while its maker lives, nobody can have it")
         self.where[job_id] = end
 
     def _rewritten(self, actor: Actor, path: str) -> None:
@@ -208,6 +223,7 @@ class World:
                 holder = self.agents.get(agent)
                 alive = holder is not None and not holder.over and agent in holder.store._ground.held
                 self.need(not alive, actor, f"{agent} is alive, and was declared dead (R3)")
+            self.not_before[job_id] = data["not_before"]
         self.hops[job_id] = after
 
     def need(self, condition: bool, actor: Actor, message: str) -> None:
@@ -219,16 +235,21 @@ class World:
     def verdict(self) -> None:
         if not self.scenario.strangers:
             assert not self.logged, f"UNEXPECTED: {self.logged}"
+        self.clock.passed_s += 1e6  # whatever is delayed is due
         drain(self.root, self.history, clock=self.clock)
-        where = self.stage.lying()
         if self.scenario.strangers:
+            places = everywhere(self.root).get("one", [])
+            assert len(places) == 1, f"LOST or DUPLICATED: {places}"
             return
+        where = self.stage.lying()
         assert not os.listdir(f"{self.root}/jobs/quarantine"), f"UNEXPECTED: quarantined: {where}"
         judge(self.root, self.history)
         final = {}
         for job_id, place in where.items():
             with open(f"{self.root}/{place}/{job_id}/job.json", "rb") as file:
                 final[job_id] = Lifecycle.from_json(file.read())
+        assert len(self.accepted) <= 1, f"DUPLICATED: one id was accepted with contents {self.accepted}"
+        assert not self.accepted & self.refused, f"content {self.accepted} was accepted and refused"
         self._answers_hold(final)
         self._children_once(final)
 
@@ -308,6 +329,8 @@ def _work(world: World, me: Mind, claim: Claim, beats: bool) -> None:
     job = (claim.job_id, claim.attempt)
     assert job not in world.history.executed, f"DUPLICATED: attempt {job} was started twice"
     world.history.executed.append(job)
+    due = world.not_before.get(claim.job_id)
+    assert due is None or due <= timestamp(world.clock.now()), f"{claim.job_id} was claimed before it was due ({due})"
     try:
         if beats:
             me.store.heartbeat(claim.agent, claim)
@@ -318,6 +341,9 @@ def _work(world: World, me: Mind, claim: Claim, beats: bool) -> None:
         world.history.ack_commit(*job, told)
     except ClaimLost:
         world.history.lost.append(job)
+    except Damaged:
+        if not world.scenario.strangers:
+            raise
 
 
 def watchdog(passes: int = 2) -> Callable[[World, Mind], None]:
@@ -375,8 +401,23 @@ def submitter(job_id: str, number: int = 0) -> Callable[[World, Mind], None]:
         except StorageTrouble:
             assert world.scenario.sweeping, "nothing is wrong with this disk"
             return
+        except IdConflict:
+            world.run.told(job_id)
+            world.refused.add(number)
+            return
         world.run.told(job_id)
         world.history.enqueued.add(job_id)
+        world.accepted.add(number)
+
+    return script
+
+
+def stranger(place: str) -> Callable[[World, Mind], None]:
+    """Somebody, or half of a torn rename, leaves an empty folder where a job wants to go (RELIABILITY 17, 31)."""
+
+    def script(world: World, me: Mind) -> None:
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(f"{world.root}/{place}")
 
     return script
 
@@ -620,6 +661,39 @@ def _submitters(world: World) -> None:
     world.actor("ann", worker(turns=2))
 
 
+def _two_contents(world: World) -> None:
+    world.actor("sue", submitter("chosen", 1))
+    world.actor("sam", submitter("chosen", 2))
+    world.actor("ann", worker(turns=2))
+
+
+def _two_operators(world: World) -> None:
+    world.job("one")
+    world.actor("ann", worker(turns=1))
+    world.actor("opa", operator("kill", "one"))
+    world.actor("oma", operator("force_complete", "one"))
+
+
+def _delayed(world: World) -> None:
+    """The second attempt is not due before five seconds are over; two workers are eager."""
+    world.job("one", flaky)
+    world.actor("ann", worker(turns=2))
+    world.actor("bob", worker(turns=3))
+
+
+def _strange(world: World) -> None:
+    world.job("one")
+    world.actor("ann", worker(turns=1))
+    world.actor(STRANGER, stranger("agents/Runner/completed/succeeded/one"))
+    world.actor("dog", watchdog(passes=1))
+
+
+def _hasty_two(world: World) -> None:
+    world.job("one")
+    world.actor("ann", worker(turns=1))
+    world.actor("dog", watchdog(passes=1))
+
+
 def _hasty_all(world: World) -> None:
     world.job("one", flaky)
     world.actor("ann", worker(turns=1))
@@ -660,6 +734,11 @@ SCENARIOS = (
     Scenario("released, and killed", _released),
     Scenario("stuck under a live worker", _stuck),
     Scenario("one id, two submitters", _submitters, sweeping=True),
+    Scenario("one id, two contents", _two_contents),
+    Scenario("two operators", _two_operators),
+    Scenario("a delayed job", _delayed, delay_s=5.0),
+    Scenario("a stranger's folder", _strange, strangers=True),
+    Scenario("a watchdog and a zombie", _hasty_two, hasty=True),
     Scenario("everybody is taken for hung", _hasty_all, hasty=True),
     Scenario("everybody at once", _everybody, roles=BOTH),
 )

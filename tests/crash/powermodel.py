@@ -6,23 +6,22 @@ The disk of the model keeps less than any that farro promises `power` on, so tha
 some state of it:
 
 - A file has the bytes of its last fsync. Of what was written since, it has all, nothing, a part, or garbage.
-- A change of names (mkdir, create, symlink, link, unlink, rmdir, replace, move) is kept when one of the directories that
-  it changes was synced afterwards. Else it may have happened or not, each by itself: a later one may be kept and an
-  earlier one lost. A rename is one change: both ends or none.
-- A change needs the earlier ones that made it possible: the last change of each name that it touches; for rmdir, all that
-  emptied the directory; and (`Order.BORN`) the creation of the directory in which it happens.
+- A change of names (mkdir, create, symlink, link, unlink, rmdir, replace, move) is kept when one of the directories
+  that it changes was synced afterwards. Else it may have happened or not, each by itself: a later one may be kept and
+  an earlier one lost. A rename is one change: both ends or none.
+- A change needs the earlier ones that made it possible: the last change of each name that it touches; for rmdir, all
+  that emptied the directory; and (`Order.BORN`) the creation of the directory in which it happens.
 
 This is the disk that farro promises `power` for. ext4 and xfs log metadata in order, so that there a sync keeps
-everything before it; those states are among the model's. btrfs logs single inodes: what it syncs it keeps with its new
-ancestors, but a folder's move may be lost while a file that was replaced in it since is kept (blocklog finds this). On a
-PLACELESS disk even a folder's creation may be lost: there, what was acknowledged still holds.
+everything before it; those states are among the model's. btrfs logs single inodes: what it syncs it keeps with its
+new ancestors, but a folder's move may be lost while a file that was replaced in it since is kept (blocklog found this).
+On a PLACELESS disk even a folder's creation may be lost: there, what was acknowledged still holds.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
-import itertools
 import os
 import random
 import threading
@@ -96,7 +95,9 @@ class Recorder:
         self.nodes: dict[int, Node] = {0: Node(entries={})}  # as they are now
         self.born: dict[int, Node] = {}  # every inode, as it was made
         self.entries: list[Entry] = []
-        self.trap: Callable[[str, tuple[Any, ...]], BaseException | None] | None = None  # raised once, instead of a call
+        self.trap: Callable[[str, tuple[Any, ...]], BaseException | None] | None = (
+            None  # raised once, instead of a call
+        )
         self._open: dict[int, int] = {}
         self._last: dict[Name, int] = {}
         self._made: dict[int, int] = {}
@@ -226,9 +227,7 @@ class Recorder:
             needs.update(self._within.get(emptied, ()))
         born = {self._made[name[0]] for name in touched if name[0] in self._made}
         position = len(self.entries)
-        change = Change(
-            what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), born=frozenset(born)
-        )
+        change = Change(what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), born=frozenset(born))
         self.entries.append(change)
         _apply(self.nodes, change)
         for name in touched:
@@ -346,6 +345,7 @@ def garbage(synced: bytes, written: bytes) -> bytes:
 
 
 TEARS: tuple[Tear, ...] = (whole, nothing, half, zeros, garbage)
+Choice = tuple[set[int], Mapping[int, Tear], str]  # the changes that are kept, how files are torn, and that in words
 
 
 @dataclass(kw_only=True)
@@ -436,44 +436,61 @@ class Cut:
         return State(cut=self.at, names=names, content=content, acks=self.acks, story=f"cut after {self.at}: {story}")
 
     def states(self, dice: random.Random, randoms: int) -> Iterator[State]:
-        """The telling ones first: everything, nothing, each change lost alone, each kept alone, each file torn alone,
-        what a journal in order could leave; then `randoms` of any kind."""
-        everything, least = set(self.changes), self.durable
+        """Everything kept; nothing unsynced kept; then, in the order of the dice: each change lost alone, each kept
+        alone, each file torn alone, what a journal in order could leave, and `randoms` of any kind."""
+        choices = list(self._choices(dice, randoms))
+        first, others = choices[:2], choices[2:]
+        dice.shuffle(others)
+        for choice in (*first, *others):
+            yield self.state(*choice())
 
-        def all_torn(tear: Tear) -> dict[int, Tear]:
-            return dict.fromkeys(self.torn, tear)
+    def _choices(self, dice: random.Random, randoms: int) -> Iterator[Callable[[], Choice]]:
+        everything = set(self.changes)
 
-        yield self.state(everything, {}, "everything kept")
-        yield self.state(least, all_torn(nothing), "everything unsynced lost")
+        def choose(kept: set[int], story: str, tear: Tear = whole, inode: int | None = None) -> Callable[[], Choice]:
+            return lambda: (kept, dict.fromkeys(self.torn if inode is None else [inode], tear), story)
+
+        def lost(position: int) -> Callable[[], Choice]:
+            return lambda: (self.without([position]), {}, f"only lost: {self.changes[position].what}")
+
+        def alone(position: int, tear: Tear) -> Callable[[], Choice]:
+            story = f"of the unsynced only kept: {self.changes[position].what}; data {tear.__name__}"
+            return lambda: (self.closed({*self.durable, position}), dict.fromkeys(self.torn, tear), story)
+
+        yield choose(everything, "everything kept")
+        yield choose(self.durable, "everything unsynced lost", nothing)
         for tear in TEARS[1:]:
-            yield self.state(everything, all_torn(tear), f"names kept, data {tear.__name__}")
+            yield choose(everything, f"names kept, data {tear.__name__}", tear)
+            for inode in self.torn:
+                yield choose(everything, f"names kept, inode {inode} {tear.__name__}", tear, inode)
         for position in self.free:
-            what = self.changes[position].what
-            yield self.state(self.without([position]), {}, f"only lost: {what}")
-            yield self.state(self.closed({*least, position}), {}, f"only kept: {what}")
-            yield self.state(self.closed({*least, position}), all_torn(nothing), f"only kept, no data: {what}")
-        for inode, tear in itertools.product(self.torn, TEARS[1:]):
-            yield self.state(everything, {inode: tear}, f"names kept, inode {inode} {tear.__name__}")
+            yield lost(position)
+            yield alone(position, whole)
+            yield alone(position, nothing)
         # A journal in order has committed everything before the last sync, and of the rest a beginning.
         for end in [position for position in self.free if position > self.last_sync]:
             begun = {position for position in self.changes if position < end}
             for tear in (nothing, zeros, garbage):
-                yield self.state(begun, all_torn(tear), f"ordered up to {end}, data {tear.__name__}")
+                yield choose(begun, f"in order up to {end}, data {tear.__name__}", tear)
         for _ in range(randoms):
-            share = dice.choice((0.15, 0.5, 0.85))
-            kept = self.closed({*least, *(position for position in self.free if dice.random() < share)})
-            if dice.random() < 0.5:
-                kept = self.without(position for position in self.free if dice.random() > share)
-            tears = {inode: dice.choice(TEARS) for inode in self.torn}
-            names = ", ".join(self.changes[position].what for position in self.free if position in kept)
-            torn = ", ".join(f"{inode} {tear.__name__}" for inode, tear in tears.items())
-            yield self.state(kept, tears, f"kept of the unsynced: {names or 'nothing'}; data: {torn}")
+            yield lambda: self._any(dice)
+
+    def _any(self, dice: random.Random) -> Choice:
+        share = dice.choice((0.15, 0.5, 0.85))
+        if dice.random() < 0.5:
+            kept = self.closed({*self.durable, *(position for position in self.free if dice.random() < share)})
+        else:
+            kept = self.without([position for position in self.free if dice.random() > share])
+        tears = {inode: dice.choice(TEARS) for inode in self.torn}
+        names = ", ".join(self.changes[position].what for position in self.free if position in kept)
+        torn = ", ".join(f"{inode} {tear.__name__}" for inode, tear in tears.items())
+        return kept, tears, f"kept of the unsynced: {names or 'nothing'}; data: {torn or 'whole'}"
 
 
 def states(
     log: Log, *, seed: int, randoms: int, order: Order = Order.BORN, cuts: Iterable[int] | None = None
 ) -> Iterator[State]:
-    """Distinct states of every cut of a run, each cut's most telling ones first."""
+    """Distinct states of every cut of a run: the first of each cut, then the second of each, and so on."""
     dice = random.Random(seed)
     positions = range(len(log.entries) + 1) if cuts is None else cuts
     running = [Cut(log=log, at=at, order=order).states(dice, randoms) for at in positions]

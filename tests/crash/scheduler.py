@@ -64,6 +64,13 @@ class Actor:
         self.dead = False
         self.at_point = False  # preempted there: it passes the point when it goes on
         self.ended_at: int | None = None  # the step at which it returned or was killed
+        self.leases: set[leases.Lease] = set()  # what the kernel drops when it dies, known to its store or not
+
+    def exit(self) -> None:
+        """What the kernel does when a process is gone."""
+        for lease in list(self.leases):
+            lease.drop()
+        die(self.store)
 
     @property
     def over(self) -> bool:
@@ -202,7 +209,7 @@ class Run:
         act = self._act
         if actor.greenlet.dead:
             actor.ended_at = self.step
-            die(actor.store)
+            actor.exit()
         elif self._idled:
             self.ready.append(actor)
         elif act is not None:
@@ -232,7 +239,7 @@ class Run:
             pass
         finally:
             self.running = None
-        die(actor.store)
+        actor.exit()
 
     def end(self) -> None:
         """End what is left after a failure, so that no greenlet lives on."""
@@ -240,7 +247,7 @@ class Run:
             if not actor.over and actor.greenlet:
                 self.segments.append([actor.index, 0, 0])
                 self.kill(actor)
-            die(actor.store)
+            actor.exit()
 
     # --- what was played ---
 
@@ -274,7 +281,7 @@ _current: Run | None = None
 @contextlib.contextmanager
 def theatre() -> Iterator[None]:
     """The patches under which runs are played (see the head of this module), and their end."""
-    lock, drop, source = leases._lock, leases.Lease.drop, watch.source
+    lock, drop, made, source = leases._lock, leases.Lease.drop, leases.Lease.__init__, watch.source
     group = fs._group
 
     def lock_at_a_point(fd: int) -> None:
@@ -282,21 +289,29 @@ def theatre() -> Iterator[None]:
             _current.look("flock", "")
         lock(fd)
 
+    def made_by_an_actor(self: leases.Lease, fd: int) -> None:
+        made(self, fd)
+        if _current is not None and _current.running is not None:
+            _current.running.leases.add(self)
+
     def drop_at_a_point(self: leases.Lease) -> None:
         actor = None if _current is None else _current.running
         if actor is not None and not actor.dead and self.fd in leases._held:
             assert _current is not None
             _current.look("drop", "")
         drop(self)
+        for owner in () if _current is None else _current.actors:
+            owner.leases.discard(self)
 
     leases._lock = lock_at_a_point
     leases.Lease.drop = drop_at_a_point  # type: ignore[method-assign]
+    leases.Lease.__init__ = made_by_an_actor  # type: ignore[method-assign]
     watch.source = lambda ground, role: None  # type: ignore[assignment,return-value]
     try:
         yield
     finally:
         leases._lock, watch.source, fs._group = lock, source, group
-        leases.Lease.drop = drop  # type: ignore[method-assign]
+        leases.Lease.drop, leases.Lease.__init__ = drop, made  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -308,10 +323,10 @@ def on_stage(run: Run) -> Iterator[None]:
     try:
         yield
     finally:
+        run.end()
         fs.set_seam(None)
         fs._group = group
         _current = None
-        run.end()
 
 
 # --- strategies --------------------------------------------------------------------------------------------------

@@ -91,6 +91,30 @@ class Both:
         self.inner.look(op, path)
 
 
+class Before(Open):
+    """Somebody else is faster: `action` runs just before the n-th call named `op` ("any": whatever it is), in peace."""
+
+    def __init__(self, op: str, action: Callable[[], object], n: int = 1) -> None:
+        self.op = op
+        self.action = action
+        self.n = n
+        self.count = 0
+        self.acting = False
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        if not self.acting and self.op in (op, "any"):
+            self.count += 1
+            if self.count == self.n:
+                self.acting = True
+                self.action()
+                self.acting = False
+        return super().perform(op, call, args)
+
+    @property
+    def happened(self) -> bool:
+        return self.count >= self.n
+
+
 class Recording(Open):
     """Keeps `calls`: (op, args) of every call that succeeded; the bytes of a write are copied."""
 

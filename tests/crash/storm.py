@@ -1,11 +1,12 @@
 """A storm: real workers, watchdogs, managers, submitters and operators, killed and stopped at random, started again.
 
 What may be said about it afterwards is judged in history.py. Run as a program this file is one submitter or one
-operator: `python storm.py submitter|operator FOLDER NAME SEED`.
+operator, or the guard: `python storm.py submitter|operator|guard FOLDER NAME SEED`.
 
 Chance is seeded, but the machine's own timing is not: the same seed gives the same kind of storm, not the same storm.
-Whatever happens, `Storm.__exit__` ends every process that it started, and those that they started: all carry the
-storm's folder in their environment.
+Whatever happens, a guard ends every process of the storm, and those that they started: all carry its folder in their
+environment. The guard is a process of its own, which waits for a pipe to close: it also does its work when the test
+itself is killed.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ class Storm:
         self.folder, self.root = folder, f"{folder}/root"
         self.dice = random.Random(seed)
         self.kills = self.stops = self.terms = 0
-        self.environment = {**os.environ, "FARRO_STORM": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        self.hits = 0  # kills of a worker that held jobs
+        self.environment = {**os.environ, "FARRO_STORM": folder}
         os.makedirs(f"{folder}/logs")
         self._farro("init")
         with open(f"{self.root}/agents-config.json", "w", encoding="utf-8") as file:
@@ -189,27 +191,24 @@ class Storm:
         ]
 
     def __enter__(self) -> Storm:
+        command = [sys.executable, __file__, "guard", self.folder, "guard", "0"]
+        self.guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.guard.communicate()
         for member in (*self.farro_members, *self.clients):
-            member.send(signal.SIGKILL)
             if member.process is not None:
                 member.process.wait()
-        for _ in range(50):
-            found = list(self._related())
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if not found:
-                break
-            time.sleep(0.05)
 
-    def blow(self, seconds: float) -> None:
-        """Kill, stop and end members at random; whoever is gone comes back after a moment."""
+    def blow(self, seconds: float, hits: int) -> None:
+        """Kill, stop and end members at random; whoever is gone comes back after a moment.
+
+        On a busy machine starting is slow, and a storm may hit nobody at work: then it blows on, four times as long.
+        """
         members = [*self.farro_members, *self.clients]
-        until = time.monotonic() + seconds
-        while (now := time.monotonic()) < until:
+        start = time.monotonic()
+        while (now := time.monotonic()) < start + (seconds if self.hits >= hits else 4 * seconds):
             self._tend(members, now)
             member = self.dice.choices(members, [4 if member.name.startswith("worker") else 1 for member in members])[0]
             action = self.dice.choices(("kill", "stop", "term"), (50, 35, 15))[0]
@@ -217,6 +216,7 @@ class Storm:
             young = now - member.started_s < 1.0 and self.dice.random() < 0.8
             if member.running and member.goes_on_s is None and not young:
                 if action == "kill":
+                    self.hits += self._at_work(member)
                     member.send(signal.SIGKILL)
                     self.kills += 1
                 elif action == "stop":
@@ -229,6 +229,10 @@ class Storm:
                     member.send(signal.SIGTERM)
                     self.terms += 1
             time.sleep(self.dice.uniform(0.02, 0.25))
+
+    def _at_work(self, member: Member) -> bool:
+        agents = f"agents/Runner/in-progress/w{member.name.removeprefix('worker')}."
+        return any(path.startswith(agents) for path in self.unfinished())
 
     def calm(self, seconds: float) -> None:
         """No more chaos and no more clients: what is still alive, or was started again, finishes everything."""
@@ -256,7 +260,7 @@ class Storm:
         for member in self.farro_members:
             if member.process is not None:
                 member.process.wait(timeout=60)
-        return [_describe(pid) for pid in self._related() if b"FARRO_CLAIM=" in _read(f"/proc/{pid}/environ")]
+        return [_describe(pid) for pid in related(self.folder) if b"FARRO_CLAIM=" in _read(f"/proc/{pid}/environ")]
 
     def drain(self) -> None:
         """Healthy processes, one after the other, until nothing is left to do."""
@@ -325,12 +329,26 @@ class Storm:
         command = [sys.executable, "-m", "farro", *arguments, "--root", self.root]
         subprocess.run(command, env=self.environment, check=True, capture_output=True, timeout=120)
 
-    def _related(self) -> Iterator[int]:
-        """Living processes of this storm: its members, their commands and every step; the environment is inherited."""
-        mark = f"FARRO_STORM={self.folder}\0".encode()
-        for name in os.listdir("/proc"):
-            if name.isdigit() and mark in _read(f"/proc/{name}/environ") + b"\0" and not _is_zombie(name):
-                yield int(name)
+
+def related(folder: str) -> Iterator[int]:
+    """Living processes of a storm: its members, their commands and every step; the environment is inherited."""
+    mark = f"FARRO_STORM={folder}\0".encode()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and mark in _read(f"/proc/{name}/environ") + b"\0" and not _is_zombie(name):
+            yield int(name)
+
+
+def guard(folder: str) -> None:
+    """When the pipe closes, whoever had it open is done, or dead."""
+    sys.stdin.buffer.read()
+    for _ in range(100):
+        found = list(related(folder))
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+        time.sleep(0.05)
 
 
 def _read(path: str) -> bytes:
@@ -353,4 +371,7 @@ def _describe(pid: int) -> str:
 
 if __name__ == "__main__":
     _kind, _folder, _name, _seed = sys.argv[1:]
-    {"submitter": submit, "operator": operate}[_kind](Actor(_folder, _name, int(_seed)))
+    if _kind == "guard":
+        guard(_folder)
+    else:
+        {"submitter": submit, "operator": operate}[_kind](Actor(_folder, _name, int(_seed)))

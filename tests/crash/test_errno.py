@@ -9,6 +9,7 @@ trouble lives on, its agent leaves as a worker's slot does).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 from collections.abc import Callable
@@ -18,11 +19,13 @@ import pytest
 
 import stage
 from crash import verbplays
-from crash.seams import TAKES_EFFECT, BadLook, Call, Counting, Errno, Open, placed
+from crash.seams import TAKES_EFFECT, BadLook, Call, Counting, Errno, KillAt, Open, placed
 from crash.tally import add_figure
 from crash.verbplays import ALL, BY_NAME, Scenario, World
 from farro.errors import FarroError, StorageTrouble, SyncFailed, TryAgain
 from farro.system import fs
+from stage import Crash
+from support import torture
 
 NAMES = [scenario.name for scenario in ALL]
 CODES = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EINTR)
@@ -236,3 +239,29 @@ def test_the_message_of_a_full_disk_says_what_and_what_next(shm: Path) -> None:
     seam = Errno(1, errno.ENOSPC, persistent=True)
     with placed(seam), pytest.raises(StorageTrouble, match=r"No space left on device.*df -h"):
         store.enqueue(stage.submission())
+
+
+@pytest.mark.parametrize("again", ["same", "other"])
+@pytest.mark.parametrize("name", ["commit_success", "commit_with_children", "commit_unroutable", "release"])
+def test_a_commit_that_failed_may_be_tried_again(name: str, again: str, shm: Path) -> None:
+    """StorageTrouble is a TryAgain. What the failed try decided stands, whatever the next one asks for; and a kill of
+    the next try, wherever it comes, leaves no decision whose result is another's."""
+    stride = 1 if torture() else 4 if name == "commit_with_children" else 2
+    for n in range(1, len(calls(shm / "whole", name, durable=False)) + 1, stride):
+        m = 0
+        while True:
+            m += 1 if m == 0 else stride
+            world = verbplays.begin(str(shm / f"{n}-{m}"), BY_NAME[name], durable=False)
+            with placed(Errno(n, errno.EIO, persistent=True)), contextlib.suppress(StorageTrouble):
+                BY_NAME[name].act(world)
+            seam = KillAt(m)
+            if not world.history.committed:  # it was not told
+                with placed(seam), contextlib.suppress(Crash):
+                    if again == "same":
+                        BY_NAME[name].act(world)
+                    else:
+                        world.commit(world.claims[0], verbplays.failure(world.claims[0]))
+            world.die(world.actor)
+            verbplays.end(world, BY_NAME[name if again == "same" else "commit_success"])
+            if not seam.dead:
+                break

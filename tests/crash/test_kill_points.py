@@ -18,7 +18,7 @@ import stage
 from crash import verbplays
 from crash.seams import Both, Counting, KillAt, placed
 from crash.tally import add_figure
-from crash.verbplays import ALL, BY_NAME, Scenario, World
+from crash.verbplays import ALL, BY_NAME, Scenario, World, killed, play_every_point, points
 from stage import Crash
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
@@ -37,55 +37,16 @@ PARTS = 4  # so that parallel test processes share the long plays
 KEEPER = 5_000  # seeds of the recovering processes
 
 
-def killed(world: World, scenario: Scenario, seam: KillAt) -> bool:
-    """Play the act until the kill; whether it came to that."""
-    try:
-        with placed(seam):
-            scenario.act(world)
-    except Crash:
-        pass
-    world.die(world.actor)
-    return seam.dead
-
-
-def points(root: Path, scenario: Scenario, *, durable: bool) -> list[KillAt]:
-    """Every way to die in the scenario's act."""
-    world = verbplays.begin(str(root), scenario, durable=durable)
-    with placed(Counting()) as counting:
-        scenario.act(world)
-    world.die(world.actor)
-    verbplays.end(world, scenario)
-    found = []
-    for n, op in enumerate(counting.ops, 1):
-        found += [KillAt(n), KillAt(n, after=True)]
-        if op == "write":
-            found.append(KillAt(n, torn=True))
-    return found
-
-
-def play_every_point(shm: Path, name: str, *, durable: bool) -> int:
-    scenario = BY_NAME[name]
-    found = points(shm / "whole", scenario, durable=durable)
-    for index, seam in enumerate(found):
-        world = verbplays.begin(str(shm / str(index)), scenario, durable=durable)
-        assert killed(world, scenario, seam), f"call {seam.n} was not reached: the play is not deterministic"
-        try:
-            verbplays.end(world, scenario)
-        except AssertionError as error:
-            raise AssertionError(f"{name}, {seam!r}: {error}") from error
-    return len(found)
-
-
 @BOTH
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 def test_kill_at_every_call(name: str, durable: bool, shm: Path) -> None:
-    add_figure("kill points, single", play_every_point(shm, name, durable=durable), "points")
+    add_figure("kill points, single", play_every_point(str(shm), name, durable=durable), "points")
 
 
 def test_kill_at_every_call_of_enqueue(shm: Path) -> None:
     """A crash before the rename leaves no job, after it the job is there; in numbers, not only by the judge."""
     scenario = BY_NAME["enqueue"]
-    for index, seam in enumerate(points(shm / "whole", scenario, durable=True)):
+    for index, seam in enumerate(points(str(shm / "whole"), scenario, durable=True)):
         world = verbplays.begin(str(shm / str(index)), scenario, durable=True)
         moves = Counting(frozenset({"move"}))
         with placed(Both(moves, seam)), contextlib.suppress(Crash):
@@ -97,7 +58,7 @@ def test_kill_at_every_call_of_enqueue(shm: Path) -> None:
 def test_kill_at_every_call_of_commit(shm: Path) -> None:
     """Before the decision the attempt is repeated; from the decision on it is rolled forward, never repeated."""
     scenario = BY_NAME["commit_success"]
-    for index, seam in enumerate(points(shm / "whole", scenario, durable=True)):
+    for index, seam in enumerate(points(str(shm / "whole"), scenario, durable=True)):
         world = verbplays.begin(str(shm / str(index)), scenario, durable=True)
         killed(world, scenario, seam)
         (job_id,) = world.jobs
@@ -178,7 +139,7 @@ def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int
 def play_pairs(shm: Path, name: str, part: int, *, durable: bool, depth: int) -> int:
     """Every `PARTS`-th way to die, each under every point of recovery."""
     scenario = BY_NAME[name]
-    found = points(shm / "whole", scenario, durable=durable)
+    found = points(str(shm / "whole"), scenario, durable=durable)
     # A kill after a call leaves the same bytes as a kill before the next one, which is tried too; the last has no next.
     found = [seam for seam in found if not seam.after or seam is found[-1]]
     count = 0

@@ -33,6 +33,7 @@ from crash.storm import Storm
 from support import torture
 
 SECONDS = 1800.0 * torture() if torture() else 15.0  # each of the two storms
+HITS = 3  # kills of a worker with jobs in its hands, at least
 
 
 @pytest.mark.linux
@@ -41,7 +42,7 @@ def test_a_storm_of_kills_and_stops_loses_nothing(durability: str, tmp_path: Pat
     seed = int(os.environ.get("FARRO_STORM_SEED") or (time.time_ns() if torture() else 1))
     with Storm(str(tmp_path / "storm"), durability=durability, seed=seed) as storm:
         try:
-            storm.blow(SECONDS)
+            storm.blow(SECONDS, HITS)
             storm.calm(180)
             orphans = storm.end()
             publish_what_was_staged(storm.root)
@@ -59,8 +60,7 @@ def test_a_storm_of_kills_and_stops_loses_nothing(durability: str, tmp_path: Pat
         assert verdict.clean, f"{verdict}\nFARRO_STORM_SEED={seed}\n{storm.last_words()}"
         assert storm.tracebacks() == []
     # A storm in which nothing happened would prove nothing.
-    reasons = {hop.reason for job in tree.jobs for hop in job.hops}
-    assert reasons >= {"committed", "agent_died", "requeued"}, f"this storm was too mild: {reasons}"
+    assert storm.hits >= HITS, "no worker was killed at work: this machine is too busy for a storm"
     assert len(history.enqueued) > 20
     figure(f"storm, durability {durability}, jobs", len(tree.jobs))
     figure(f"storm, durability {durability}, kills and stops", storm.kills + storm.stops + storm.terms)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import stage
-from crash.seams import KillAt, placed
+from crash.seams import Counting, KillAt, placed
 from farro.errors import ClaimLost, TryAgain
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
@@ -263,7 +263,7 @@ def success(claim: Claim) -> Outcome:
     return Succeeded(report=stage.report(claim))
 
 
-def _failure(claim: Claim) -> Outcome:
+def failure(claim: Claim) -> Outcome:
     return Failed(error=ERROR, report=stage.report(claim, "failed"))
 
 
@@ -271,7 +271,7 @@ def _passing_failure(claim: Claim) -> Outcome:
     return Failed(error=ERROR, report=stage.report(claim, "failed"), retryable=True)
 
 
-def _with_children(claim: Claim) -> Outcome:
+def with_children(claim: Claim) -> Outcome:
     children = tuple(Child(role="CodeReviewer", prompt=stage.plan(n)) for n in range(CHILDREN))
     return Succeeded(report=stage.report(claim), children=children)
 
@@ -341,7 +341,7 @@ def _claimed_and_operator(world: World) -> None:
 def _failed_and_operator(world: World) -> None:
     """Failed, but the manager has not finalized it."""
     _claimed(world, routing={"mode": "manager"})
-    world.commit(world.claims[-1], _failure(world.claims[-1]))
+    world.commit(world.claims[-1], failure(world.claims[-1]))
     world.history.committed.clear()  # a failure that is not final may still become something else
     _operator(world)
 
@@ -416,7 +416,7 @@ def _dead_decided(world: World) -> None:
 def _dead_dispatcher(world: World) -> None:
     """The commit stands, in jobs/outbox; its worker died before it delivered the children."""
     _claimed(world)
-    _dies_in(world, "move", 1, _commits(_with_children), after=True)
+    _dies_in(world, "move", 1, _commits(with_children), after=True)
     assert stage.everywhere(world.root)[world.jobs[0]] == ["jobs/outbox"]
     _watchdog(world)
 
@@ -424,14 +424,14 @@ def _dead_dispatcher(world: World) -> None:
 def _dead_while_dispatching(world: World) -> None:
     """As before, but the worker had the job in its hands again, and one child of two was out."""
     _claimed(world)
-    _dies_in(world, "move", 3, _commits(_with_children), after=True)
+    _dies_in(world, "move", 3, _commits(with_children), after=True)
     _watchdog(world)
 
 
 def _dead_before_the_decision_with_children_sealed(world: World) -> None:
     """results and children are written, job.json is not decided: these children must never come."""
     _claimed(world)
-    _dies_in(world, "replace", 4, _commits(_with_children))
+    _dies_in(world, "replace", 4, _commits(with_children))
     _watchdog(world)
 
 
@@ -501,10 +501,10 @@ ALL = (
     Scenario("claim_after_a_retry", _queued_after_a_retry, _claim),
     Scenario("claim_under_a_dead_lock", _queued_under_a_dead_lock, _claim),
     Scenario("commit_success", _claimed, _commits(success)),
-    Scenario("commit_failure", _claimed, _commits(_failure)),
+    Scenario("commit_failure", _claimed, _commits(failure)),
     Scenario("commit_for_another_try", _claimed, _commits(_passing_failure)),
     Scenario("commit_with_routing", _claimed_with_routing, _commits(success), check=_passed_the_reviewer),
-    Scenario("commit_with_children", _claimed, _commits(_with_children), check=_children_of_the_accepted_attempt),
+    Scenario("commit_with_children", _claimed, _commits(with_children), check=_children_of_the_accepted_attempt),
     Scenario("commit_unroutable", _claimed, _commits(_unroutable)),
     Scenario("route", _claimed, _route),
     Scenario("release", _claimed, _commits(_released)),
@@ -568,6 +568,45 @@ def judge(world: World) -> None:
         # An operator's answer outlives what a worker was told of an attempt that was not final.
         assert all(world.lifecycle(job_id).status is status for job_id, status in world.decided.items())
     stage.judge(world.root, world.history)
+
+
+def killed(world: World, scenario: Scenario, seam: KillAt) -> bool:
+    """Play the act until the kill; whether it came to that."""
+    try:
+        with placed(seam):
+            scenario.act(world)
+    except Crash:
+        pass
+    world.die(world.actor)
+    return seam.dead
+
+
+def points(root: str, scenario: Scenario, *, durable: bool) -> list[KillAt]:
+    """Every way to die in the scenario's act."""
+    world = begin(root, scenario, durable=durable)
+    with placed(Counting()) as counting:
+        scenario.act(world)
+    world.die(world.actor)
+    end(world, scenario)
+    found = []
+    for n, op in enumerate(counting.ops, 1):
+        found += [KillAt(n), KillAt(n, after=True)]
+        if op == "write":
+            found.append(KillAt(n, torn=True))
+    return found
+
+
+def play_every_point(home: str, name: str, *, durable: bool) -> int:
+    scenario = BY_NAME[name]
+    found = points(f"{home}/whole", scenario, durable=durable)
+    for index, seam in enumerate(found):
+        world = begin(f"{home}/{index}", scenario, durable=durable)
+        assert killed(world, scenario, seam), f"call {seam.n} was not reached: the play is not deterministic"
+        try:
+            end(world, scenario)
+        except AssertionError as error:
+            raise AssertionError(f"{name}, {seam!r}: {error}") from error
+    return len(found)
 
 
 def clone(source: str, target: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,16 @@ def empty(tmp_path: Path) -> Iterator[Program]:
     program.clean_up()
 
 
+@pytest.fixture(scope="session")
+def fresh_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `farro init` makes, made once."""
+    path = tmp_path_factory.mktemp("fresh")
+    Program(path).run("init", code=0)
+    return path
+
+
 @pytest.fixture
-def farro(empty: Program) -> Program:
-    """farro in a root."""
-    empty.run("init", code=0)
+def farro(empty: Program, fresh_root: Path) -> Program:
+    """farro in a root of its own."""
+    shutil.copytree(fresh_root, empty.path, dirs_exist_ok=True)
     return empty

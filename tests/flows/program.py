@@ -1,11 +1,12 @@
 """The installed `farro`, as a person uses it: commands and daemons as processes, and a look at what they leave.
 
-The fixtures are in conftest.py. Nothing here imports farro: what is tested is the program.
+The fixtures are in conftest.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -103,6 +104,22 @@ class Program:
         assert code is None or told.code == code, f"exit {told.code} of farro {' '.join(args)}\n{told.out}\n{told.err}"
         return told
 
+    def call(self, *args: str, stdin: bytes | str = b"", code: int | None = None) -> Done:
+        """The same inside this process: all of the program but the start of an interpreter, for suites of hundreds."""
+        from farro.cli.main import run
+
+        source = stdin.encode() if isinstance(stdin, str) else stdin
+        out, err = _text(b""), _text(b"")
+        before, sys.stdin = sys.stdin, _text(source)
+        try:
+            with contextlib.chdir(self.path), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                answer = run(list(args))
+        finally:
+            sys.stdin = before
+        told = Done(code=answer, out=_said(out), err=_said(err))
+        assert code is None or told.code == code, f"exit {told.code} of farro {' '.join(args)}\n{told.out}\n{told.err}"
+        return told
+
     def start(self, *args: str) -> Daemon:
         daemon = Daemon([FARRO, *args], self.path, self.env)
         self.daemons.append(daemon)
@@ -132,6 +149,15 @@ class Program:
         for pid in marked(self.path):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _text(data: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", write_through=True)
+
+
+def _said(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
 
 
 def eventually(what: Callable[[], object], because: str) -> None:

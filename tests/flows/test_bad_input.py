@@ -28,7 +28,11 @@ class Bad:
 
 
 def bad(text: str | bytes, says: str, column: int | None = 1, **more: Any) -> Bad:
-    return Bad(text=text if isinstance(text, bytes) else text.encode(), says=says, column=column, **more)
+    """`¦` in the text marks the place of the problem; it is taken out."""
+    if isinstance(text, str):
+        column = text.index("¦") + 1 if "¦" in text else column
+        text = text.replace("¦", "").encode()
+    return Bad(text=text, says=says, column=column, **more)
 
 
 def plan(**fields: Any) -> str:
@@ -36,17 +40,19 @@ def plan(**fields: Any) -> str:
 
 
 def with_id(value: str) -> Bad:
-    return bad(f'{{"id": {json.dumps(value)}, "steps": [{STEP}]}}', "id: is not an id; it must match", 8)
+    return bad(f'{{"id": ¦{json.dumps(value)}, "steps": [{STEP}]}}', "id: is not an id; it must match")
+
+
+def with_step(fields: str, says: str) -> Bad:
+    return bad(f'{{"steps": [{{"id": "a", {fields}}}]}}', says)
 
 
 CASES = {
     "unknown field of a plan": bad(
-        f'{{"steps": [{STEP}], "stepz": 1}}', "stepz: is not a known field; did you mean", 46
+        f'{{"steps": [{STEP}], ¦"stepz": 1}}', "stepz: is not a known field; did you mean steps?"
     ),
-    "unknown field of a step": bad(
-        '{"steps": [{"id": "a", "command": "x", "colour": 1}]}', "steps[0].colour: is not a", 40
-    ),
-    "no command": bad('{"steps": [{"id": "a"}]}', "steps[0].command: is required", 12),
+    "unknown field of a step": with_step('"command": "x", ¦"colour": 1', "steps[0].colour: is not a known field"),
+    "no command": bad('{"steps": [¦{"id": "a"}]}', "steps[0].command: is required"),
     "id with dots": with_id(".."),
     "id with a slash": with_id("a/b"),
     "id with NUL": with_id("a\0b"),
@@ -56,39 +62,31 @@ CASES = {
     "id hidden": with_id(".a"),
     "id empty": with_id(""),
     "id too long": with_id("x" * 65),
-    "id reserved": bad(f'{{"id": "con", "steps": [{STEP}]}}', "id: 'con' is not a job id: Windows keeps", 8),
-    "id of a step": bad('{"steps": [{"id": "../x", "command": "x"}]}', "steps[0].id: is not an id", 19),
-    "role unknown": bad(
-        f'{{"role": "Nobody", "steps": [{STEP}]}}', "role: no role Nobody here; there is Architect", 10
-    ),
-    "role with a slash": bad(f'{{"role": "a/b", "steps": [{STEP}]}}', "role: is not an id", 10),
-    "argument with NUL": bad('{"steps": [{"id": "a", "command": "x", "args": ["\\u0000"]}]}', "holds a NUL", 49),
+    "id reserved": bad(f'{{"id": ¦"con", "steps": [{STEP}]}}', "id: 'con' is not a job id: Windows keeps"),
+    "id of a step": bad('{"steps": [{"id": ¦"../x", "command": "x"}]}', "steps[0].id: is not an id"),
+    "role unknown": bad(f'{{"role": ¦"Nobody", "steps": [{STEP}]}}', "role: no role Nobody here; there is Architect"),
+    "role with a slash": bad(f'{{"role": ¦"a/b", "steps": [{STEP}]}}', "role: is not an id"),
+    "argument with NUL": with_step('"command": "x", "args": [¦"\\u0000"]', "steps[0].args[0]: holds a NUL"),
     "too large": bad(b'{"name": "' + b"x" * (1 << 20) + b'"}', "1048576", None),
-    "nested deeply": bad("[" * 100_000, "nested deeper than 64 levels", 65),
+    "nested deeply": bad("[" * 64 + "¦" + "[" * 100_000, "nested deeper than 64 levels"),
     "nested deeply in a field": bad(
-        plan(metadata={"x": 0}).replace("0", "[" * 80 + "]" * 80), "nested deeper than 64", 120
+        '{"metadata": ' + "[" * 63 + "¦[]" + "]" * 63 + "}", "nested deeper than 64 levels"
     ),
-    "key twice": bad('{"id": "a", "id": "b"}', "id: this key is in the object twice", 13),
-    "NaN": bad('{"steps": [{"id": "a", "command": "x", "timeout": NaN}]}', "steps[0].timeout: NaN is not JSON", 51),
-    "infinite": bad('{"timeout": 1e999}', "timeout: this number is too large for a float", 13),
-    "huge integer": bad('{"parallel": ' + "9" * 5000 + "}", "an integer of 5000 digits", 14),
-    "lone surrogate": bad('{"name": "\\ud800"}', "name: half of a surrogate pair is not a character", 10),
-    "wrong type of steps": bad('{"steps": "echo"}', "steps: must be a list, not text", 11),
-    "wrong type of a step": bad('{"steps": ["echo"]}', "steps[0]", 12),
-    "wrong type of args": bad(
-        '{"steps": [{"id": "a", "command": "x", "args": "-l"}]}', "steps[0].args: must be a list, not", 48
-    ),
-    "wrong type of a number": bad(
-        '{"steps": [{"id": "a", "command": "x", "timeout": "9"}]}', "steps[0].timeout: must be a num", 51
-    ),
-    "number for text": bad(
-        '{"steps": [{"id": "a", "command": 7}]}', "steps[0].command: must be text, not the number 7", 35
-    ),
-    "timeout below zero": bad('{"timeout": -1, "steps": [' + STEP + "]}", "timeout: must be more than 0", 13),
+    "key twice": bad('{"id": "a", ¦"id": "b"}', "id: this key is in the object twice"),
+    "NaN": with_step('"command": "x", "timeout": ¦NaN', "steps[0].timeout: NaN is not JSON"),
+    "infinite": bad('{"timeout": ¦1e999}', "timeout: this number is too large for a float"),
+    "huge integer": bad('{"parallel": ¦' + "9" * 5000 + "}", "an integer of 5000 digits"),
+    "lone surrogate": bad('{"name": ¦"\\ud800"}', "name: half of a surrogate pair is not a character"),
+    "wrong type of steps": bad('{"steps": ¦"echo"}', "steps: must be a list, not text"),
+    "wrong type of a step": bad('{"steps": [¦"echo"]}', "steps[0]"),
+    "wrong type of args": with_step('"command": "x", "args": ¦"-l"', "steps[0].args: must be a list, not text"),
+    "text for a number": with_step('"command": "x", "timeout": ¦"9"', "steps[0].timeout: must be a number, not text"),
+    "number for text": with_step('"command": ¦7', "steps[0].command: must be text, not the number 7"),
+    "timeout below zero": bad(f'{{"timeout": ¦-1, "steps": [{STEP}]}}', "timeout: must be more than 0"),
     "not an object": bad("5", "must be an object, not the number 5"),
     "text": bad('"echo"', "must be an object, not text"),
     "null": bad("null", "must be an object"),
-    "no steps": bad('{"steps": []}', "steps: must have at least 1", 11),
+    "no steps": bad('{"steps": ¦[]}', "steps: must have at least 1"),
     "empty list": bad("[]", "must have at least 1"),
     "not UTF-8": bad(b'{"name": "\xff"}', "byte 0xff is not UTF-8", 11),
     "UTF-16": bad(plan().encode("utf-16"), "is not UTF-8", ways=("--plan", "stdin")),
@@ -101,23 +99,24 @@ CASES = {
         '{"id": "j", "tool": "unix", "command": "ls", "args": []}',
         "this is the old single-step job; a job holds its whole plan",
     ),
-    "too many steps": bad(json.dumps(steps(*[["true"]] * 101)), "steps: may have at most 100; it has 101", 24),
+    "too many steps": bad(
+        json.dumps(steps(*[["true"]] * 101)).replace("[", "¦[", 1), "steps: may have at most 100; it has 101"
+    ),
     "reference to a later step": bad(
-        '{"steps": [{"step_number": 1, "command": "x", "input_from_step": 7}]}',
+        '{"steps": [{"step_number": 1, "command": "x", "input_from_step": ¦7}]}',
         "steps[0].input_from_step: 7 is not an earlier step",
-        66,
     ),
     "reference to nothing": bad(
-        '{"steps": [{"id": "build", "command": "x"}, {"id": "b", "command": "x", "needs": ["biuld"]}]}',
+        '{"steps": [{"id": "build", "command": "x"}, {"id": "b", "command": "x", "needs": [¦"biuld"]}]}',
         'steps[1].needs[0]: "biuld" is not a step of this plan; did you mean "build"?',
-        83,
     ),
     "steps that wait for each other": bad(
-        '{"steps": [{"id": "a", "command": "x", "needs": ["b"]}, {"id": "b", "command": "x", "needs": ["a"]}]}',
+        '{"steps": [{"id": "a", "command": "x", "needs": ¦["b"]}, {"id": "b", "command": "x", "needs": ["a"]}]}',
         "steps wait for each other: a → b → a",
-        49,
     ),
-    "one id for two steps": bad(f'{{"steps": [{STEP}, {STEP}]}}', "is also steps[0]; ids are unique in a plan", 50),
+    "one id for two steps": bad(
+        f'{{"steps": [{STEP}, {{"id": ¦"a", "command": "x"}}]}}', "is also steps[0]; ids are unique in a plan"
+    ),
 }
 PAIRS = [(name, way) for name, case in CASES.items() for way in case.ways]
 
@@ -129,7 +128,7 @@ def test_a_bad_plan_is_refused_with_its_place_and_nothing_is_written(farro: Prog
     (farro.path / "bad.json").write_bytes(good + case.text)
     before = listing(farro.path)
     arg = {"--plan": ["--plan", "bad.json"], "stdin": ["-"], "--many": ["--many", "bad.json"]}[way]
-    told = farro.run("enqueue", *arg, stdin=case.text, code=2)
+    told = farro.call("enqueue", *arg, stdin=case.text, code=2)
     source = "<stdin>" if way == "stdin" else "bad.json"
     place = source if case.column is None else f"{source}:{3 if way == '--many' else 1}:{case.column}: "
     assert told.err.startswith(f"farro: {place}"), told.err
@@ -138,11 +137,20 @@ def test_a_bad_plan_is_refused_with_its_place_and_nothing_is_written(farro: Prog
     assert listing(farro.path) == before
 
 
+@pytest.mark.parametrize("name", ["nested deeply", "not UTF-8", "lone surrogate", "too large"])
+def test_the_program_as_a_process_says_the_same(farro: Program, name: str) -> None:
+    before = listing(farro.path)
+    told = farro.run("enqueue", "-", stdin=CASES[name].text, code=2)
+    assert told.err.startswith("farro: <stdin>:")
+    assert CASES[name].says in told.err
+    assert listing(farro.path) == before
+
+
 def test_every_problem_of_a_file_is_told_at_once(farro: Program) -> None:
     lines = [plan(), '{"steps": 3}', plan(id="a/b"), plan(nmae="x"), plan()]
     before = listing(farro.path)
-    told = farro.run("enqueue", "--many", "-", stdin="\n".join(lines), code=2)
-    assert [line.split(": ")[1] for line in told.err.splitlines()] == ["<stdin>:2:11", "<stdin>:3:53", "<stdin>:4:47"]
+    told = farro.call("enqueue", "--many", "-", stdin="\n".join(lines), code=2)
+    assert [line.split(": ")[1] for line in told.err.splitlines()] == ["<stdin>:2:11", "<stdin>:3:51", "<stdin>:4:45"]
     assert listing(farro.path) == before
 
 
@@ -155,7 +163,7 @@ def test_every_problem_of_a_file_is_told_at_once(farro: Program) -> None:
         ("steps:\n- id: a\n  id: b\n  command: x\n", "plan.yaml:3:3: steps[0].id"),
         ("steps: [\n", "plan.yaml:2:1: "),
         ("steps: !!python/object:os.system []\n", "plan.yaml:1:8: steps: "),
-        ("steps:\n- {id: a, command: x, colour: red}\n", "plan.yaml:2:25: steps[0].colour: is not a known field"),
+        ("steps:\n- {id: a, command: x, colour: red}\n", "plan.yaml:2:23: steps[0].colour: is not a known field"),
         ("", "plan.yaml:1:1: not YAML: the document is empty"),
         ("a: " + "[" * 100, "nested deeper than 64 levels"),
     ],
@@ -163,7 +171,7 @@ def test_every_problem_of_a_file_is_told_at_once(farro: Program) -> None:
 def test_a_bad_yaml_plan_is_refused_with_its_place(farro: Program, text: str, says: str) -> None:
     (farro.path / "plan.yaml").write_text(text)
     before = listing(farro.path)
-    told = farro.run("enqueue", "plan.yaml", code=2)
+    told = farro.call("enqueue", "plan.yaml", code=2)
     assert says in told.err
     assert listing(farro.path) == before
 
@@ -196,7 +204,7 @@ def test_options_that_contradict_the_plan_or_each_other_are_refused(farro: Progr
     (farro.path / "blank.ndjson").write_text("\n \n")
     before = listing(farro.path)
     for args, says in (
-        (["plan.json", "--id", "other"], "plan.json:1:54: id: is mine, but --id says other; keep one of them"),
+        (["plan.json", "--id", "other"], "plan.json:1:51: id: is mine, but --id says other; keep one of them"),
         (["plan.json", "--role", "Manager"], "role: is Runner, but --role says Manager; keep one of them"),
         (["plan.json", "--id", ".."], "--id: '..' is not a job id"),
         (["plan.json", "--id", ""], "--id: '' is not a job id"),
@@ -209,25 +217,25 @@ def test_options_that_contradict_the_plan_or_each_other_are_refused(farro: Progr
         ([], "name one thing to queue"),
         (["plan.json", "--rool", "Runner"], "No such option"),
     ):
-        assert says in farro.run("enqueue", *args, code=2).err
+        assert says in farro.call("enqueue", *args, code=2).err
     assert listing(farro.path) == before
 
 
 def test_one_id_for_two_plans_of_a_file_is_refused_and_the_same_plan_twice_is_one_job(farro: Program) -> None:
     before = listing(farro.path)
     lines = plan(id="one") + "\n" + plan(id="one", name="another")
-    told = farro.run("enqueue", "--many", "-", stdin=lines, code=2)
-    assert "<stdin>:2:53: id: line 1 has another plan of this id" in told.err
+    told = farro.call("enqueue", "--many", "-", stdin=lines, code=2)
+    assert "<stdin>:2:51: id: line 1 has another plan of this id" in told.err
     assert listing(farro.path) == before
-    told = farro.run("enqueue", "--many", "-", stdin=plan(id="one") + "\n" + plan(id="one"), code=0)
+    told = farro.call("enqueue", "--many", "-", stdin=plan(id="one") + "\n" + plan(id="one"), code=0)
     assert told.out == "one\none\n"
-    assert len(farro.run("ls", "--json", code=0).json["jobs"]) == 1
+    assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 1
 
 
 def test_a_plan_that_asks_for_a_sandbox_is_refused_and_not_run_unconfined(farro: Program) -> None:
     before = listing(farro.path)
-    told = farro.run("enqueue", "-", stdin=plan(allowed_paths=["src"]), code=3)
-    assert "<stdin>:1:47: allowed_paths: this farro has no sandbox yet" in told.err
+    told = farro.call("enqueue", "-", stdin=plan(allowed_paths=["src"]), code=3)
+    assert "<stdin>:1:45: allowed_paths: this farro has no sandbox yet" in told.err
     assert listing(farro.path) == before
 
 
@@ -235,7 +243,7 @@ def test_a_plan_that_asks_for_a_sandbox_is_refused_and_not_run_unconfined(farro:
 @pytest.mark.parametrize("verb", ["show", "kill"])
 def test_a_bad_job_id_is_refused_before_a_path_is_made_of_it(farro: Program, verb: str, job_id: str) -> None:
     before = listing(farro.path / "agents")
-    told = farro.run(verb, "--", job_id, code=2)
+    told = farro.call(verb, "--", job_id, code=2)
     assert "is not a job id" in told.err
     assert "\x1b" not in told.err
     assert listing(farro.path / "agents") == before
@@ -243,7 +251,7 @@ def test_a_bad_job_id_is_refused_before_a_path_is_made_of_it(farro: Program, ver
 
 @pytest.mark.parametrize("verb", ["show", "kill", "requeue", "force-complete"])
 def test_an_unknown_job_is_said_to_be_unknown(farro: Program, verb: str) -> None:
-    assert farro.run(verb, "nope", code=2).err == (
+    assert farro.call(verb, "nope", code=2).err == (
         f"farro: no job nope in {farro.path}; `farro ls` lists what there is\n"
     )
-    assert farro.run(verb, code=2).err.endswith("Error: Missing argument 'JOB'.\n")
+    assert farro.call(verb, code=2).err.endswith("Error: Missing argument 'JOB'.\n")

@@ -30,11 +30,11 @@ def test_every_command_says_what_is_wrong_with_a_root(empty: Program, command: l
         ("file", f"{empty.path}/file is not a folder, let alone a farro root"),
         ("folder", f"{empty.path}/folder is not a farro root; make one with: farro init --root folder"),
     ):
-        told = empty.run(*command, "--root", root, code=2)
+        told = empty.call(*command, "--root", root, code=2)
         assert says in told.err
         assert told.out == ""
-    assert "no farro root in" in empty.run(*command, code=2).err
-    assert "it is empty" in empty.run(*command, "--root", "", code=2).err
+    assert "no farro root in" in empty.call(*command, code=2).err
+    assert "it is empty" in empty.call(*command, "--root", "", code=2).err
     assert listing(empty.path) == before
 
 
@@ -85,17 +85,17 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
         ' "retry": {"max_attempts": 0, "base": 3},\n "tools": {"x": {"pyton": "a:b"}}, "roles": {"lower": {}}}\n'
     )
     before = listing(farro.path)
-    told = farro.run(*command, code=1)
+    told = farro.call(*command, code=1)
     config = farro.path / "agents-config.json"
     assert told.err.splitlines() == [
         f"farro: {config}:1:13: version: must be text, not the number 1",
         f"farro: {config}:2:16: durability: must be 'power' or 'process', not text",
-        f"farro: {config}:2:25: bogus: is not a known field; known: version, durability, roles, tools, retry, watchdog, "
-        "security, providers",
-        f"farro: {config}:3:27: retry.max_attempts: must be at least 1, not 0",
-        f"farro: {config}:3:30: retry.base: is not a known field; did you mean base_s?",
+        f"farro: {config}:2:25: bogus: is not a known field; known: version, durability, roles, tools, retry, "
+        "watchdog, security, providers",
+        f"farro: {config}:3:28: retry.max_attempts: must be at least 1, not 0",
+        f"farro: {config}:3:31: retry.base: is not a known field; did you mean base_s?",
         f"farro: {config}:4:18: tools.x.pyton: is not a known field; did you mean python?",
-        f"farro: {config}:4:44: roles.lower: 'lower' is not a role: a capital letter, then up to 31 letters or digits, "
+        f"farro: {config}:4:46: roles.lower: 'lower' is not a role: a capital letter, then up to 31 letters or digits, "
         "such as Runner",
     ]
     assert told.out == ""
@@ -115,20 +115,20 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
 )
 def test_a_config_that_is_no_document_is_told_with_its_place(farro: Program, text: bytes, says: str) -> None:
     (farro.path / "agents-config.json").write_bytes(text)
-    assert f"agents-config.json{says}" in farro.run("ls", code=1).err
+    assert f"agents-config.json{says}" in farro.call("ls", code=1).err
 
 
 def test_a_config_that_cannot_be_read_is_not_taken_for_none(farro: Program) -> None:
     config = farro.path / "agents-config.json"
     config.unlink()
     config.mkdir()
-    assert "agents-config.json: cannot be read: not a regular file" in farro.run("ls", code=1).err
+    assert "agents-config.json: cannot be read: not a regular file" in farro.call("ls", code=1).err
     config.rmdir()
     os.mkfifo(config)
-    assert "agents-config.json: cannot be read: not a regular file" in farro.run("ls", code=1).err
+    assert "agents-config.json: cannot be read: not a regular file" in farro.call("ls", code=1).err
     config.unlink()
     config.symlink_to("nowhere")
-    assert "agents-config.json: cannot be read: No such file" in farro.run("ls", code=1).err
+    assert "agents-config.json: cannot be read: No such file" in farro.call("ls", code=1).err
     config.unlink()
     config.write_text("{}")
     config.chmod(0)
@@ -137,9 +137,9 @@ def test_a_config_that_cannot_be_read_is_not_taken_for_none(farro: Program) -> N
 
 def test_the_config_may_be_yaml_but_not_both(farro: Program) -> None:
     (farro.path / "agents-config.yaml").write_text("retry:\n  max_attempts: many\n")
-    assert "both agents-config.json and agents-config.yaml are there" in farro.run("ls", code=1).err
+    assert "both agents-config.json and agents-config.yaml are there" in farro.call("ls", code=1).err
     (farro.path / "agents-config.json").unlink()
-    assert "agents-config.yaml:2:17: retry.max_attempts: must be a whole number" in farro.run("ls", code=1).err
+    assert "agents-config.yaml:2:17: retry.max_attempts: must be a whole number" in farro.call("ls", code=1).err
     (farro.path / "agents-config.yaml").write_text("retry:\n  max_attempts: 5\n")
     assert farro.run("ls", code=0).out.startswith("no jobs")
 
@@ -170,7 +170,7 @@ def test_a_role_of_the_config_gets_its_queue_from_init(farro: Program) -> None:
 )
 def test_a_worker_that_cannot_be_is_refused_before_it_starts(farro: Program, args: list[str], says: str) -> None:
     before = listing(farro.path)
-    told = farro.run("worker", *args, code=2)
+    told = farro.call("worker", *args, code=2)
     assert says in told.err
     assert told.out == ""
     assert listing(farro.path) == before

@@ -241,7 +241,8 @@ class MemoryStore:
         job = self._jobs[claim.job_id]
         if not self._agents.get(claim.agent.id, (claim.agent, False))[1] and job.owner == claim.agent.id:
             raise AgentLost(f"{claim.agent.id} left or was declared dead; {claim.job_id} is no longer its own")
-        if job.owner != claim.agent.id or job.attempts != claim.attempt:
+        marked = job.lifecycle.status is Status.STALE
+        if job.owner != claim.agent.id or job.attempts != claim.attempt or marked:
             raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)")
         return job
 

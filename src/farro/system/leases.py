@@ -82,7 +82,7 @@ def take(path: str) -> Lease | None:
     # Whoever recovered the folder meanwhile has unlinked the file: then this is a lock on nothing.
     try:
         current = fs.lstat(path)
-    except FileNotFoundError:
+    except BaseException:  # whatever it was: a descriptor left open would hold the lease for as long as we live
         os.close(fd)
         raise
     if current.st_ino != os.fstat(fd).st_ino:

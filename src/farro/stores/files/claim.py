@@ -36,6 +36,10 @@ from farro.stores.files.queue import QueueView
 from farro.system import fs, leases
 
 
+class _NotDue(Exception):
+    """After the move it turned out that the job had been away meanwhile, and came back with a delay."""
+
+
 class Verdict(Enum):
     TAKE = auto()
     LATER = auto()
@@ -46,8 +50,11 @@ class Verdict(Enum):
 def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
     role = held.agent.role
     assert role is not None
+    busy: set[str] = set()
     while (upcoming := view.next()) is not None:
         name, entered_ns = upcoming
+        if name in busy:
+            return None  # the queue was listed again meanwhile: waiting for a lock is not this call's business
         look = _look(ground, held, f"{ground.incoming(role)}/{name}", name)
         if look.verdict in (Verdict.TAKE, Verdict.LATER) and look.entered_ns != entered_ns:
             view.enter(name, look.entered_ns)
@@ -58,6 +65,7 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
             view.skip(name)
         elif look.verdict is Verdict.TAKE:
             if not _lock(ground, held, name):
+                busy.add(name)
                 view.locked()
                 continue
             claimed = _take(ground, held, name, look)
@@ -97,7 +105,7 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         pass
     try:
         look.prompt = folders.read_prompt(ground, path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # or a plain file that somebody put into the queue
         if not fs.exists(path):
             return Look(Verdict.GONE)
         ground.log("critical", "folder without prompt.json in a queue, skipped", {"job_id": name})
@@ -172,6 +180,8 @@ def _take(ground: Ground, held: Held, name: str, look: Look) -> Claim | None:
             return fs.retried(lambda: _begin(ground, held, name, path, look), path, ground.clock.sleep)
     except ClaimLost:
         return None  # an operator or a watchdog was faster
+    except _NotDue:
+        _put_back(path, source)  # its entry is told again, and then its time is looked at
     except UnknownSchema as error:
         ground.log("critical", "schema version unknown, job put back", {"job_id": name, "why": str(error)})
         _put_back(path, source)
@@ -191,11 +201,14 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
     if fs.readlink(f"{path}/{folders.LOCK}") != held.agent.id:
         folders.drop_lock(path)
         fs.symlink(held.agent.id, f"{path}/{folders.LOCK}")
-    highest = folders.highest_attempt(path)
-    attempt = folders.begin_attempt(path, highest)
     before = look.lifecycle
     if before is None or _which(path) != look.seen:
         before = folders.owned_lifecycle(ground, path, name, role, Status.QUEUED)
+        # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
+        if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.clock.now():
+            raise _NotDue
+    highest = folders.highest_attempt(path)
+    attempt = folders.begin_attempt(path, highest)
     prompt = look.prompt if look.prompt is not None else folders.read_prompt(ground, path)
     if before.status is not Status.QUEUED or before.role != role:
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
@@ -209,6 +222,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
     # What job.json alone knows: the hops, and which job this one repeats. Everything else is rebuilt when it is torn.
     precious = bool(before.hops or before.retry_of)
     folders.write_lifecycle(ground, path, lifecycle, sync=precious)
+    held.claims[name] = attempt
     return Claim(
         agent=held.agent,
         envelope=Envelope(prompt=prompt, lifecycle=lifecycle),

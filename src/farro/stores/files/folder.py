@@ -112,6 +112,9 @@ def write_report(ground: Ground, folder: str, attempt: int, report: Report, *, g
     markdown = f"{home}/{'result.md' if good else 'error.md'}"
     fs.write_atomic(f"{home}/result.json", body, sync=False, pause=ground.clock.sleep)
     fs.write_atomic(markdown, report.markdown.encode("utf-8", "replace"), sync=False, pause=ground.clock.sleep)
+    other = f"{home}/{'error.md' if good else 'result.md'}"
+    if fs.exists(other):
+        fs.unlink(other)  # of a commit that failed half-way, before it decided: the mirror must not show it
     named = [f"{home}/{name}" for name in report.files]
     folders = set()
     for path in named:  # every folder between the file and the attempt's: out/a/b/c.txt is lost with the name of out/a

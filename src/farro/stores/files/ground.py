@@ -38,6 +38,7 @@ class Held:
     lease: Lease
     folder: str
     last_beat_s: float = float("-inf")
+    claims: dict[str, int] = field(default_factory=dict)  # job id → the attempt that may still be committed
     # Jobs in `folder` with which a pass of recovery had trouble: job id → (the dead agent, its role). The next pass
     # finishes them; without this they would be stranded for as long as this agent lives.
     leftovers: dict[str, tuple[str, str | None]] = field(default_factory=dict)

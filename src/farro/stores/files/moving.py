@@ -69,7 +69,7 @@ def quarantine(ground: Ground, folder: str, job_id: str, why: str) -> None:
     """Put aside what contradicts itself, with the reason beside it; never overwritten by a guess."""
     name = job_id
     for _ in range(8):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
+        with contextlib.suppress(FileNotFoundError, FileExistsError, NotADirectoryError):
             fs.create(f"{folder}/quarantine.txt", why.encode() + b"\n")
         try:
             fs.move(folder, ground.path(places.QUARANTINE, name))

@@ -176,6 +176,8 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
             settle.carry_out(ground, held, path, found)
             return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
         if role is None and found.status is Status.QUEUED:  # an operator took it from its queue and died: never started
+            # Its worker may live on, unaware: with that lock in the queue nobody, not even it, could have the job.
+            folders.drop_lock(path)
             deliver(ground, path, places.incoming(found.role), job_id)
             return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
         if role is not None and found.role != role:

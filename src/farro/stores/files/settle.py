@@ -32,12 +32,26 @@ from farro.stores.files.moving import deliver
 # Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
 REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED})
 
+_DECIDING = object()  # a claim's runtime from its decision on
+
 
 def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-    """Decide and carry out. ClaimLost: somebody else has the job, or has carried out this very decision."""
+    """Decide and carry out. ClaimLost: somebody else has the job, or has carried out this very decision.
+
+    A claim is committed once, also by the agent that has the same job again: the path alone would let an old claim
+    decide the new attempt. [test_a_claim_is_committed_once]
+    """
+    if held.claims.get(claim.job_id) != claim.attempt:
+        raise ClaimLost(f"{claim.job_id}: attempt {claim.attempt} is no longer a claim of {held.agent.id}")
+    path = f"{held.folder}/{claim.job_id}"
+    if claim.envelope.runtime is _DECIDING and (decided := _decided_before(path, claim)) is not None:
+        # The last try failed after it had decided. To decide anew would write over the result that was decided: a crash
+        # would then roll forward a decision whose result is another's. [test_a_commit_that_failed_may_be_tried_again]
+        carry_out(ground, held, path, decided)
+        del held.claims[claim.job_id]
+        return decided
     before = claim.envelope.lifecycle
     move = move or moves.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
-    path = f"{held.folder}/{claim.job_id}"
     with folders.fenced(path, claim.job_id):
         report = _report(outcome)
         digest: str | None = None
@@ -54,15 +68,25 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         ground.sync([*durable, held.folder])
         move = replace(move, result_sha256=digest)
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
+        claim.envelope.runtime = _DECIDING
         folders.write_lifecycle(ground, path, lifecycle, sync=True)
         if lifecycle.status is Status.QUEUED:
             submit.keep_order(ground, path)
         if move.reason is Reason.ROUTING_EXHAUSTED:
             folders.refresh_mirrors(path, claim.attempt)
             ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
+            del held.claims[claim.job_id]
             return lifecycle  # stays where it is, marked: the watchdog collects it (SPEC-1 §12)
     carry_out(ground, held, path, lifecycle)
+    del held.claims[claim.job_id]
     return lifecycle
+
+
+def _decided_before(path: str, claim: Claim) -> Lifecycle | None:
+    """What an earlier try of this commit decided, None when it did not get so far."""
+    with folders.fenced(path, claim.job_id):
+        found = folders.read_lifecycle(path)
+    return found if moves.is_decided(found, claim.attempt) else None
 
 
 def _report(outcome: Outcome) -> Report | None:

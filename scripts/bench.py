@@ -1,0 +1,262 @@
+"""`make bench`: farro beside its floor and its peers, in interleaved rounds; exit 1 on a missed bar.
+
+What is measured lives in bench/; this only runs it in order. Standard library only.
+
+    make bench                   five rounds; writes docs/benchmarks.md and its chart. Takes about an hour on two cores
+    make bench QUICK=1           few jobs, one round, nothing written, exit 0
+    make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
+
+QUICK, BENCH_JOBS, BENCH_ROUNDS and BENCH_ONLY say the same through the environment. A peer that cannot be installed is
+told loudly; with CI=true that is a failure. Everything measured is kept in .build/bench/results.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench import contestants, machine, own, places, report, results, rounds
+from bench.contestants import Contestant
+from bench.machine import Missing, tell
+
+FULL_JOBS, FULL_ROUNDS = 2000, 5
+SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    jobs: int
+    rounds: int
+    pickups: int
+    backlogs: dict[int, int]  # backlog → how often
+    idle_s: float
+    startups: int
+    counted: int
+
+
+def main() -> int:
+    options = arguments()
+    os.chdir(places.ROOT)
+    size = size_of(options)
+    only = [word for word in options.only.replace(",", " ").split() if word]
+    full = not options.quick and not only and size.jobs >= FULL_JOBS and size.rounds >= FULL_ROUNDS
+    if full and shutil.disk_usage(places.ROOT).free < SPACE_BYTES:
+        print(f"The full run needs {SPACE_BYTES >> 30} GiB of free space; `make bench QUICK=1` needs less than one.")
+        return 2
+    warn_of_load()
+    scratch = places.Scratch()
+    try:
+        found = measure(size, only, full, scratch)
+        bars = results.bars(found)
+        write(found, bars)
+        print("\n" + report.terminal(found, bars), flush=True)
+        return judge(found, bars, strict=not options.quick, partial=bool(only))
+    finally:
+        shutil.rmtree(scratch.memory, ignore_errors=True)
+        clear_up(options.keep)
+
+
+def arguments() -> argparse.Namespace:
+    env = os.environ
+    quick = env.get("QUICK", "") not in ("", "0")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", default=quick, help="few jobs, one round, no files, exit 0")
+    parser.add_argument("--jobs", type=int, default=int(env.get("BENCH_JOBS", 0)), help="jobs in a round")
+    parser.add_argument("--rounds", type=int, default=int(env.get("BENCH_ROUNDS", 0)))
+    parser.add_argument("--only", default=env.get("BENCH_ONLY", ""), help="names that have one of these words; own")
+    parser.add_argument("--keep", action="store_true", help="leave the scratch folders; the next run removes them")
+    return parser.parse_args()
+
+
+def size_of(options: argparse.Namespace) -> Size:
+    if options.quick:
+        size = Size(jobs=200, rounds=1, pickups=20, backlogs={1000: 1}, idle_s=10, startups=5, counted=40)
+    else:
+        backlogs = {1000: FULL_ROUNDS, 10_000: 2, 100_000: 1}
+        size = Size(
+            jobs=FULL_JOBS, rounds=FULL_ROUNDS, pickups=100, backlogs=backlogs, idle_s=60, startups=21, counted=200
+        )
+    changes = {name: getattr(options, name) for name in ("jobs", "rounds") if getattr(options, name) > 0}
+    return Size(**{**{name: getattr(size, name) for name in Size.__slots__}, **changes})
+
+
+def warn_of_load() -> None:
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > cores / 4:
+        tell(f"NOTE: load {load:.1f} on {cores} cores: others are working here, and the figures will show it")
+
+
+# --- measuring -----------------------------------------------------------------------------------------------------
+
+
+def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch) -> results.Results:
+    wanted = [c for c in contestants.all_of_them(own.default_slots()) if chosen(c.name, only)]
+    missing = make_ready(wanted)
+    redis = None
+    try:
+        redis = machine.find_redis() if any(c.redis for c in wanted) else None
+    except Missing as error:
+        missing["Redis"] = str(error)
+    ready = [c for c in wanted if c.package not in missing and (not c.redis or redis is not None)]
+    found = results.Results(
+        full=full,
+        rounds=size.rounds,
+        jobs=size.jobs,
+        pickups=size.pickups,
+        machine=machine.facts(scratch.folder),
+        versions=versions(ready, redis),
+        missing=missing,
+    )
+    found.entries = go_round(ready, size, scratch, redis)
+    if not only or "own" in only:
+        found.own = measure_own(size, scratch)
+    return found
+
+
+def chosen(name: str, only: Sequence[str]) -> bool:
+    return not only or any(word.lower() in name.lower() for word in only)
+
+
+def make_ready(wanted: Sequence[Contestant]) -> dict[str, str]:
+    """Every peer's environment; the missing ones and why."""
+    missing = {}
+    for package in dict.fromkeys(c.package for c in wanted if c.package):
+        try:
+            machine.make_environment(package, contestants.ENVIRONMENTS[package])
+        except Missing as error:
+            missing[package] = str(error)
+            tell(f"MISSING: {package}: {error}")
+    return missing
+
+
+def versions(ready: Sequence[Contestant], redis: str | None) -> dict[str, str]:
+    said = subprocess.run([places.FARRO, "--version"], capture_output=True, text=True, check=True).stdout
+    found = {"farro": said.split()[-1]}
+    for package in dict.fromkeys(c.package for c in ready if c.package):
+        found[package] = machine.versions(package, contestants.ENVIRONMENTS[package])
+    if redis is not None:
+        found["Redis server"] = machine.redis_version(redis)
+    return found
+
+
+def go_round(
+    ready: Sequence[Contestant], size: Size, scratch: places.Scratch, redis: str | None
+) -> list[results.Entry]:
+    """Every contestant in every round, each round beginning with another one. Who fails once is out, and told."""
+    samples: dict[str, list[rounds.Sample]] = {c.name: [] for c in ready}
+    trouble: dict[str, str] = {}
+    for turn in range(size.rounds):
+        first = turn * len(ready) // size.rounds
+        for contestant in [*ready[first:], *ready[:first]]:
+            if contestant.name in trouble:
+                continue
+            try:
+                with rounds.stand(contestant, scratch, redis) as place:
+                    sample = rounds.take_turn(place, size.jobs, size.pickups)
+            except (rounds.Broken, Missing, subprocess.SubprocessError) as error:
+                trouble[contestant.name] = f"round {turn + 1}: {error}"
+                tell(f"TROUBLE: {contestant.name}: {error}")
+                continue
+            samples[contestant.name].append(sample)
+            tell(
+                f"round {turn + 1}: {contestant.name:<32} end to end {sample.end_to_end_per_s:>8,.0f}/s"
+                f"   enqueue {sample.enqueue_per_s:>8,.0f}/s   drain {sample.drain_per_s:>8,.0f}/s"
+            )
+    return [results.entry(c, samples[c.name], trouble.get(c.name, "")) for c in ready]
+
+
+def measure_own(size: Size, scratch: places.Scratch) -> dict[str, object]:
+    found: dict[str, object] = {}
+    kinds = ("process", "power")
+    tell("farro alone: calls, enqueue_many, backlogs, idle workers, start-up")
+    found["calls"] = {
+        contestant.name: own.calls_per_job(scratch, contestant, size.counted)
+        for kind in kinds
+        for contestant in (contestants.floor(kind), contestants.farro(kind))
+    }
+    rates = {kind: [own.enqueue_many(scratch, kind, size.jobs) for _ in range(size.rounds)] for kind in kinds}
+    found["enqueue_many"] = {kind: vars_of(results.figure(values)) for kind, values in rates.items()}
+    found["startup"] = own.startup(scratch, size.startups)
+    found["idle"] = own.idle(scratch, size.idle_s, min(size.jobs, 200))
+    found["backlog"] = backlogs(size, scratch)
+    return found
+
+
+def backlogs(size: Size, scratch: places.Scratch) -> dict[str, dict[str, float]]:
+    """Medians by backlog. The short ones stand around the long one, so that the disk's mood meets all of them."""
+    told: dict[int, list[dict[str, float]]] = {jobs: [] for jobs in size.backlogs}
+    for turn in range(max(size.backlogs.values())):
+        for jobs, times in size.backlogs.items():
+            if turn < times:
+                told[jobs].append(own.backlog(scratch, jobs))
+                tell(f"backlog of {jobs:,}: {told[jobs][-1]['steady']:,.0f} jobs/s")
+    return {
+        str(jobs): {key: results.figure([one[key] for one in found]).median for key in found[0]}
+        for jobs, found in told.items()
+    }
+
+
+def vars_of(figure: results.Figure) -> dict[str, float]:
+    return {"median": figure.median, "low": figure.low, "high": figure.high}
+
+
+# --- telling -------------------------------------------------------------------------------------------------------
+
+
+def write(found: results.Results, bars: Sequence[results.Bar]) -> None:
+    """Everything measured under .build; the documents only after a full run."""
+    put(os.path.join(places.BUILD, "results.json"), json.dumps(found.to_json(), indent=2) + "\n")
+    if not found.full:
+        return
+    os.makedirs(os.path.join("docs", "images"), exist_ok=True)
+    put(os.path.join("docs", "benchmarks.md"), report.markdown(found, bars))
+    put(os.path.join("docs", "images", "bench.svg"), report.chart(found))
+
+
+def put(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def judge(found: results.Results, bars: Sequence[results.Bar], *, strict: bool, partial: bool) -> int:
+    """The exit code. A bar that was not measured is a missed one, unless only a part was asked for."""
+    missed = [bar for bar in bars if bar.held is False or (bar.held is None and not partial)]
+    broken = [entry.name for entry in found.entries if entry.trouble]
+    print()
+    for bar in missed:
+        print(f"MISSED: {bar.what}: wanted {bar.wanted}, found {bar.found}")
+    if found.missing:
+        print(f"MISSING PEERS: {', '.join(found.missing)}")
+    if broken:
+        print(f"BROKEN CONTESTANTS: {', '.join(broken)}")
+    if not missed:
+        print("Every bar that was measured was cleared." if partial else "Every bar was cleared.")
+    if not found.full:
+        print("Not the full run: no document was written.")
+    if not strict:
+        return 0
+    return 1 if missed or broken or (found.missing and os.environ.get("CI") == "true") else 0
+
+
+def clear_up(keep: bool) -> None:
+    if keep:
+        return
+    tell("removing the scratch folders, gently (Ctrl-C leaves them to the next run)")
+    try:
+        removed = places.remove_gently(places.WORK)
+    except KeyboardInterrupt:
+        tell("left as they are")
+    else:
+        tell(f"removed {removed:,} files and folders")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

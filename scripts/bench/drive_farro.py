@@ -1,0 +1,89 @@
+"""farro's producer, and the run that counts its calls. Workers are plain `farro worker` processes.
+
+python -m bench.drive_farro enqueue|pickup N    one by one, through the Store port
+python -m bench.drive_farro many N              enqueue_many, BATCH a call
+python -m bench.drive_farro count N             N jobs enqueued and drained with a counter in the fs seam
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from bench import gear
+
+BATCH = 100
+PROMPT = {"plan_id": "bench", "steps": [{"step_number": 1, "tool": "noop", "command": "noop"}]}
+
+
+class Counting:
+    """A seam that counts. Every mutating call of farro goes through it (system/fs.py)."""
+
+    def __init__(self) -> None:
+        self.counted: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        with self.lock:
+            self.counted[op] += 1
+        return call(*args)
+
+    def look(self, op: str, path: str) -> None: ...
+
+
+def open_store() -> Any:
+    from farro import app, config
+
+    return app.open_store(gear.home(), config.load(gear.home()))
+
+
+def submission() -> Any:
+    from farro.ports.store import Submission
+
+    return Submission(role="Runner", prompt=PROMPT)
+
+
+def many(jobs: int) -> dict[str, Any]:
+    store = open_store()
+    start_ns = time.monotonic_ns()
+    for done in range(0, jobs, BATCH):
+        store.enqueue_many([submission() for _ in range(min(BATCH, jobs - done))])
+    return {"start_ns": start_ns, "end_ns": time.monotonic_ns()}
+
+
+def count(jobs: int) -> dict[str, Any]:
+    """All calls of enqueueing and of one draining worker, its joining and leaving included."""
+    from farro.cli.main import run
+    from farro.system import fs
+
+    seam = Counting()
+    fs.set_seam(seam)
+    store = open_store()
+    for _ in range(jobs):
+        store.enqueue(submission())
+    enqueued = Counter(seam.counted)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        code = run(["worker", "--drain", "--root", gear.home()])
+    if code != 0:
+        raise SystemExit(f"farro worker --drain: exit {code}")
+    return {"all": seam.counted, "enqueue": enqueued}
+
+
+def main() -> None:
+    if sys.argv[1] == "count":
+        gear.answer(count(int(sys.argv[2])))
+    elif sys.argv[1] == "many":
+        gear.answer(many(int(sys.argv[2])))
+    else:
+        store = open_store()
+        gear.drive(lambda number: store.enqueue(submission()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What is measured of farro alone: backlogs, idle workers, start-up of commands, calls per job, slots by default.
+
+Rounds beside peers live in rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bench import contestants, gear
+from bench.places import FARRO, PYTHON, Scratch
+from bench.rounds import (
+    Broken,
+    entries,
+    make_farro_root,
+    per_second,
+    rate,
+    stand,
+    steady_rate,
+    wait_until_done,
+    workers,
+)
+
+SETTLE_S = 3.0
+PLAN = {"plan_id": "bench", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}]}
+
+
+def default_slots() -> int:
+    """What `farro worker --help` names as the default of --workers; 0 when it does not say."""
+    said = subprocess.run([FARRO, "worker", "--help"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"--workers.*?\[default:\s*(\d+)", said, re.DOTALL)
+    return int(found.group(1)) if found else 0
+
+
+def calls_per_job(scratch: Scratch, contestant: contestants.Contestant, jobs: int) -> dict[str, Any]:
+    """Mutating calls and syncs a job, counted in a run of its own. farro: the slope between two sizes, so that joining
+    and leaving do not count."""
+    if contestant.kind == "floor":
+        with stand(contestant, scratch, None) as place:
+            return place.drive("count", jobs)
+    small, large = jobs // 4, jobs + jobs // 4
+    told = []
+    for size in (small, large):
+        with stand(contestant, scratch, None) as place:
+            told.append(place.drive("count", size))
+    by_call = {
+        op: (number - told[0]["all"].get(op, 0)) / (large - small) for op, number in sorted(told[1]["all"].items())
+    }
+    syncs = sum(number for op, number in by_call.items() if "sync" in op)
+    calls = sum(number for op, number in by_call.items() if "sync" not in op)
+    return {"calls": calls, "syncs": syncs, "by_call": {op: n for op, n in by_call.items() if n}}
+
+
+def enqueue_many(scratch: Scratch, durability: str, jobs: int) -> float:
+    with stand(contestants.farro(durability), scratch, None) as place:
+        return rate(jobs, place.drive("many", jobs))
+
+
+def backlog(scratch: Scratch, jobs: int) -> dict[str, float]:
+    """Drain rates of a queue that is so long when the workers start.
+
+    `steady` is taken between the first and the last tenth. `whole` counts from the moment when the first worker has
+    joined, so that listing the queue is in it, to the last job in completed.
+    """
+    limit_s = 60 + jobs / 100
+    with stand(contestants.farro("process"), scratch, None) as place:
+        place.drive("many", jobs, limit_s=limit_s)
+        os.sync()
+        home = os.path.join(place.home, "agents", "Runner", "in-progress")
+        with workers(place) as running:
+            deadline = time.monotonic() + 30
+            while not entries(home) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            joined_ns = time.monotonic_ns()
+            end_ns = wait_until_done(place, jobs, running, limit_s)
+        first_ns = min(start_ns for start_ns, _ in gear.records(place.tally))
+        return {
+            "steady": steady_rate(place.tally, 0, jobs),
+            "whole": per_second(jobs, joined_ns, end_ns),
+            "first_job_s": (first_ns - joined_ns) / 1e9,
+        }
+
+
+def idle(scratch: Scratch, seconds: float, jobs: int) -> dict[str, float]:
+    """CPU and memory of one `farro worker` that has worked some jobs and then has nothing to do."""
+    with stand(contestants.farro("process"), scratch, None) as place:
+        place.drive("enqueue", jobs)
+        with workers(place) as running:
+            wait_until_done(place, jobs, running)
+            time.sleep(SETTLE_S)
+            pids = [process.pid for process in running]
+            before = [cpu_ns(pid) for pid in pids]
+            time.sleep(seconds)
+            used = [(cpu_ns(pid) - start) / 1e6 for pid, start in zip(pids, before, strict=True)]
+            memory = [rss_mb(pid) for pid in pids]
+    return {"cpu_ms_in_60_s": max(used) * 60 / seconds, "seconds": seconds, "rss_mb": max(memory)}
+
+
+def cpu_ns(pid: int) -> int:
+    """Time on a processor of all threads; /proc/<pid>/stat counts in ticks of 10 ms, which is the whole bar."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+            total += int(file.read().split()[0])
+    return total
+
+
+def rss_mb(pid: int) -> float:
+    with open(f"/proc/{pid}/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+# --- start-up of commands ------------------------------------------------------------------------------------------
+
+
+def startup(scratch: Scratch, times: int) -> dict[str, dict[str, float]]:
+    """Wall time of commands, in turn, in a root as `farro init` makes it (durability power) with 50 jobs queued."""
+    home, memory = scratch.fresh()
+    subprocess.run([FARRO, "init", "--root", home], check=True, capture_output=True)
+    plan = os.path.join(memory, "plan.json")
+    many = os.path.join(memory, "plans.ndjson")
+    with open(plan, "w", encoding="utf-8") as file:
+        json.dump(PLAN, file)
+    with open(many, "w", encoding="utf-8") as file:
+        file.write((json.dumps(PLAN) + "\n") * 50)
+    subprocess.run([FARRO, "enqueue", "--root", home, "--many", many], check=True, capture_output=True)
+    found = time_commands(
+        {
+            "python -c pass": [PYTHON, "-c", "pass"],
+            "farro --version": [FARRO, "--version"],
+            "farro ls --json": [FARRO, "ls", "--json", "--root", home],
+            "farro enqueue": [FARRO, "enqueue", "--root", home, "--plan", plan],
+        },
+        times,
+    )
+    found["farro task add"] = _task_add(scratch, times)
+    return found
+
+
+def time_commands(commands: Mapping[str, Sequence[str]], times: int) -> dict[str, dict[str, float]]:
+    """name → seconds (median) and ratio to the first of them. One of each in turn; the first turn is not counted."""
+    took: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(times + 1):
+        for name, command in commands.items():
+            start = time.monotonic()
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+            )
+            took[name].append(time.monotonic() - start)
+            if done.returncode != 0:
+                raise Broken(f"{name}: exit {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}")
+    medians = {name: statistics.median(seconds[1:]) for name, seconds in took.items()}
+    base = medians[next(iter(commands))]
+    return {name: {"seconds": median, "ratio": median / base} for name, median in medians.items()}
+
+
+def _task_add(scratch: Scratch, times: int) -> dict[str, float]:
+    """`farro task add` inside a running step, where alone it works; nothing when this farro has no such command."""
+    if subprocess.run([FARRO, "task", "add", "--help"], capture_output=True, check=False).returncode != 0:
+        return {}
+    home, memory = scratch.fresh()
+    make_farro_root(home, "process")
+    out, plan = os.path.join(memory, "task-add.json"), os.path.join(memory, "plan.json")
+    step = {"step_number": 1, "tool": "unix", "command": PYTHON, "args": ["-m", "bench.own", out, str(times)]}
+    with open(plan, "w", encoding="utf-8") as file:
+        json.dump({"plan_id": "bench", "steps": [step]}, file)
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
+    run: Callable[..., Any] = subprocess.run
+    run([FARRO, "enqueue", "--root", home, "--plan", plan], check=True, capture_output=True)
+    run([FARRO, "worker", "--root", home, "--drain"], check=True, capture_output=True, env=env, timeout=300)
+    try:
+        with open(out, encoding="utf-8") as file:
+            found: dict[str, float] = json.load(file)["farro task add"]
+    except FileNotFoundError as error:
+        raise Broken("farro task add failed inside a step") from error
+    return found
+
+
+if __name__ == "__main__":  # inside the step of _task_add
+    adding = {"python -c pass": [PYTHON, "-c", "pass"], "farro task add": [FARRO, "task", "add", "--", "true"]}
+    answer = time_commands(adding, int(sys.argv[2]))
+    with open(sys.argv[1], "w", encoding="utf-8") as target:
+        json.dump(answer, target)

@@ -1,0 +1,245 @@
+"""The report: the table on the terminal, docs/benchmarks.md, and its chart. What the figures mean lives in results."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from bench.results import Bar, Entry, Figure, Results, must_beat
+
+TITLES = {"process": "Survives a killed process", "power": "Survives a power cut"}
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def spread(figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
+    return f"{number(figure.median)} ({number(figure.low)}–{number(figure.high)})"
+
+
+def milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def of(found: Entry | None, base: Entry | None) -> str:
+    """A ratio of end-to-end medians."""
+    if found is None or base is None or found.end_to_end is None or base.end_to_end is None:
+        return "-"
+    return f"{found.end_to_end.median / base.end_to_end.median:.2f}"
+
+
+def rows(results: Results, durability: str, *, main: bool) -> list[list[str]]:
+    floor, farro = results.find("floor", durability), results.find("farro", durability)
+    wanted = [e for e in results.entries if e.durability == durability and (e.main == main or e is farro)]
+    made = []
+    for entry in wanted:
+        p50 = entry.pickup_p50_ms.median if entry.pickup_p50_ms else None
+        made.append(
+            [
+                entry.name,
+                spread(entry.end_to_end),
+                of(entry, floor),
+                of(farro, entry),
+                spread(entry.enqueue),
+                spread(entry.drain),
+                f"{milliseconds(p50)} / {milliseconds(entry.pickup_p99_ms)}",
+                "yes" if entry.acknowledges else "no",
+            ]
+        )
+    return made
+
+
+HEAD = ["", "end to end, jobs/s", "of floor", "farro is x", "enqueue/s", "drain/s", "pickup ms p50/p99", "acks"]
+
+
+# --- the terminal --------------------------------------------------------------------------------------------------
+
+
+def terminal(results: Results, bars: Sequence[Bar]) -> str:
+    table = [HEAD]
+    for durability, title in TITLES.items():
+        found = [*rows(results, durability, main=True), *rows(results, durability, main=False)[1:]]
+        if found:
+            table += [[f"-- {title}"], *found]
+    blocks = [_aligned(table)]
+    own = results.own
+    if own.get("calls"):
+        lines = [["", "mutating calls a job", "syncs a job"]]
+        lines += [[name, f"{told['calls']:.2f}", f"{told['syncs']:.2f}"] for name, told in own["calls"].items()]
+        blocks.append(_aligned(lines))
+    facts = list(_facts(results))
+    if facts:
+        blocks.append(_aligned(facts))
+    for entry in results.entries:
+        if entry.trouble:
+            blocks.append(f"TROUBLE {entry.name}: {entry.trouble}")
+    for name, why in results.missing.items():
+        blocks.append(f"{'=' * 70}\nMISSING {name}: {why}\n{'=' * 70}")
+    lines = [["bar", "wanted", "found", ""]]
+    lines += [[bar.what, bar.wanted, bar.found, verdict(bar)] for bar in bars]
+    blocks.append(_aligned(lines))
+    return "\n\n".join(blocks)
+
+
+def verdict(bar: Bar) -> str:
+    return {True: "ok", False: "MISSED", None: "not measured"}[bar.held]
+
+
+def _facts(results: Results) -> Iterable[list[str]]:
+    own = results.own
+    for durability, figure in own.get("enqueue_many", {}).items():
+        yield [f"farro, {durability}: enqueue_many, 100 a call", f"{spread(Figure(**figure))} jobs/s"]
+    for backlog, told in own.get("backlog", {}).items():
+        yield [
+            f"drain at a backlog of {int(backlog):,}",
+            f"{number(told['steady'])} jobs/s, from the worker's start {number(told['whole'])}; "
+            f"first job after {told['first_job_s'] * 1000:.0f} ms",
+        ]
+    if "idle" in own:
+        told = own["idle"]
+        scaled = "" if told["seconds"] >= 60 else f" (measured for {told['seconds']:.0f} s and scaled)"
+        yield ["an idle worker", f"{told['cpu_ms_in_60_s']:.1f} ms CPU in 60 s{scaled}, {told['rss_mb']:.1f} MB"]
+    for name, told in own.get("startup", {}).items():
+        said = f"{told['seconds'] * 1000:.0f} ms, {told['ratio']:.1f} x" if told else "there is no such command yet"
+        yield [name, said]
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> str:
+    full = [row for row in table if len(row) > 1]
+    widths = [max(len(row[i]) for row in full) for i in range(max(map(len, full)))]
+    return "\n".join("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in table)
+
+
+# --- docs/benchmarks.md --------------------------------------------------------------------------------------------
+
+
+def markdown(results: Results, bars: Sequence[Bar]) -> str:
+    parts = [
+        "# Benchmarks",
+        "",
+        "Made by `make bench`; do not edit. What the figures mean is at the end of the page.",
+        "",
+        "![End-to-end jobs a second of farro, its floor and its peers](images/bench.svg)",
+        "",
+    ]
+    for durability, title in TITLES.items():
+        parts += [f"## {title} (`{durability}`)", "", *_table(HEAD, rows(results, durability, main=True)), ""]
+        parts += ["farro with other numbers of slots in each worker:", ""]
+        parts += [*_table(HEAD, rows(results, durability, main=False)), ""]
+    parts += ["## What each one promises", ""]
+    promises = [[e.name, e.promise] for e in results.entries if e.main]
+    parts += [*_table(["", "durability"], promises), ""]
+    parts += ["## Calls and syncs a job", ""]
+    calls = [
+        [name, f"{told['calls']:.2f}", f"{told['syncs']:.2f}", ", ".join(f"{op} {n:g}" for op, n in _calls(told))]
+        for name, told in results.own.get("calls", {}).items()
+    ]
+    parts += [*_table(["", "mutating calls", "syncs", "which"], calls), ""]
+    parts += ["## farro alone", "", *_table(["", ""], _facts(results)), ""]
+    parts += ["## Bars", ""]
+    parts += [*_table(["bar", "wanted", "found", ""], [[b.what, b.wanted, b.found, verdict(b)] for b in bars]), ""]
+    trouble = [f"- {e.name}: {e.trouble}" for e in results.entries if e.trouble]
+    trouble += [f"- {name} is missing: {why}" for name, why in results.missing.items()]
+    if trouble:
+        parts += ["## What did not run", "", *trouble, ""]
+    parts += ["## The machine", ""]
+    parts += [*_table(["", ""], [*results.machine.items(), *results.versions.items()]), ""]
+    parts += [READING.format(rounds=results.rounds, jobs=results.jobs, pickups=results.pickups)]
+    return "\n".join(parts)
+
+
+def _calls(told: dict[str, dict[str, float]]) -> list[tuple[str, float]]:
+    return [(op, round(n, 2)) for op, n in told["by_call"].items() if "sync" not in op]
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return lines + [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in body]
+
+
+READING = """## How to read this
+
+- **A job** does nothing but note the time. What is measured is the queue, not the work: with jobs of a second,
+  every queue here is fast enough.
+- **Rounds.** {rounds} rounds; in each, every contestant has its turn, so that a slow minute of the machine meets
+  all of them. Figures are medians of the rounds with their lowest and highest value in brackets. A round is
+  {jobs:,} jobs; slow peers get half, a quarter or a tenth of that, so that their turn takes seconds too.
+- **End to end**: two idle worker processes and one producer that enqueues one by one; from the first call to the
+  last job done. **Enqueue** is the producer alone, **drain** the workers alone on a full queue, between the first
+  and the last tenth of the jobs. **Pickup** is the time from the start of the enqueue call to the start of the job,
+  one job at a time, {pickups} a round; p99 is of all rounds together.
+- **Of floor**: end to end, divided by the floor's. The floor (`scripts/bench/floor.py`) makes the system calls that
+  the protocol of a job folder needs, with real bytes, in a bare loop; it imports no farro. **farro is x**: farro's
+  end to end, divided by this contestant's.
+- **Acks**: a job whose worker is killed in the middle comes back. Without, it is lost, and the queue is spared a
+  second write.
+- **What the peers get.** Two worker processes each: huey's consumer with two, two RQ `SimpleWorker`s (its fastest;
+  the forking default is shown too), two Celery workers with the solo pool, Dramatiq with eight threads in each,
+  taskiq on streams. persist-queue is safe within one process only, so it has two threads beside its producer there.
+  They log warnings only and keep no results; farro logs two lines a job and keeps each job's folder with its
+  result, as it ships.
+- **Redis** runs on this machine, without persistence or with `appendfsync always`, on the same disk as farro's
+  root.
+- **Calls** are mutating system calls (a create and its write are two), counted at farro's filesystem seam in a run
+  of its own with the default slots; syncs are counted apart.
+- **Backlog**: so many jobs are queued before the workers start. The bar compares the long one from the worker's
+  start, with the listing of the queue, to the steady rate of the short one.
+- Scratch folders are removed at the very end and in small pieces: beside mass deletes ext4 creates files ten to
+  forty times slower, and the next contestant would pay for it.
+"""
+
+
+# --- the chart -----------------------------------------------------------------------------------------------------
+
+_ROW, _LEFT, _WIDE, _RIGHT = 22, 230, 400, 130
+_TEXT, _FARRO, _FLOOR, _PEER = "#7d8590", "#2f81f7", "#a371f7", "#8b949e"  # readable on white and on black
+
+
+def chart(results: Results) -> str:
+    """Horizontal bars of the end-to-end medians, a thin line for the spread; one block a class, one scale a block."""
+    parts: list[str] = []
+    y = 8
+    for durability, title in TITLES.items():
+        shown = [e for e in results.entries if e.durability == durability and e.main and e.end_to_end is not None]
+        if not shown:
+            continue
+        shown.sort(key=lambda e: -(e.end_to_end.median if e.end_to_end else 0))
+        scale = _WIDE / max(e.end_to_end.high for e in shown if e.end_to_end)
+        y += 16
+        parts.append(f'<text x="0" y="{y}" font-weight="bold">{html.escape(title)}: end to end, jobs/s</text>')
+        y += 10
+        for entry in shown:
+            assert entry.end_to_end is not None
+            parts += _bar_row(entry, entry.end_to_end, scale, y, bold=must_beat(entry, durability))
+            y += _ROW
+        y += 14
+    total = _LEFT + _WIDE + _RIGHT
+    note = "Line: lowest and highest round. Bold: peers that farro must be ahead of in this class."
+    parts.append(f'<text x="0" y="{y + 6}">{note}</text>')
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {y + 16}" width="{total}" height="{y + 16}"'
+            f' font-family="sans-serif" font-size="12" fill="{_TEXT}" role="img">',
+            "<title>End-to-end jobs a second of farro, its floor and its peers</title>",
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _bar_row(entry: Entry, figure: Figure, scale: float, y: int, *, bold: bool) -> list[str]:
+    colour = {"farro": _FARRO, "floor": _FLOOR}.get(entry.kind, _PEER)
+    weight = ' font-weight="bold"' if bold or entry.kind == "farro" else ""
+    middle = y + _ROW // 2
+    low, high = _LEFT + figure.low * scale, _LEFT + figure.high * scale
+    return [
+        f'<text x="{_LEFT - 8}" y="{middle + 4}" text-anchor="end"{weight}>{html.escape(entry.name)}</text>',
+        f'<rect x="{_LEFT}" y="{y + 4}" width="{max(figure.median * scale, 1):.1f}" height="{_ROW - 8}" rx="2"'
+        f' fill="{colour}"/>',
+        f'<line x1="{low:.1f}" y1="{middle}" x2="{high:.1f}" y2="{middle}" stroke="{_TEXT}" stroke-width="1.5"/>',
+        f'<text x="{high + 8:.1f}" y="{middle + 4}">{number(figure.median)}</text>',
+    ]

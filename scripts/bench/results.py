@@ -1,0 +1,193 @@
+"""What was measured, summed up, and the bars that farro must clear. Measuring and writing live elsewhere."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.contestants import Contestant
+from bench.rounds import Sample
+
+END_TO_END_OF_FLOOR = 0.7
+CALLS_OF_FLOOR = 1.3
+LONG_OF_SHORT_BACKLOG = 0.8
+PICKUP_MS = 3.0
+IDLE_MS = 10.0
+RSS_MB = 60.0
+LIGHT_COMMAND, COMMAND = 3.0, 15.0
+SHORT, LONG = 1_000, 100_000  # backlogs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """Median and spread over the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+def figure(values: Sequence[float]) -> Figure:
+    return Figure(median=statistics.median(values), low=min(values), high=max(values))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest rank."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(kw_only=True)
+class Entry:
+    """One contestant's rounds."""
+
+    name: str
+    kind: str
+    durability: str
+    acknowledges: bool
+    promise: str
+    main: bool
+    as_shipped: bool
+    end_to_end: Figure | None = None
+    enqueue: Figure | None = None
+    drain: Figure | None = None
+    pickup_p50_ms: Figure | None = None  # of each round's median
+    pickup_p99_ms: float | None = None  # of all rounds' pickups together
+    trouble: str = ""
+
+
+def entry(contestant: Contestant, samples: Sequence[Sample], trouble: str) -> Entry:
+    made = Entry(
+        name=contestant.name,
+        kind=contestant.kind,
+        durability=contestant.durability,
+        acknowledges=contestant.acknowledges,
+        promise=contestant.promise,
+        main=contestant.main,
+        as_shipped=contestant.as_shipped,
+        trouble=trouble,
+    )
+    if samples:
+        made.end_to_end = figure([sample.end_to_end_per_s for sample in samples])
+        made.enqueue = figure([sample.enqueue_per_s for sample in samples])
+        made.drain = figure([sample.drain_per_s for sample in samples])
+        medians_ms = [percentile([ns / 1e6 for ns in sample.pickup_ns], 0.5) for sample in samples]
+        made.pickup_p50_ms = figure(medians_ms)
+        made.pickup_p99_ms = percentile([ns / 1e6 for sample in samples for ns in sample.pickup_ns], 0.99)
+    return made
+
+
+@dataclass(kw_only=True)
+class Results:
+    """A whole run. `own` holds what is measured of farro alone; an absent key was not measured."""
+
+    full: bool
+    rounds: int
+    jobs: int
+    pickups: int
+    machine: dict[str, str]
+    versions: dict[str, str]
+    entries: list[Entry] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)  # peer → why
+    own: dict[str, Any] = field(default_factory=dict)
+
+    def find(self, kind: str, durability: str) -> Entry | None:
+        """The floor, or farro as it ships."""
+        return next((e for e in self.entries if (e.kind, e.durability, e.main) == (kind, durability, True)), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    what: str
+    wanted: str
+    found: str
+    held: bool | None  # None: not measured
+
+
+def bars(results: Results) -> list[Bar]:
+    return [*_throughput(results), *_calls(results), *_own(results)]
+
+
+def _throughput(results: Results) -> list[Bar]:
+    found: list[Bar] = []
+    for durability in ("process", "power"):
+        farro = results.find("farro", durability)
+        mine = farro.end_to_end.median if farro is not None and farro.end_to_end is not None else None
+        if durability == "process":
+            floor = results.find("floor", durability)
+            base = floor.end_to_end.median if floor is not None and floor.end_to_end is not None else None
+            share = mine / base if mine is not None and base is not None else None
+            found.append(_bar("process: end to end, of the floor", share, END_TO_END_OF_FLOOR, least=True, unit=" x"))
+        for peer in results.entries:
+            if not must_beat(peer, durability):
+                continue
+            theirs = peer.end_to_end.median if peer.end_to_end is not None else None
+            ratio = mine / theirs if mine is not None and theirs is not None else None
+            what = f"{durability}: end to end, of {peer.name}"
+            found.append(_bar(what, ratio, 1.0, least=True, unit=" x", strict=True))
+    return found
+
+
+def must_beat(peer: Entry, durability: str) -> bool:
+    """Peers as they ship. `process`: all on files or SQLite; `power`: all that are power-safe and acknowledge."""
+    if peer.kind in ("farro", "floor") or not peer.as_shipped:
+        return False
+    if durability == "process":
+        return peer.kind in ("file", "sqlite")
+    return peer.durability == "power" and peer.acknowledges
+
+
+def _calls(results: Results) -> list[Bar]:
+    found = []
+    for durability in ("process", "power"):
+        counted = results.own.get("calls", {})
+        mine, floor = counted.get(f"farro, {durability}"), counted.get(f"floor, {durability}")
+        ratio = mine["calls"] / floor["calls"] if mine and floor else None
+        found.append(_bar(f"{durability}: mutating calls a job, of the floor's", ratio, CALLS_OF_FLOOR, unit=" x"))
+    return found
+
+
+def _own(results: Results) -> list[Bar]:
+    own = results.own
+    backlogs = own.get("backlog", {})
+    short, long = backlogs.get(str(SHORT)), backlogs.get(str(LONG))
+    share = long["whole"] / short["steady"] if short and long else None
+    farro = results.find("farro", "process")
+    pickup = farro.pickup_p50_ms.median if farro is not None and farro.pickup_p50_ms is not None else None
+    idle = own.get("idle", {})
+    commands = own.get("startup", {})
+    found = [
+        _bar(
+            f"drain at a backlog of {LONG:,}, of that at {SHORT:,}", share, LONG_OF_SHORT_BACKLOG, least=True, unit=" x"
+        ),
+        _bar("pickup by an idle worker, p50", pickup, PICKUP_MS, unit=" ms", strict=True),
+        _bar("CPU of an idle worker in 60 s", idle.get("cpu_ms_in_60_s"), IDLE_MS, unit=" ms"),
+        _bar("memory of a Runner worker", idle.get("rss_mb"), RSS_MB, unit=" MB"),
+    ]
+    limits = {
+        "farro --version": LIGHT_COMMAND,
+        "farro task add": LIGHT_COMMAND,
+        "farro ls --json": COMMAND,
+        "farro enqueue": COMMAND,
+    }
+    for name, limit in limits.items():
+        ratio = commands.get(name, {}).get("ratio")
+        found.append(_bar(f"{name}, of python -c pass", ratio, limit, unit=" x"))
+    return found
+
+
+def _bar(
+    what: str, found: float | None, limit: float, *, least: bool = False, unit: str = "", strict: bool = False
+) -> Bar:
+    sign = (">" if strict else ">=") if least else ("<" if strict else "<=")
+    wanted = f"{sign} {limit:g}{unit}"
+    if found is None:
+        return Bar(what=what, wanted=wanted, found="not measured", held=None)
+    better = found > limit if least else found < limit
+    return Bar(what=what, wanted=wanted, found=f"{found:.2f}{unit}", held=better or (found == limit and not strict))

@@ -1,0 +1,74 @@
+"""Power cuts on the model of a disk (RELIABILITY 21): after each, every acknowledgement holds, and nothing is torn.
+
+The model lives in powermodel, the plays and the judge in powerplays. That this suite can fail: test_power_can_fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crash import powerplays
+from crash.powermodel import Order, State, states
+from crash.powerplays import PLAYS, Play, Recorded, check, record
+from crash.tally import add_figure
+from farro.kernel.states import Reason
+from support import torture
+
+Played = Callable[[Play], None]
+
+STATES_A_PLAY = 6_500 * torture() if torture() else 420
+RANDOMS_A_CUT = 400 * torture() if torture() else 3
+FIGURE = "power-loss states, model"
+
+
+def judge_all(recorded: Recorded, folder: Path, limit: int, found: object) -> int:
+    count = 0
+    for count, state in enumerate(found, 1):  # type: ignore[call-overload]
+        assert isinstance(state, State)
+        check(state, recorded, str(folder / f"state-{os.getpid()}"))
+        if count >= limit:
+            break
+    add_figure(FIGURE, count, "states")
+    return count
+
+
+@pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
+def test_power_cut_keeps_what_was_acknowledged(play: Played, shm: Path) -> None:
+    """A cut after every call of every play, on a disk weaker than any that is promised."""
+    recorded = record(play, str(shm / "root"))
+    found = states(recorded.log, seed=21, randoms=RANDOMS_A_CUT)
+    assert judge_all(recorded, shm, STATES_A_PLAY, found) >= 100
+
+
+# Plays in which nothing else is in flight while something is acknowledged.
+QUIET = tuple(play for play in PLAYS if play.__name__ not in ("operated", "unroutable", "slots", "recommitted"))
+
+
+@pytest.mark.parametrize("play", QUIET, ids=lambda play: play.__name__)
+def test_power_cut_after_an_acknowledgement_on_a_disk_without_order(play: Played, shm: Path) -> None:
+    """Where even a folder's creation may be lost after what was synced in it, an acknowledgement still stands."""
+    recorded = record(play, str(shm / "root"))
+    found = states(recorded.log, seed=22, randoms=RANDOMS_A_CUT, order=Order.PLACELESS, cuts=recorded.log.told())
+    assert judge_all(recorded, shm, STATES_A_PLAY, found) >= 1
+
+
+@pytest.mark.parametrize("play", [powerplays.minted, powerplays.chosen, powerplays.resubmitted, powerplays.many])
+def test_power_cut_after_enqueue(play: Played, shm: Path) -> None:
+    """Enqueueing holds on a disk without order at every call, not only at its acknowledgement."""
+    recorded = record(play, str(shm / "root"))
+    found = states(recorded.log, seed=23, randoms=RANDOMS_A_CUT, order=Order.PLACELESS)
+    assert judge_all(recorded, shm, STATES_A_PLAY // 2, found) >= 50
+
+
+def test_power_cut_during_a_claim_keeps_earlier_hops(shm: Path) -> None:
+    """Every state of every cut between the first hop's acknowledgement and the second's."""
+    recorded = record(powerplays.routed, str(shm / "root"))
+    _, routed, committed = recorded.log.told()
+    told = recorded.log.entries[routed - 1].ack  # type: ignore[union-attr]
+    assert told.reason is Reason.ROUTED
+    found = states(recorded.log, seed=24, randoms=RANDOMS_A_CUT, cuts=range(routed, committed))
+    assert judge_all(recorded, shm, 10 * STATES_A_PLAY, found) >= 200

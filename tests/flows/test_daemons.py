@@ -1,0 +1,247 @@
+"""The daemons as processes: signals, crashes, and a whole life of jobs with worker, watchdog and manager.
+
+How long something takes is waited for, never asserted; figures are printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from flows.program import Program, endless, eventually, marked, once_endless, shell, steps
+
+
+def started(farro: Program, name: str = "started") -> None:
+    eventually((farro.path / name).exists, "the step did not start")
+
+
+def test_sigterm_gives_steps_their_time_then_releases_the_job(farro: Program) -> None:
+    farro.enqueue(endless(), "--id", "long")
+    worker = farro.start("worker")
+    started(farro)
+    done = worker.end(signal.SIGTERM)
+    assert done.code == 0, done.err
+    job = farro.job("long")
+    assert (job["status"], job["place"], job["attempt"]) == ("queued", "agents/Runner/incoming", 1)
+    assert job["hops"][-1]["reason"] == "released"
+    assert job["hops"][-1]["note"] == "the worker was stopped after 0 of 1 steps"
+    assert "lock" not in job["files"]
+    assert marked(farro.path) == []
+    assert not list((farro.path / "agents/Runner/in-progress").iterdir())
+
+
+def test_a_step_that_ends_in_its_time_is_committed(farro: Program) -> None:
+    farro.enqueue(shell("touch started; while [ ! -e go ]; do sleep 0.02; done; echo done"), "--id", "short")
+    worker = farro.start("worker")
+    started(farro)
+    worker.send(signal.SIGTERM)
+    (farro.path / "go").touch()
+    assert worker.ended().code == 0
+    assert farro.status("short") == "succeeded"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_second_signal_does_not_wait(farro: Program, number: signal.Signals) -> None:
+    farro.enqueue(endless(), "--id", "long")
+    worker = farro.start("worker")
+    started(farro)
+    worker.send(number)
+    worker.send(number)
+    done = worker.ended()
+    assert done.code == 0
+    assert done.err == ""
+    assert farro.status("long") == "queued"
+    assert marked(farro.path) == []
+
+
+def test_releases_count_against_no_limit(farro: Program) -> None:
+    (farro.path / "agents-config.json").write_text('{"retry": {"max_attempts": 1}}')
+    script = "if mkdir first 2>/dev/null; then n=1; else n=2; fi; touch started-$n; [ $n = 2 ] || exec sleep 100000"
+    farro.enqueue(shell(script), "--id", "long")
+    worker = farro.start("worker")
+    started(farro, "started-1")
+    worker.send(signal.SIGTERM)
+    worker.end(signal.SIGTERM)
+    farro.worked()
+    job = farro.job("long")
+    assert (job["status"], job["attempt"], job["retry_count"]) == ("succeeded", 2, 0)
+
+
+@pytest.mark.parametrize("name", ["worker", "watchdog", "manager"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_an_idle_daemon_ends_when_told_and_leaves_nothing(farro: Program, name: str, number: signal.Signals) -> None:
+    daemon = farro.start(name)
+    assert daemon.process.stdout is not None
+    first = json.loads(daemon.process.stdout.readline())
+    assert first["message"] == f"{name} started"
+    assert first["pid"] == daemon.pid
+    done = daemon.end(number)
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out.splitlines()[-1])["message"] == f"{name} stopped"
+    assert not list((farro.path / "agents/Runner/in-progress").iterdir())
+    assert not list((farro.path / "jobs/.held").iterdir())
+
+
+def test_a_log_line_has_the_fields_of_the_seed(farro: Program) -> None:
+    farro.enqueue(steps(["true"]), "--id", "one")
+    lines = [json.loads(line) for line in farro.worked().out.splitlines()]
+    claimed, changed = (line for line in lines if line.get("job_id") == "one")
+    assert claimed["event"] == {"type": "state_transition", "from": "queued", "to": "in_progress"}
+    assert changed["event"] == {"type": "state_transition", "from": "in_progress", "to": "succeeded"}
+    for line in (claimed, changed):
+        assert {"timestamp", "level", "message", "app", "actor", "role", "agent", "attempt", "correlation_id"} <= set(
+            line
+        )
+    assert claimed["correlation_id"] == changed["correlation_id"]
+
+
+def test_a_worker_goes_on_when_nobody_reads_its_log(farro: Program) -> None:
+    worker = farro.start("worker")
+    assert worker.process.stdout is not None
+    worker.process.stdout.readline()
+    worker.process.stdout.close()
+    farro.enqueue(steps(["true"]), "--id", "one")
+    eventually(lambda: farro.status("one") == "succeeded", "the worker stopped working")
+    worker.send(signal.SIGTERM)
+    assert worker.process.wait(60) == 0
+
+
+def test_killed_worker_is_recovered_and_the_job_completes_in_its_second_attempt(farro: Program) -> None:
+    farro.enqueue(once_endless(), "--id", "long")
+    worker = farro.start("worker")
+    started(farro)
+    worker.kill()
+    job = farro.job("long")
+    assert job["status"] == "in_progress"
+    assert job["orphaned"]
+    assert marked(farro.path) != []  # nobody is left to end them
+
+    assert farro.run("watchdog", "--once", code=0).out.splitlines()[0].split() == ["stale", "long"]
+    assert marked(farro.path) == []
+    assert farro.job("long")["place"] == "jobs/stale"
+    assert farro.run("manager", "--once", code=0).out == "long is queued\n"
+    assert farro.job("long")["requeued_from"] == "stale"
+    farro.worked()
+    job = farro.job("long")
+    assert (job["status"], job["attempt"], job["retry_count"]) == ("succeeded", 2, 1)
+    assert [hop["reason"] for hop in job["hops"]] == ["agent_died", "requeued", "committed"]
+
+
+def test_a_job_that_kills_its_worker_each_time_is_given_up_with_the_reason(farro: Program) -> None:
+    (farro.path / "agents-config.json").write_text(
+        '{"retry": {"max_attempts": 2, "base_s": 0.001, "max_delay_s": 0.001}}'
+    )
+    farro.enqueue(shell("kill -9 $PPID; exec sleep 100000"), "--id", "poison")
+    for _ in range(2):
+        assert farro.start("worker", "--workers", "1").ended().code == -signal.SIGKILL
+        farro.run("watchdog", "--once", code=0)
+        farro.run("manager", "--once", code=0)
+    job = farro.job("poison")
+    assert (job["status"], job["attempt"]) == ("killed", 2)
+    assert job["error"]["category"] == "attempts_exhausted"
+    assert "gave up after 2 attempts; the last: agent" in job["error"]["message"]
+    assert marked(farro.path) == []
+
+
+def test_kill_ends_the_processes_of_a_running_job_and_the_worker_goes_on(
+    farro: Program, figure: Callable[..., None]
+) -> None:
+    farro.enqueue(endless(), "--id", "long")
+    worker = farro.start("worker", "--workers", "1")
+    started(farro)
+    assert len(marked(farro.path)) >= 2
+    assert "long is killed" in farro.run("kill", "long", "--note", "too long", code=0).out
+    killed_s = time.monotonic()
+    eventually(lambda: marked(farro.path) == [], "its processes live on")
+    figure("flows: processes of a killed job gone after", time.monotonic() - killed_s, "s")
+    job = farro.job("long")
+    assert (job["status"], job["error"]) == ("killed", {"category": "killed", "message": "too long"})
+    farro.enqueue(steps(["true"]), "--id", "next")
+    eventually(lambda: farro.status("next") == "succeeded", "the worker did not go on")
+    done = worker.end()
+    assert "claim_lost" in done.out
+    assert done.code == 0
+
+
+def test_force_complete_of_a_running_job_ends_it_too(farro: Program) -> None:
+    farro.enqueue(endless(), "--id", "long")
+    farro.start("worker")
+    started(farro)
+    farro.run("force-complete", "long", code=0)
+    eventually(lambda: marked(farro.path) == [], "its processes live on")
+    assert farro.status("long") == "succeeded"
+
+
+def test_drain_waits_for_what_another_worker_runs(farro: Program) -> None:
+    farro.enqueue(shell("touch started; while [ ! -e go ]; do sleep 0.02; done"), "--id", "elsewhere")
+    farro.start("worker", "--workers", "1")
+    started(farro)
+    drain = farro.start("worker", "--drain")
+    assert drain.process.stdout is not None
+    drain.process.stdout.readline()
+    with contextlib.suppress(Exception):
+        drain.process.wait(1.5)
+    assert drain.process.poll() is None
+    (farro.path / "go").touch()
+    assert drain.ended().code == 0
+    assert farro.status("elsewhere") == "succeeded"
+
+
+def test_drain_says_when_it_waits_for_what_nobody_alive_works_on(farro: Program) -> None:
+    farro.enqueue(once_endless(), "--id", "long")
+    farro.enqueue(steps(["true"], metadata={"tags": ["gpu"]}), "--id", "heavy")
+    worker = farro.start("worker")
+    started(farro)
+    worker.kill()
+    drain = farro.start("worker", "--drain")
+    assert drain.process.stdout is not None
+    told = next(line for line in drain.process.stdout if "drain_waits" in line)
+    message = json.loads(told)["message"]
+    assert "long in the hands of a dead agent (farro watchdog recovers it)" in message
+    assert "heavy queued, which this worker may not take" in message
+    farro.run("watchdog", "--once", code=0)
+    farro.run("manager", "--once", code=0)
+    farro.run("kill", "heavy", code=0)
+    assert drain.ended().code == 0
+    assert farro.status("long") == "succeeded"
+
+
+def test_the_whole_life_of_jobs_with_daemons_that_crash_and_come_back(farro: Program) -> None:
+    (farro.path / "agents-config.json").write_text(
+        '{"watchdog": {"every_s": 0.2}, "retry": {"base_s": 0.05, "max_delay_s": 0.1}}'
+    )
+    farro.start("watchdog")
+    farro.start("watchdog")  # any number may run
+    farro.start("manager")
+    worker = farro.start("worker")
+    farro.enqueue(once_endless(), "--id", "hard")
+    plans = [steps(["echo", str(number)], id=f"easy-{number}") for number in range(12)]
+    farro.run("enqueue", "--many", "-", stdin="\n".join(map(json.dumps, plans)), code=0)
+    started(farro)
+    worker.kill()
+    farro.start("worker", "--workers", "3")
+
+    def finished() -> bool:
+        jobs = farro.run("ls", "--json", code=0).json["jobs"]
+        return len(jobs) == 13 and all(job["status"] == "succeeded" for job in jobs)
+
+    eventually(finished, "not all jobs were done")
+    hard = farro.job("hard")
+    assert (hard["attempt"], hard["retry_count"]) == (2, 1)
+    for number in range(12):
+        assert (
+            len(
+                [
+                    hop
+                    for hop in farro.call("show", f"easy-{number}", "--json").json["hops"]
+                    if hop["reason"] == "committed"
+                ]
+            )
+            == 1
+        )
+    assert marked(farro.path) == []
