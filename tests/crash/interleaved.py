@@ -12,13 +12,36 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from crash.scheduler import Actor, Replayed, Run, Strategy, on_stage, stamp, theatre
-from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, IdConflict, IllegalTransition, StorageTrouble, TryAgain
+from crash.scheduler import (
+    Actor,
+    Played,
+    Preempting,
+    Priorities,
+    Random,
+    Replayed,
+    Run,
+    Strategy,
+    Turns,
+    on_stage,
+    stamp,
+    theatre,
+)
+from farro.errors import (
+    AgentLost,
+    ClaimLost,
+    Damaged,
+    FarroError,
+    IdConflict,
+    IllegalTransition,
+    StorageTrouble,
+    TryAgain,
+)
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import timestamp
@@ -27,6 +50,7 @@ from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason
 from farro.ports.store import Agent, Claim, StorePolicy, Submission
 from farro.stores.files import FilesStore
+from farro.system import fs
 from stage import EPOCH, History, drain, everywhere, judge, open_files, plan, report
 
 FINAL = frozenset({Reason.COMMITTED, Reason.KILLED, Reason.GAVE_UP, Reason.FORCE_COMPLETED})
@@ -76,6 +100,7 @@ class Scenario:
     sweeping: bool = False  # staging clean-up takes the living for an hour old: they may be told to try again
     strangers: bool = False  # somebody else's folders lie about: quarantine is right then
     delay_s: float = 0.0  # between attempts
+    small: bool = True  # every schedule with one preemption is affordable
 
     def policy(self) -> StorePolicy:
         return StorePolicy(
@@ -198,7 +223,9 @@ class World:
             mine = [place for place in (start, end) if place.rsplit("/", 1)[1].startswith(f"{actor.name}.")]
             self.need(bool(mine), actor, f"moved {name} from {start} to {end}: neither is its own (R1)")
             locked = end not in mine and os.path.islink(f"{path}/lock")
-            self.need(not locked, actor, f"{job_id} goes to {end} with a lock: while its maker lives, nobody can have it")
+            self.need(
+                not locked, actor, f"{job_id} goes to {end} with a lock: while its maker lives, nobody can have it"
+            )
         self.where[job_id] = end
 
     def _rewritten(self, actor: Actor, path: str) -> None:
@@ -512,9 +539,59 @@ def play(scenario: Scenario, stage: Stage, strategy: Strategy) -> Run:
     except (AssertionError, FarroError, OSError) as error:
         raise Violation(
             f"{scenario.name}: {type(error).__name__}: {error}\n\n{run.story(stage.root)}\n\n"
-            f"again: crash.interleaved.replay({scenario.name!r}, {run.schedule!r})"
+            f"again: crash.interleaved.replay({scenario.name!r}, {run.schedule!r}, folder)"
         ) from error
     return run
+
+
+@dataclass
+class Explored:
+    """How far an exploration went."""
+
+    played: int = 0
+    kills: int = 0
+    distinct: set[int] = field(default_factory=set)
+
+
+def explore(
+    scenario: Scenario, folder: str, *, floor: int, sampled: int, seeds: int, systematic: bool = True
+) -> Explored:
+    """Play schedules until a Violation, or until enough were played.
+
+    1. Every schedule with one preemption, stop or kill (CHESS), whoever begins; a sample for `systematic=False`.
+    2. `sampled` schedules with a second one, drawn from those.
+    3. `seeds` schedules each by priorities (PCT) and by chance; then more of all until `floor` are distinct.
+    """
+    explored = Explored()
+    stage = Stage(f"{folder}/{scenario.name.replace(' ', '-')}", scenario.roles)
+
+    def attempt(strategy: Strategy) -> Run:
+        run = play(scenario, stage, strategy)
+        explored.played += 1
+        explored.kills += run.kills
+        explored.distinct.add(run.digest(scenario.name))
+        return run
+
+    dice = random.Random(scenario.name)  # the same schedules in every run
+    base = [attempt(Turns())]
+    base += [attempt(Turns(first)) for first in range(1, len(base[0].actors))]
+    ones: list[Played] = []
+    for first, run in enumerate(base):
+        every = list(Played.of(run, first, ()).further())
+        for acts in every if systematic else dice.sample(every, min(len(every), sampled)):
+            ones.append(Played.of(attempt(Preempting(first, acts)), first, acts))
+    seed = 0
+    while seed < max(sampled, seeds) or len(explored.distinct) < floor:
+        if seed < sampled or seed >= seeds:
+            one = dice.choice(ones)
+            if (acts := one.one_further(dice)) is not None:
+                attempt(Preempting(one.first, acts))
+        if seed < seeds or seed >= sampled:
+            attempt(Priorities(seed, len(base[0].actors), base[0].step))
+            attempt(Random(seed))
+        seed += 1
+        assert seed < 20 * (floor + sampled + seeds), f"{scenario.name} has no {floor} schedules"
+    return explored
 
 
 def replay(scenario: Scenario | str, schedule: str, folder: str) -> Run:
@@ -740,6 +817,5 @@ SCENARIOS = (
     Scenario("a stranger's folder", _strange, strangers=True),
     Scenario("a watchdog and a zombie", _hasty_two, hasty=True),
     Scenario("everybody is taken for hung", _hasty_all, hasty=True),
-    Scenario("everybody at once", _everybody, roles=BOTH),
+    Scenario("everybody at once", _everybody, roles=BOTH, small=False),
 )
-

@@ -26,7 +26,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import greenlet
@@ -44,7 +44,9 @@ _KILLED = 31
 MOST_STEPS = 5000  # ten times the longest play
 _BIG_BANG_NS = 1_700_000_000 * 10**9
 _TIMED = frozenset({"create", "write", "replace"})
-KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {"fsync"}  # a kill before a look is a kill before the next change
+KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {
+    "fsync"
+}  # a kill before a look is a kill before the next change
 
 
 def stamp(path: str, number: int) -> None:
@@ -470,7 +472,6 @@ class Played:
     acts: tuple[tuple[int, Act], ...]
     points: tuple[tuple[int, str], ...]  # (actor, op) by step
     ended_at: tuple[int, ...]
-    stops: bool = field(default=True)
 
     @classmethod
     def of(cls, run: Run, first: int, acts: Sequence[tuple[int, Act]]) -> Played:
@@ -483,9 +484,21 @@ class Played:
         start = self.acts[-1][0] + 1 if self.acts else 0
         for step in range(start, len(self.points)):
             actor, op = self.points[step]
-            others = [other for other, end in enumerate(self.ended_at) if other != actor and end > step]
-            for act in _acts_at(op, others):
+            for act in _acts_at(op, self._others(actor, step)):
                 yield (*self.acts, (step, act))
+
+    def one_further(self, dice: random.Random) -> tuple[tuple[int, Act], ...] | None:
+        """One of `further`, without making them all: a step by chance, then an act by chance."""
+        start = self.acts[-1][0] + 1 if self.acts else 0
+        if start >= len(self.points):
+            return None
+        step = dice.randrange(start, len(self.points))
+        actor, op = self.points[step]
+        acts = list(_acts_at(op, self._others(actor, step)))
+        return (*self.acts, (step, dice.choice(acts))) if acts else None
+
+    def _others(self, actor: int, step: int) -> list[int]:
+        return [other for other, end in enumerate(self.ended_at) if other != actor and end > step]
 
 
 def _acts_at(op: str, others: list[int]) -> Iterable[Act]:

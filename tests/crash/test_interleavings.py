@@ -1,0 +1,78 @@
+"""Two workers, watchdogs, a manager, operators and submitters in every order that two preemptions can make, and many more.
+
+The scheduler lives in scheduler.py; the worlds, and what must hold in them, in interleaved.py. That these tests can fail
+is shown in test_interleavings_can_fail.py. RELIABILITY 2-7, 10-17, 19, 29, 30.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crash.interleaved import SCENARIOS, Scenario, Stage, explore, play, replay
+from crash.scheduler import Preempting, Priorities, Random, Turns, theatre
+from support import torture
+
+pytestmark = pytest.mark.linux
+
+PROMISED = 20_000
+FLOOR = -(-PROMISED // len(SCENARIOS))  # of each: what they share cannot be counted twice, the name is in the digest
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "-"))
+def test_no_interleaving_breaks_the_promise(
+    scenario: Scenario, shm: Path, figure: Callable[..., None], testrun_uid: str
+) -> None:
+    more = torture()
+    with theatre():
+        explored = explore(
+            scenario,
+            str(shm),
+            floor=FLOOR + 40_000 * more,
+            sampled=40 + 20_000 * more,
+            seeds=30 + 10_000 * more,
+            systematic=scenario.small,
+        )
+    assert len(explored.distinct) >= FLOOR
+    assert explored.kills
+    tell(figure, testrun_uid, scenario.name, len(explored.distinct))
+
+
+def tell(figure: Callable[..., None], run: str, name: str, distinct: int) -> None:
+    """The figure is the sum over the scenarios, which are played in several processes."""
+    figures = os.environ.get("FARRO_FIGURES")
+    if not figures:
+        return
+    path = os.path.join(os.path.dirname(figures), "interleavings.json")
+    with open(path, "a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = {}
+        with contextlib.suppress(ValueError):
+            known = json.loads(file.read())
+        if known.get("run") != run:
+            known = {"run": run, "distinct": {}}
+        known["distinct"][name] = distinct
+        file.truncate(0)
+        file.write(json.dumps(known))
+        file.flush()
+        figure("interleavings, distinct", sum(known["distinct"].values()), "schedules")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_schedule_can_be_played_again(seed: int, shm: Path) -> None:
+    """What a failure prints leads to the same trace: without that a red run could not be looked into."""
+    for scenario in (SCENARIOS[2], SCENARIOS[-1]):
+        for strategy in (Random(seed), Priorities(seed, 4, 100), Preempting(seed % 3, []), Turns(1)):
+            with theatre():
+                folder = shm / f"{id(strategy)}"
+                run = play(scenario, Stage(str(folder / "first"), scenario.roles), strategy)
+            again = replay(scenario.name, run.schedule, str(folder))
+            assert again.digest() == run.digest()
+            assert again.schedule == run.schedule
