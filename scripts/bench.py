@@ -5,6 +5,7 @@ What is measured lives in bench/; this only runs it in order. Standard library o
     make bench                   five rounds; writes docs/benchmarks.md and its chart. Takes about an hour on two cores
     make bench QUICK=1           few jobs, one round, nothing written, exit 0
     make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
+    make bench ARGS=--render     the documents again, from what the last run measured
 
 QUICK, BENCH_JOBS, BENCH_ROUNDS and BENCH_ONLY say the same through the environment. A peer that cannot be installed is
 told loudly; with CI=true that is a failure. Everything measured is kept in .build/bench/results.json.
@@ -25,7 +26,9 @@ from bench import contestants, machine, own, places, report, results, rounds
 from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
+KEPT = os.path.join(places.BUILD, "results.json")
 FULL_JOBS, FULL_ROUNDS = 2000, 5
+UNEVEN = 4.0  # between the cheapest and the dearest sync of a run that is worth comparing
 SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
 
 
@@ -45,6 +48,8 @@ class Size:
 def main() -> int:
     options = arguments()
     os.chdir(places.ROOT)
+    if options.render:
+        return render()
     size = size_of(options)
     only = [word for word in options.only.replace(",", " ").split() if word]
     full = not options.quick and not only and size.jobs >= FULL_JOBS and size.rounds >= FULL_ROUNDS
@@ -73,7 +78,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=int(env.get("BENCH_ROUNDS", 0)))
     parser.add_argument("--only", default=env.get("BENCH_ONLY", ""), help="names that have one of these words; own")
     parser.add_argument("--keep", action="store_true", help="leave the scratch folders; the next run removes them")
+    parser.add_argument("--render", action="store_true", help="write the documents again, measure nothing")
     return parser.parse_args()
+
+
+def render() -> int:
+    with open(KEPT, encoding="utf-8") as file:
+        found = results.Results.from_json(json.load(file))
+    bars = results.bars(found)
+    write(found, bars)
+    print(report.terminal(found, bars))
+    return judge(found, bars, strict=True, partial=not found.full)
 
 
 def size_of(options: argparse.Namespace) -> Size:
@@ -116,9 +131,27 @@ def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch
         missing=missing,
     )
     found.entries = go_round(ready, size, scratch, redis)
+    found.machine |= quietness()
     if not only or "own" in only:
         found.own = measure_own(size, scratch)
     return found
+
+
+noise: list[float] = []  # what one sync took before each turn, ms
+
+
+def quietness() -> dict[str, str]:
+    """How even the machine was. A neighbour's syncs can make ours twenty times dearer from one second to the next."""
+    told = {"load at the end": f"{os.getloadavg()[0]:.1f}"}
+    if noise:
+        low, high = min(noise), max(noise)
+        told["one sync, over the run"] = f"{low:.2f}–{high:.2f} ms before each turn"
+        if high > UNEVEN * low:
+            told["NOT QUIET"] = (
+                f"a sync became {high / low:.0f} times dearer during the run: do not compare these figures"
+            )
+            tell(f"NOTE: {told['NOT QUIET']}")
+    return told
 
 
 def chosen(name: str, only: Sequence[str]) -> bool:
@@ -152,12 +185,14 @@ def go_round(
 ) -> list[results.Entry]:
     """Every contestant in every round, each round beginning with another one. Who fails once is out, and told."""
     samples: dict[str, list[rounds.Sample]] = {c.name: [] for c in ready}
+    noise.clear()
     trouble: dict[str, str] = {}
     for turn in range(size.rounds):
         first = turn * len(ready) // size.rounds
         for contestant in [*ready[first:], *ready[:first]]:
             if contestant.name in trouble:
                 continue
+            noise.append(machine.sync_ms(scratch.folder))
             try:
                 with rounds.stand(contestant, scratch, redis) as place:
                     sample = rounds.take_turn(place, size.jobs, size.pickups)
@@ -213,7 +248,7 @@ def vars_of(figure: results.Figure) -> dict[str, float]:
 
 def write(found: results.Results, bars: Sequence[results.Bar]) -> None:
     """Everything measured under .build; the documents only after a full run."""
-    put(os.path.join(places.BUILD, "results.json"), json.dumps(found.to_json(), indent=2) + "\n")
+    put(KEPT, json.dumps(found.to_json(), indent=2) + "\n")
     if not found.full:
         return
     os.makedirs(os.path.join("docs", "images"), exist_ok=True)
@@ -239,6 +274,8 @@ def judge(found: results.Results, bars: Sequence[results.Bar], *, strict: bool, 
         print(f"BROKEN CONTESTANTS: {', '.join(broken)}")
     if not missed:
         print("Every bar that was measured was cleared." if partial else "Every bar was cleared.")
+    if "NOT QUIET" in found.machine:
+        print(f"NOT QUIET: {found.machine['NOT QUIET']}")
     if not found.full:
         print("Not the full run: no document was written.")
     if not strict:

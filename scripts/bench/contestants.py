@@ -40,7 +40,7 @@ class Contestant:
     together: bool = False  # producer and workers are threads of one process
     done: str = ""  # where finished jobs lie, relative to home; "" when only the tally tells
     as_shipped: bool = True  # a peer tuned away from its defaults is shown, but no bar
-    slower: int = 1  # it gets the jobs of a round divided by this, so that a round takes seconds
+    slower: int = 1  # it gets the jobs of a round divided by this, so that a turn takes seconds, not minutes
 
     @property
     def python(self) -> str:
@@ -99,7 +99,7 @@ def huey(variant: str, storage: str = "") -> Contestant:
         "sqlite": ("power", "SQLite, WAL, synchronous=FULL (SQLite's default, as huey ships)"),
         "sqlite-nosync": (
             "process",
-            "SQLite, WAL, synchronous=OFF (fsync=False; not as huey ships, so shown but no bar)",
+            "SQLite, WAL, synchronous=OFF (not as huey ships: shown, but no bar)",
         ),
         "redis": _redis(storage),
     }
@@ -120,7 +120,6 @@ def huey(variant: str, storage: str = "") -> Contestant:
         variant=variant,
         redis=storage,
         as_shipped=variant != "sqlite-nosync",
-        slower=2 if variant in ("file", "sqlite") else 1,
     )
 
 
@@ -137,7 +136,7 @@ def rq(storage: str, variant: str = "") -> Contestant:
         workers=lambda home: [[environment_python("rq"), "-m", "bench.drive_rq", "worker"]] * WORKERS,
         variant=variant,
         redis=storage,
-        slower=10 if variant else 2,
+        slower=5 if variant else 1,
     )
 
 
@@ -155,7 +154,6 @@ def celery(storage: str) -> Contestant:
         promise=promise + "; acks late, a lost worker's task comes back after the visibility timeout",
         workers=lambda home: [[*command, "-P", "solo", "-n", f"bench{n}@localhost"] for n in range(WORKERS)],
         redis=storage,
-        slower=2,
     )
 
 
@@ -211,7 +209,6 @@ def persist_queue(variant: str) -> Contestant:
         workers=lambda home: [],
         variant=variant,
         together=True,
-        slower=4 if acked else 1,
     )
 
 

@@ -166,7 +166,7 @@ READING = """## How to read this
   every queue here is fast enough.
 - **Rounds.** {rounds} rounds; in each, every contestant has its turn, so that a slow minute of the machine meets
   all of them. Figures are medians of the rounds with their lowest and highest value in brackets. A round is
-  {jobs:,} jobs; slow peers get half, a quarter or a tenth of that, so that their turn takes seconds too.
+  {jobs:,} jobs; the forking RQ gets a fifth of that.
 - **End to end**: two idle worker processes and one producer that enqueues one by one; from the first call to the
   last job done. **Enqueue** is the producer alone, **drain** the workers alone on a full queue, between the first
   and the last tenth of the jobs. **Pickup** is the time from the start of the enqueue call to the start of the job,

@@ -144,6 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self, jobs: list[tuple[int, int]]) -> None:
         for number, way in jobs:
             self.enqueue(number, way)
+        self.claim(0, 1)
 
     @rule(what=st.sampled_from(WEIGHTED), number=st.integers(0, 7), way=st.integers(0, 7))
     def step(self, what: str, number: int, way: int) -> None:
@@ -182,6 +183,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def claim(self, number: int, way: int) -> None:
         slot = number % len(SLOTS)
+        if way > 4:
+            self.adapter.clock.advance(DELAY_S)
         if way:  # mostly where there is something to do
             busy = [
                 slot

@@ -152,8 +152,8 @@ class Recorder:
         self._change(f"symlink {self._short(path)}", puts=self._name(path), inode=self._born(Node(target=target)))
 
     def _link(self, _: None, source: str, path: str) -> None:
-        name = self._name(source)
-        self._change(f"link {self._short(path)}", puts=self._name(path), inode=self._at(name), also=[name])
+        inode = self._at(self._name(source))  # the file, not its name: that may be lost and the new one kept
+        self._change(f"link {self._short(path)}", puts=self._name(path), inode=inode)
 
     def _unlink(self, _: None, path: str) -> None:
         self._change(f"unlink {self._short(path)}", clears=self._name(path))
@@ -218,11 +218,10 @@ class Recorder:
         clears: Name | None = None,
         puts: Name | None = None,
         inode: int = -1,
-        also: Iterable[Name] = (),
         emptied: int | None = None,
     ) -> None:
         touched = [name for name in (clears, puts) if name is not None]
-        needs = {self._last[name] for name in (*touched, *also) if name in self._last}
+        needs = {self._last[name] for name in touched if name in self._last}
         if emptied is not None:
             needs.update(self._within.get(emptied, ()))
         born = {self._made[name[0]] for name in touched if name[0] in self._made}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import json
 import os
 import shutil
 import threading
@@ -122,6 +123,7 @@ class Play:
         if report is not None:
             name = "result.md" if isinstance(outcome, Succeeded) else "error.md"
             files[f"{home}/{name}"] = report.markdown.encode()
+            files[f"{home}/result.json"] = json.dumps(report.result).encode() + b"\n"
         self._told(claim.job_id, claim.attempt, told, files=files)
         return told
 

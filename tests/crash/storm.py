@@ -210,7 +210,9 @@ class Storm:
         start = time.monotonic()
         while (now := time.monotonic()) < start + (seconds if self.hits >= hits else 4 * seconds):
             self._tend(members, now)
-            member = self.dice.choices(members, [4 if member.name.startswith("worker") else 1 for member in members])[0]
+            # Half of the blows are for workers with jobs in their hands: there is most to lose.
+            working = [member for member in self.farro_members if self._at_work(member)]
+            member = self.dice.choice(working if working and self.dice.random() < 0.5 else members)
             action = self.dice.choices(("kill", "stop", "term"), (50, 35, 15))[0]
             # An interpreter needs half a second to start: most blows are for those who are at work.
             young = now - member.started_s < 1.0 and self.dice.random() < 0.8
@@ -220,7 +222,7 @@ class Storm:
                     member.send(signal.SIGKILL)
                     self.kills += 1
                 elif action == "stop":
-                    # Most stops are short; some outlast `stale_after_s`: its jobs are taken, and it wakes as a zombie.
+                    # Most stops are short; some outlast `stale_after_s`: the watchdog ends such a member as hung.
                     pause_s = self.dice.uniform(5, 7) if self.dice.random() < 0.2 else self.dice.uniform(0.05, 1.0)
                     member.send(signal.SIGSTOP)
                     member.goes_on_s = now + pause_s

@@ -6,6 +6,7 @@ The tests themselves live in test_rows and beside it.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,15 @@ LATER = {25: "steps added while a runner finishes: the issue of plans and runner
 NAME = re.compile(r"\btest_[a-z0-9_]+")
 
 
-def functions() -> Iterator[tuple[str, str]]:
+@functools.cache
+def functions() -> list[tuple[str, str]]:
     """(name, docstring) of every test under tests/."""
-    for path in sorted(Path(ROOT, "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                yield node.name, ast.get_docstring(node) or ""
+    return [
+        (node.name, ast.get_docstring(node) or "")
+        for path in sorted(Path(ROOT, "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
 
 
 def docstrings(path: Path) -> Iterator[str]:

@@ -68,7 +68,11 @@ class Daemon:
 
     def clean_up(self) -> None:
         if self.process.poll() is None:
-            self.kill()
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 class Program:

@@ -1,4 +1,4 @@
-"""requeue, kill and force-complete on a job of every status: what they answer, the exit code, and where it lies then."""
+"""requeue, kill and force-complete on a job of every status: the answer, the exit code, and where it lies then."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from farro import app
-from farro.cli.options import answer, daemon, open_root, say
+from farro.cli.options import daemon, open_root
+from farro.cli.terminal import answer, forget_stdout, say
 from farro.observe.log import GRAVE, Log, grave_only, lines
 from farro.services.keeper import Keeper
 from farro.system.clock import SystemClock
@@ -59,7 +60,7 @@ def worker(
             stop=stop,
             clock=clock,
             log=log,
-            # An idle slot beats when it turns: with a short `stale_after` it must turn more often, or it counts as hung.
+            # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
 
@@ -73,6 +74,7 @@ def worker(
         log("info", "worker started", {"role": role, "slots": workers, "pid": os.getpid()})
         service.wait()
         log("info", "worker stopped", {"role": role})
+        _end_log()
     finally:
         store.close()
         app.release_worker()
@@ -117,7 +119,7 @@ def _keep(
     as_json: bool,
 ) -> int:
     """One turn with its answer, or turns with a log until a signal comes."""
-    log = _Counted(grave_only(sys.stderr) if once else _log(name, as_json))
+    log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json))
     store, settings = open_root(root, log=log)
     service = make(store=store, log=log)
     try:
@@ -126,6 +128,7 @@ def _keep(
             log("info", f"{name} started", {"pid": os.getpid()})
             service.run(settings.watchdog.every_s)
             log("info", f"{name} stopped", {})
+            _end_log()
             return 0
         done = [told(item) for item in service.run_once()]
     finally:
@@ -138,7 +141,7 @@ def _keep(
     return 1 if log.grave else 0  # what could not be recovered or decided was said on stderr
 
 
-class _Counted:
+class _Watched:
     """A log that knows whether something went wrong."""
 
     def __init__(self, log: Log) -> None:
@@ -154,6 +157,15 @@ def _log(actor: str, as_json: bool) -> Log:
     """JSON lines; at a terminal, where a person reads along, the short form unless JSON is asked for."""
     short = not as_json and sys.stdout is not None and sys.stdout.isatty()
     return lines(actor, SystemClock().now, sys.stdout, short=short)
+
+
+def _end_log() -> None:
+    """A log that nobody reads any more, or that a full disk does not take, does not make the work a failure."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        forget_stdout()
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

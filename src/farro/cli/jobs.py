@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from farro.cli.options import answer, common, open_root, person, say
+from farro.cli.options import common, open_root, person
+from farro.cli.terminal import answer, say
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.operations import jobs

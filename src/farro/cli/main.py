@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import sys
-from io import TextIOWrapper
 from typing import Any
 
 import click
 
+from farro.cli import terminal
 from farro.errors import FarroError
 
 # name → where it lives: a command's imports are paid by that command alone.
@@ -86,50 +84,28 @@ def farro() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command; the exit code. 0 ok, 1 failed, 2 usage or bad input, 3 refused. No traceback for a mistake."""
-    _encodable()
+    terminal.make_encodable()
     try:
         answer = farro.main(args=arguments, prog_name="farro", standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        terminal.flush()
         return answer if isinstance(answer, int) else 0
     except click.ClickException as error:
         with contextlib.suppress(OSError):
             error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _complain("stopped")
+        terminal.complain("stopped")
         return 130
+    except terminal.ReaderGone as gone:
+        terminal.forget_stdout()
+        return gone.exit_code
     except FarroError as error:
-        _complain(str(error))
+        terminal.complain(str(error))
         return error.exit_code
-    except BrokenPipeError:
-        _forget_stdout()  # `farro ls | head -1` is no error
-        return 141
     except OSError as error:
-        if error.filename is None:
-            _forget_stdout()
-            _complain(f"the answer could not be written: {error.strerror or error}")
+        if error.filename is not None:
+            terminal.complain(f"{error.filename}: {error.strerror or error}")
         else:
-            _complain(f"{error.filename}: {error.strerror or error}")
+            terminal.forget_stdout()
+            terminal.complain(f"the answer could not be written: {error.strerror or error}")
         return 1
-
-
-def _encodable() -> None:
-    """What the terminal's encoding, or a file name that is not text, cannot say is escaped; it is no reason to fail."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _complain(text: str) -> None:
-    from farro.observe.log import printable
-
-    with contextlib.suppress(OSError):
-        for line in text.splitlines():
-            click.echo(f"farro: {printable(line)}", err=True)
-
-
-def _forget_stdout() -> None:
-    """What could not be written must not be tried again when the interpreter ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251 - no file of farro's

@@ -1,4 +1,4 @@
-"""Options that every command has, opening the root that they name, and how answers are written.
+"""Options that every command has, and opening the root that they name.
 
 What the commands do lives in their own files.
 """
@@ -6,7 +6,6 @@ What the commands do lives in their own files.
 from __future__ import annotations
 
 import getpass
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from farro import app, config
-from farro.observe.log import Log, grave_only, printable
+from farro.observe.log import Log, grave_only
 from farro.settings import Settings
 from farro.stores.files import FilesStore
 
@@ -61,13 +60,3 @@ def person() -> str:
     except (KeyError, OSError):
         name = "somebody"
     return "cli-" + (re.sub(r"[^A-Za-z0-9_-]", "-", name)[:24] or "somebody")
-
-
-def answer(data: Any) -> None:
-    """JSON on stdout, one document."""
-    click.echo(json.dumps(data, default=str, ensure_ascii=False))
-
-
-def say(text: str = "") -> None:
-    """A line, or several, for a person; what files and arguments brought into it cannot steer the terminal."""
-    click.echo(printable(text, keep="\n\t"))

@@ -7,7 +7,8 @@ import os
 import click
 
 from farro import config
-from farro.cli.options import answer, json_option, root_option, say
+from farro.cli.options import json_option, root_option
+from farro.cli.terminal import answer, say
 from farro.operations import roots
 
 

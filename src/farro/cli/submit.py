@@ -7,7 +7,8 @@ import sys
 import click
 
 from farro import documents
-from farro.cli.options import answer, common, open_root, say
+from farro.cli.options import common, open_root
+from farro.cli.terminal import answer, say
 from farro.documents import Document
 from farro.errors import InputError
 from farro.operations import submit

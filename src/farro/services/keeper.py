@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from farro.errors import AgentLost, FarroError
+from farro.errors import AgentLost, FarroError, SyncFailed
 from farro.execution.stop import Flag
 from farro.observe.log import Log
 from farro.ports.store import Agent, Store
@@ -59,6 +59,8 @@ class Keeper(ABC):
     def _safe_turn(self) -> None:
         try:
             self.run_once()
+        except SyncFailed:
+            raise  # the disk lied: recovery starts anew, by whoever restarts us (R7)
         except (FarroError, OSError) as error:
             self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "keeper_trouble"}})
             self.leave()

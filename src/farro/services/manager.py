@@ -5,7 +5,7 @@ Routing, workflows and auto-plan come with the manager's own issue; finding dead
 
 from __future__ import annotations
 
-from farro.errors import FarroError, Lost
+from farro.errors import FarroError, Lost, SyncFailed
 from farro.kernel.envelope import Lifecycle
 from farro.observe.log import Log
 from farro.ports.store import Store
@@ -28,8 +28,11 @@ class Manager(Keeper):
                 self._log("warning", str(lost), {"job_id": job_id})
                 self.leave()
                 continue
+            except SyncFailed:
+                raise
             except FarroError as error:  # that job alone (RELIABILITY 26)
                 self._log("error", str(error), {"job_id": job_id})
+                self.leave()  # the job may lie in our folder: without a lease a watchdog takes it from there
                 continue
             if told is not None:
                 event = {"type": "state_transition", "from": "stale", "to": str(told.status)}

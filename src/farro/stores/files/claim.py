@@ -124,7 +124,7 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
             return Look(Verdict.NEVER)
         if look.lifecycle.not_before is not None:
             due = datetime.fromisoformat(look.lifecycle.not_before)
-            if due > ground.clock.now():
+            if due > ground.due_now():
                 look.verdict, look.until = Verdict.LATER, due
     return look
 
@@ -205,7 +205,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
     if before is None or _which(path) != look.seen:
         before = folders.owned_lifecycle(ground, path, name, role, Status.QUEUED)
         # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
-        if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.clock.now():
+        if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.due_now():
             raise _NotDue
     highest = folders.highest_attempt(path)
     attempt = folders.begin_attempt(path, highest)

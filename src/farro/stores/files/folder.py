@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema
-from farro.kernel import moves
+from farro.kernel import ids, moves
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Report
 from farro.kernel.states import Status
@@ -80,6 +80,9 @@ def rebuilt(ground: Ground, folder: str, job_id: str, role: str, status: Status)
     prompt = read_prompt(ground, folder)
     made = datetime.fromtimestamp(fs.lstat(f"{folder}/prompt.json").st_mtime, UTC)
     routing = prompt.get("routing")
+    if not role:  # a place where jobs of every role lie: the prompt may know
+        named = prompt.get("role")
+        role = named if isinstance(named, str) and ids.ROLE.fullmatch(named) else "Runner"
     fresh = moves.enqueued(job_id=job_id, role=role, now=made, routing=routing if isinstance(routing, dict) else None)
     attempt = highest_attempt(folder)
     claimed_at = moves.timestamp(made) if attempt else None

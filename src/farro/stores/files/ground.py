@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from farro.errors import AgentLost, NotARoot, UnknownRole
@@ -63,6 +64,7 @@ class Ground:
     last_entry_ns: int = 0  # the entry time that this process gave last; see submit.keep_order
 
     def __post_init__(self) -> None:
+        self._anchor = (self.clock.now(), self.clock.boottime_s())
         self.mint = IdMint(self.clock.now, self.random_bits)
         self.staging = f"{self.root}/jobs/.staging"
         self.registry = f"{self.root}/jobs/.ids"
@@ -76,6 +78,14 @@ class Ground:
 
     def in_progress(self, role: str) -> str:
         return f"{self.root}/agents/{role}/in-progress"
+
+    def due_now(self) -> datetime:
+        """The time by which delays are judged: the wall clock, but never behind what has passed since we started.
+
+        A clock that is set back by a day would otherwise hold every delayed job for that day (RELIABILITY 18).
+        """
+        began, boot_s = self._anchor
+        return max(self.clock.now(), began + timedelta(seconds=self.clock.boottime_s() - boot_s))
 
     def roles(self) -> list[str]:
         return sorted(name for name in fs.subdirectories(self.path("agents")) if ids.ROLE.fullmatch(name))

@@ -82,7 +82,7 @@ def taken(ground: Ground, path: str, job_id: str, found: views.Found) -> Lifecyc
 
 def owned(ground: Ground, path: str, job_id: str, found: views.Found) -> Lifecycle:
     """The lifecycle of a job that we have just moved from `found`; the path says its status."""
-    before = folders.owned_lifecycle(ground, path, job_id, found.role or "Runner", found.status)
+    before = folders.owned_lifecycle(ground, path, job_id, found.role or "", found.status)
     if found.status is Status.IN_PROGRESS and before.status is Status.STALE:
         return before  # marked stale where it lay
     if before.status is not found.status:

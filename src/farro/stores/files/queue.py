@@ -67,7 +67,7 @@ class QueueView:
             self._enter(name, entered_ns)
 
     def delay(self, name: str, until: datetime, entered_ns: int) -> None:
-        """Not before then. The wall clock is looked at again at each turn, so that a jump leaves no delay stuck."""
+        """Not before then. The clock is looked at again at each turn, so that a jump leaves no delay stuck."""
         due_s = until.timestamp()
         with self._lock:
             self._ready.pop(name, None)
@@ -101,7 +101,7 @@ class QueueView:
         heapq.heappush(self._order, (entered_ns, name))
 
     def _pull_due(self) -> None:
-        now_s = self._ground.clock.now().timestamp()
+        now_s = self._ground.due_now().timestamp()
         while (due_s := self._due_s()) is not None and due_s <= now_s:
             _, name = heapq.heappop(self._dues)
             self._enter(name, self._delayed[name][1])

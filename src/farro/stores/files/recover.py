@@ -88,6 +88,8 @@ def _one_alone(ground: Ground, name: str) -> Iterator[None]:
         yield
     except Lost:
         pass  # another watchdog was faster
+    except SyncFailed:
+        raise  # nobody knows what reached the disk: stop, do not sync again on a disk that has just lied (R7)
     except (FarroError, OSError) as error:
         ground.log("error", "recovery failed, will be tried again", {"name": name, "why": str(error)})
 
@@ -153,9 +155,19 @@ def _collect_marked(ground: Ground, held: Held, folder: str, name: str, role: st
 
 def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
     """One job of a dead agent: ours first, then read, then decided."""
+    if job_id in ground.foreign:
+        return []
     if try_move(f"{folder}/{job_id}", f"{held.folder}/{job_id}") is not Moved.DONE:
         return []
     return _in_hand(ground, held, agent, job_id, role)
+
+
+def _give_back(ground: Ground, path: str, agent: str, job_id: str, role: str | None, why: str) -> None:
+    """What another version of farro wrote is moved nowhere (DESIGN §3.3): back to where it lay, and left alone then."""
+    ground.foreign.add(job_id)
+    ground.log("critical", "schema version unknown, job left where it lies", {"job_id": job_id, "why": why})
+    home = ground.holds if role is None else ground.in_progress(role)
+    try_move(path, f"{home}/{agent}/{job_id}")
 
 
 def _in_hand(ground: Ground, held: Held, agent: str, job_id: str, role: str | None) -> list[Recovered]:
@@ -171,7 +183,7 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
         twin = _twin(ground, job_id)
         if twin is not None:
             raise Damaged(f"the same id lies in {twin} too")
-        found = folders.owned_lifecycle(ground, path, job_id, role or "Runner", Status.IN_PROGRESS)
+        found = folders.owned_lifecycle(ground, path, job_id, role or "", Status.IN_PROGRESS)
         if moves.is_decided(found, folders.highest_attempt(path)):
             settle.carry_out(ground, held, path, found)
             return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
@@ -195,7 +207,8 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
     except SyncFailed:
         raise  # the disk's trouble, not the job's
     except UnknownSchema as error:
-        quarantine(ground, path, job_id, str(error))
+        _give_back(ground, path, agent, job_id, role, str(error))
+        return []
     except (Damaged, FileNotFoundError) as error:
         quarantine(ground, path, job_id, str(error))
     return [Recovered(job_id=job_id, agent=agent, what="quarantined")]

@@ -105,7 +105,7 @@ def view(ground: Ground, found: Found) -> JobView:
 
 def _guess(ground: Ground, found: Found) -> Lifecycle:
     try:
-        return folders.rebuilt(ground, found.path, found.job_id, found.role or "Runner", found.status)
+        return folders.rebuilt(ground, found.path, found.job_id, found.role or "", found.status)
     except (Damaged, OSError):
         now = datetime.fromtimestamp(0, UTC)
         return replace(moves.enqueued(job_id=found.job_id, role=found.role or "Runner", now=now), status=found.status)

@@ -1,0 +1,70 @@
+"""What reaches the terminal: answers, complaints, and what becomes of both when nobody can take them.
+
+What is said lives in the commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from io import TextIOWrapper
+from typing import Any
+
+import click
+
+from farro.errors import FarroError
+from farro.observe.log import printable
+
+
+class ReaderGone(FarroError):
+    """Whoever read the answer has left (`farro ls | head -1`): no error, and nobody to tell."""
+
+    exit_code = 141  # as a shell says of a command that SIGPIPE ended
+
+
+def answer(data: Any) -> None:
+    """JSON on stdout, one document."""
+    _echo(json.dumps(data, default=str, ensure_ascii=False))
+
+
+def say(text: str = "") -> None:
+    """A line, or several, for a person; what files and arguments brought into it cannot steer the terminal."""
+    _echo(printable(text, keep="\n\t"))
+
+
+def complain(text: str) -> None:
+    """What went wrong, on stderr; with --json too, so that stdout holds one document or nothing."""
+    with contextlib.suppress(OSError):
+        for line in text.splitlines():
+            click.echo(f"farro: {printable(line)}", err=True)
+
+
+def flush() -> None:
+    """The answer is out; OSError when it could not be written."""
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+
+def forget_stdout() -> None:
+    """What could not be written must not be tried again when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251 - no file of farro's
+
+
+def make_encodable() -> None:
+    """What the terminal's encoding, or a file name that is not text, cannot say is escaped; it is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _echo(text: str) -> None:
+    try:
+        click.echo(text)
+    except BrokenPipeError:  # caught here: click would turn it into exit code 1
+        raise ReaderGone from None
