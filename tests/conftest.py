@@ -20,7 +20,7 @@ from pytest_socket import socket_allow_hosts
 from support import ROOT, torture, write_figure
 
 # A test run that is itself a step of a farro job must not reach that job.
-for _name in ("FARRO_ROOT", "FARRO_JOB", "FARRO_STEP", "FARRO_CLAIM"):
+for _name in ("FARRO_ROOT", "FARRO_JOB", "FARRO_STEP", "FARRO_CLAIM", "FARRO_AGENT"):
     os.environ.pop(_name, None)
 
 # `default` finds the same examples in every run: a red run is red again on the next machine. `torture` looks for new

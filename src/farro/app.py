@@ -71,6 +71,9 @@ def _reap(markers: list[str], identity: Mapping[str, Any]) -> None:
     if isinstance(path, str) and not process_identity.matches(identity):
         cgroup.kill_cgroup(path)
         cgroup.remove_cgroup(path)
+    agent = identity.get("agent")
+    if isinstance(agent, str):  # also what it started after its job was taken from it, which no marker names
+        process_tree.end_marked(f"FARRO_AGENT={agent}")
     for marker in markers:
         process_tree.end_marked(marker)
 

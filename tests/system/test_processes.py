@@ -347,6 +347,7 @@ def test_other_markers_are_left_alone(starter: Starter) -> None:
 
 
 def test_a_watchdog_in_another_process_ends_what_a_dead_worker_left(starter: Starter) -> None:
+    """Row 23: a job's processes outlive the worker: ended with it, by their mark, and by the worker's cgroup below."""
     worker = (
         "import os, sys\n"
         "from farro.system import processes\n"

@@ -62,7 +62,7 @@ class Performer:
             plan,
             attempt_dir=claim.folder,
             job_id=claim.job_id,
-            base_env=self.base_env,
+            base_env={**self.base_env, "FARRO_AGENT": claim.agent.id},
             cwd=self.root,
             tools=self.tools,
             claim_marker=claim.marker,

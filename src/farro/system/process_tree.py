@@ -78,7 +78,10 @@ def end_marked(
     while_waiting: Callable[[], None] | None = None,
     every_s: float = 1.0,
 ) -> tuple[int, ...]:
-    """`end_tree` from anywhere: a watchdog ends what a dead worker's attempt left. This process itself is spared."""
+    """`end_tree` from anywhere: a watchdog ends what a dead worker's attempt left. This process itself is spared.
+
+    `marker` is an attempt's, or `NAME=value` for what carries another variable (`FARRO_AGENT`: everything of one slot).
+    """
     return end_tree(None, marker, grace_s=grace_s, while_waiting=while_waiting, every_s=every_s)
 
 
@@ -197,7 +200,9 @@ def _members(leader: int | None, marker: str | None) -> list[Entry]:
 def _belongs(entry: Entry, leader: int | None, marker: str | None) -> bool:
     if leader is not None and leader in (entry.pid, entry.group, entry.session):
         return True
-    return marker is not None and process_table.carries(entry.pid, f"{MARKER}={marker}")
+    if marker is None:
+        return False
+    return process_table.carries(entry.pid, marker if "=" in marker else f"{MARKER}={marker}")
 
 
 def _signal_and_wait(

@@ -113,7 +113,7 @@ def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, rol
         # The attempt's processes end before anyone else may start the job again (R6, RELIABILITY 23).
         markers = [marker(job_id, folders.highest_attempt(f"{folder}/{job_id}")) for job_id in jobs]
         if markers or role is not None:  # a holder died too: it may have taken the job from a worker that is stopped
-            ground.reap(markers, agents.read_identity(folder))
+            ground.reap(markers, {**agents.read_identity(folder), "agent": name})
         for job_id in jobs:
             with _one_alone(ground, job_id):
                 done += _job(ground, held, folder, name, job_id, role)

@@ -1,0 +1,161 @@
+"""The test of the test: with one safeguard taken out, the scheduler finds what goes wrong, within so many schedules.
+
+The same for the other suites lives beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crash.interleaved import SCENARIOS, Scenario, Violation, explore, replay
+from crash.scheduler import theatre
+from farro.kernel import moves
+from farro.kernel.moves import Move
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Recovered
+from farro.stores.files import claim, dispatch, hold, recover, settle, submit
+from farro.stores.files import folder as folders
+from farro.stores.files.ground import Ground, Held
+from farro.stores.files.moving import Moved, try_move
+from farro.system import fs, leases
+
+pytestmark = pytest.mark.linux
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+Breaker = Callable[[pytest.MonkeyPatch], None]
+
+
+# --- the safeguards, each taken out ------------------------------------------------------------------------------
+
+
+def plain_rename(patch: pytest.MonkeyPatch) -> None:
+    """rename(2) without NOREPLACE replaces an empty folder silently."""
+    patch.setattr(fs, "move", lambda source, path: fs._perform("move", os.rename, source, path))
+
+
+def check_then_rename(patch: pytest.MonkeyPatch) -> None:
+    """NOREPLACE in two calls, with room for somebody else between them."""
+
+    def move(source: str, path: str) -> None:
+        if fs.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, path)
+        fs._perform("move", os.rename, source, path)
+
+    patch.setattr(fs, "move", move)
+
+
+def read_before_move(patch: pytest.MonkeyPatch) -> None:
+    """Recovery decides by what it read while somebody else could still write."""
+
+    def job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
+        seen = folders.read_lifecycle(f"{folder}/{job_id}")
+        path = f"{held.folder}/{job_id}"
+        if try_move(f"{folder}/{job_id}", path) is not Moved.DONE:
+            return []
+        if moves.is_decided(seen, folders.highest_attempt(path)):
+            settle.carry_out(ground, held, path, seen)
+        else:
+            move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=seen.role)
+            settle.decide(ground, held, path, seen, move)
+        return []
+
+    patch.setattr(recover, "_job", job)
+
+
+def no_lease(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is held to be alive."""
+    patch.setattr(leases, "take", lambda path: leases.Lease(fs.open_read(path)))
+
+
+def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
+    """ENOENT at the last move is taken for "done"."""
+    deliver = settle.deliver
+
+    def careless(*args: Any) -> bool:
+        deliver(*args)
+        return True
+
+    patch.setattr(settle, "deliver", careless)
+
+
+def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
+    """An operator's verb does not look whether the job that it took is decided already."""
+    patch.setattr(hold.moves, "is_decided", lambda lifecycle, highest: False)
+
+
+def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
+    """What was read before the move is not looked at again after it."""
+    which = claim._which
+
+    def never_changed(path: str) -> tuple[int, int, int]:
+        return (0, 0, which(path)[2]) if "/incoming/" in path else (0, 0, 0)
+
+    patch.setattr(claim, "_which", never_changed)
+    begin = claim._begin
+
+    def trusting(ground: Ground, held: Held, name: str, path: str, look: Any) -> Any:
+        look.seen = (0, 0, 0)
+        return begin(ground, held, name, path, look)
+
+    patch.setattr(claim, "_begin", trusting)
+
+
+def shared_id(patch: pytest.MonkeyPatch) -> None:
+    """The registry of chosen ids is not exclusive: each submitter publishes its own copy."""
+    patch.setattr(submit, "_register", lambda ground, item: None)
+
+
+def children_of_the_undecided(patch: pytest.MonkeyPatch) -> None:
+    """A sealed list is delivered whoever decided."""
+    patch.setattr(dispatch, "_OWING", frozenset(Reason))
+
+
+def staging_without_a_lock(patch: pytest.MonkeyPatch) -> None:
+    """A submitter of a chosen id goes on although clean-up has its folder."""
+    patch.setattr(submit.leases, "FOLDERS", False)
+
+
+MUTANTS: dict[str, tuple[Breaker, str]] = {
+    "NOREPLACE": (plain_rename, "a stranger's folder"),
+    "NOREPLACE in one call": (check_then_rename, "a stranger's folder"),
+    "move before read": (read_before_move, "a watchdog and a zombie"),
+    "the lease": (no_lease, "workers and a watchdog"),
+    "ENOENT is the fence": (commit_ignores_the_fence, "an operator kills"),
+    "a decision stands": (kill_over_a_decision, "an operator kills"),
+    "checks are repeated after the move": (claim_trusts_its_look, "a flaky job"),
+    "the id registry": (shared_id, "one id, two submitters"),
+    "the sealed outbox": (children_of_the_undecided, "an operator kills a parent"),
+}
+
+
+@pytest.mark.parametrize("safeguard", MUTANTS)
+def test_without_it_an_interleaving_breaks_the_promise(
+    safeguard: str, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker, name = MUTANTS[safeguard]
+    with monkeypatch.context() as patch:
+        breaker(patch)
+        found = first_violation(BY_NAME[name], str(shm))
+    assert found is not None, f"nothing was found without: {safeguard}"
+    assert "again: crash.interleaved.replay(" in found
+    schedule = found.rsplit("replay(", 1)[1].split(", ", 2)
+    with monkeypatch.context() as patch, contextlib.suppress(Violation):
+        breaker(patch)
+        replay(name, schedule[1].strip("'\""), str(shm / "again"))
+        pytest.fail(f"the schedule that it printed does not show it again: {schedule[1]}")
+
+
+def first_violation(scenario: Scenario, folder: str) -> str | None:
+    with theatre():
+        try:
+            explore(scenario, folder, floor=0, sampled=1000, seeds=1000)
+        except Violation as violation:
+            return str(violation)
+    return None
