@@ -274,6 +274,8 @@ def judge(found: results.Results, bars: Sequence[results.Bar], *, strict: bool, 
         print(f"BROKEN CONTESTANTS: {', '.join(broken)}")
     if not missed:
         print("Every bar that was measured was cleared." if partial else "Every bar was cleared.")
+    if names := found.implausible():
+        print(f"NOT QUIET: faster end to end than at enqueueing alone, which cannot be: {'; '.join(names)}")
     if "NOT QUIET" in found.machine:
         print(f"NOT QUIET: {found.machine['NOT QUIET']}")
     if not found.full:

@@ -143,8 +143,11 @@ def markdown(results: Results, bars: Sequence[Bar]) -> str:
     parts += [*_table(["bar", "wanted", "found", ""], [[b.what, b.wanted, b.found, verdict(b)] for b in bars]), ""]
     trouble = [f"- {e.name}: {e.trouble}" for e in results.entries if e.trouble]
     trouble += [f"- {name} is missing: {why}" for name, why in results.missing.items()]
+    trouble += [
+        f"- {name}: end to end beats enqueue alone, so the machine was not even" for name in results.implausible()
+    ]
     if trouble:
-        parts += ["## What did not run", "", *trouble, ""]
+        parts += ["## What did not run, or not evenly", "", *trouble, ""]
     parts += ["## The machine", ""]
     parts += [*_table(["", ""], [*results.machine.items(), *results.versions.items()]), ""]
     parts += [READING.format(rounds=results.rounds, jobs=results.jobs, pickups=results.pickups)]

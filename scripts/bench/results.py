@@ -98,6 +98,15 @@ class Results:
         """The floor, or farro as it ships."""
         return next((e for e in self.entries if (e.kind, e.durability, e.main) == (kind, durability, True)), None)
 
+    def implausible(self) -> list[str]:
+        """Who was faster end to end than at enqueueing alone. The same calls with workers beside them cannot be: the
+        machine was not the same in the two phases, and the figures tell of its neighbours."""
+        return [
+            e.name
+            for e in self.entries
+            if e.end_to_end is not None and e.enqueue is not None and e.end_to_end.median > 1.1 * e.enqueue.median
+        ]
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

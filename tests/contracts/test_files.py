@@ -589,7 +589,9 @@ def test_a_hung_process_is_killed_by_its_identity_before_its_jobs_move(files: Fi
     files.store.recover(dog)
     assert [identity["pid"] for identity in files.hung] == [1]
     assert [sorted(each) for each in where] == [[".lease", "j"]]
-    assert files.reaped[-1] == ["j/0001"], "what the attempt left running ends before anyone may start the job again"
+    assert files.reaped[-1] == [f"j/0001@{files.store._ground.scope}"], (
+        "what the attempt left running ends before anyone may start the job again"
+    )
 
 
 def test_a_dead_watchdogs_jobs_are_finished_by_the_next(files: Files) -> None:

@@ -433,7 +433,8 @@ def test_a_claim_is_an_attempt_of_its_agent(kit: Adapter) -> None:
     now = life(kit.store, job_id)
     assert claim.envelope.prompt == plan(3)
     assert claim.envelope.lifecycle == now
-    assert (claim.job_id, claim.attempt, claim.marker) == (job_id, 1, f"{job_id}/0001")
+    assert (claim.job_id, claim.attempt) == (job_id, 1)
+    assert claim.marker.startswith(f"{job_id}/0001")
     assert (now.status, now.attempt, now.agent) == (Status.IN_PROGRESS, 1, agent.id)
     assert now.first_claimed_at == now.updated_at == "2026-11-15T12:00:05.000Z"
     assert place(kit.store, job_id) == f"agents/Runner/in-progress/{agent.id}"

@@ -42,7 +42,7 @@ from farro.errors import (
     StorageTrouble,
     TryAgain,
 )
-from farro.kernel import ids
+from farro.kernel import ids, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import timestamp
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
@@ -222,7 +222,8 @@ class World:
             )
             mine = [place for place in (start, end) if place.rsplit("/", 1)[1].startswith(f"{actor.name}.")]
             self.need(bool(mine), actor, f"moved {name} from {start} to {end}: neither is its own (R1)")
-            locked = end not in mine and os.path.islink(f"{path}/lock")
+            shared = end not in mine and end != places.QUARANTINE
+            locked = shared and os.path.islink(f"{path}/lock")
             self.need(
                 not locked, actor, f"{job_id} goes to {end} with a lock: while its maker lives, nobody can have it"
             )
@@ -263,11 +264,13 @@ class World:
         if not self.scenario.strangers:
             assert not self.logged, f"UNEXPECTED: {self.logged}"
         self.clock.passed_s += 1e6  # whatever is delayed is due
-        drain(self.root, self.history, clock=self.clock)
         if self.scenario.strangers:
-            places = everywhere(self.root).get("one", [])
-            assert len(places) == 1, f"LOST or DUPLICATED: {places}"
+            with contextlib.suppress(Damaged):  # it is told, and the job is put aside
+                drain(self.root, self.history, clock=self.clock)
+            found = everywhere(self.root).get("one", [])
+            assert len(found) == 1, f"LOST or DUPLICATED: {found}"
             return
+        drain(self.root, self.history, clock=self.clock)
         where = self.stage.lying()
         assert not os.listdir(f"{self.root}/jobs/quarantine"), f"UNEXPECTED: quarantined: {where}"
         judge(self.root, self.history)

@@ -34,7 +34,10 @@ class Without:
     nth: int | None = None  # only this one of those that match, from 1
 
 
+# Not here, because no state misses them: the destination of a move that carries a decision out (completed/, the next
+# incoming/, jobs/stale, jobs/outbox): the decision is durable in the agent's folder, and recovery rolls it forward.
 WITHOUT = (
+    Without(what="folders of a new root", pattern=r"agents/Runner/completed", play=powerplays.initiated),
     Without(what="prompt", pattern=r"\.staging/[^/]+/prompt\.json", play=powerplays.minted),
     Without(what="narrative", pattern=r"\.staging/[^/]+/prompt\.md", play=powerplays.minted),
     Without(what="payload file", pattern=r"\.staging/[^/]+/payload/.+", play=powerplays.minted),

@@ -15,13 +15,15 @@ from support import torture
 
 STATES = {"ext4": 100, "xfs": 30, "btrfs": 40}
 BESIDE_A_NEIGHBOUR = {"ext4": 30, "btrfs": 120}
-LONG = 2_000  # states of each filesystem in the long form
+LONG = 700  # states in the long form, for each of its rounds
+ROUNDS = 3 * torture() or 1
 
 
-def replayed(kind: str, shm: Path, states: int, *more: str) -> None:
+def replayed(kind: str, shm: Path, states: int, turn: int, *more: str) -> None:
     blocklog.able(kind)
-    states = LONG * torture() if torture() else states
-    found = blocklog.in_namespace([kind, "--states", str(states), *more], folder=str(shm), timeout_s=100 + states)
+    states = LONG if torture() else states
+    arguments = [kind, "--states", str(states), "--seed", str(turn + 1), *more]
+    found = blocklog.in_namespace(arguments, folder=str(shm), timeout_s=120 + states)
     assert found["broken"] == [], "\n".join(found["broken"])
     assert found["flushes"] >= 100, f"the flushes did not reach the log: {found}"
     assert found["states"] >= states / 2, found
@@ -29,14 +31,16 @@ def replayed(kind: str, shm: Path, states: int, *more: str) -> None:
 
 
 @pytest.mark.linux
+@pytest.mark.parametrize("turn", range(ROUNDS))
 @pytest.mark.parametrize("kind", sorted(STATES))
-def test_power_cut_on_a_real_filesystem(kind: str, shm: Path) -> None:
-    replayed(kind, shm, STATES[kind])
+def test_power_cut_on_a_real_filesystem(kind: str, turn: int, shm: Path) -> None:
+    replayed(kind, shm, STATES[kind], turn)
 
 
 @pytest.mark.linux
+@pytest.mark.parametrize("turn", range(ROUNDS))
 @pytest.mark.parametrize("kind", sorted(BESIDE_A_NEIGHBOUR))
-def test_a_neighbours_syncs_show_no_half_transaction(kind: str, shm: Path) -> None:
+def test_a_neighbours_syncs_show_no_half_transaction(kind: str, turn: int, shm: Path) -> None:
     """Somebody else syncs after each of our calls. btrfs, which logs single inodes, once kept a decision and lost the
     claim before it: the finished job lay in a queue, and no worker took it."""
-    replayed(kind, shm, BESIDE_A_NEIGHBOUR[kind], "--neighbour")
+    replayed(kind, shm, BESIDE_A_NEIGHBOUR[kind], turn, "--neighbour")

@@ -10,6 +10,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_a_second_signal_does_not_wait(farro: Program, number: signal.Signals) -
     worker = farro.start("worker")
     started(farro)
     worker.send(number)
-    worker.send(number)
+    eventually(lambda: worker.send(number) or worker.process.poll() is not None, "it waits for the step's five seconds")
     done = worker.ended()
     assert done.code == 0
     assert done.err == ""
@@ -245,3 +246,20 @@ def test_the_whole_life_of_jobs_with_daemons_that_crash_and_come_back(farro: Pro
             == 1
         )
     assert marked(farro.path) == []
+
+
+def test_the_same_id_in_two_roots_is_two_trees_of_processes(farro: Program, tmp_path: Path) -> None:
+    other = Program(tmp_path / "other")
+    other.path.mkdir()
+    other.run("init", code=0)
+    try:
+        for program in (farro, other):
+            program.enqueue(endless(), "--id", "long")
+            program.start("worker")
+            started(program)
+        here = marked(other.path)
+        farro.run("kill", "long", code=0)
+        eventually(lambda: marked(farro.path) == [], "its processes live on")
+        assert marked(other.path) == here
+    finally:
+        other.clean_up()

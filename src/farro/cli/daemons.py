@@ -68,8 +68,8 @@ def worker(
     app.enclose_worker()
     try:
         service = Worker(store=store, role=role, slots=workers, make_slot=slot, clock=clock, until=until)
-        graces_s = [GRACE_S]
-        _on_signals(lambda: service.stop(graces_s.pop() if graces_s else 0.0))
+        graces_s = iter([GRACE_S])
+        _on_signals(lambda: service.stop(next(graces_s, 0.0)))
         service.start()
         log("info", "worker started", {"role": role, "slots": workers, "pid": os.getpid()})
         service.wait()

@@ -71,6 +71,7 @@ class Claim:
     envelope: Envelope[Mapping[str, Any]]
     attempt: int
     folder: str  # the attempt's own folder; steps get this path, never a lookup by id (R6)
+    scope: str = ""  # tells this store's attempts from those of another on the same machine
 
     @property
     def job_id(self) -> str:
@@ -79,11 +80,13 @@ class Claim:
     @property
     def marker(self) -> str:
         """What every process of this attempt carries in its environment."""
-        return marker(self.job_id, self.attempt)
+        return marker(self.job_id, self.attempt, self.scope)
 
 
-def marker(job_id: str, attempt: int) -> str:
-    return f"{job_id}/{attempt:04d}"
+def marker(job_id: str, attempt: int, scope: str) -> str:
+    """With the scope: a chosen id may be in use in two roots, and ending one attempt's processes must not end the
+    other's. [test_the_same_id_in_two_roots_is_two_trees_of_processes]"""
+    return f"{job_id}/{attempt:04d}" + (f"@{scope}" if scope else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

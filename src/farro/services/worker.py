@@ -8,6 +8,7 @@ within ten. A slot ends an attempt's process tree before it lets go of the job (
 
 from __future__ import annotations
 
+import select
 import threading
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +16,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from farro.errors import AgentLost, FarroError, Lost, SyncFailed
-from farro.execution.stop import Stop
+from farro.execution.stop import Flag, Stop
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Claim, Store
@@ -181,11 +182,17 @@ class Worker:
             for number, slot in enumerate(self._slots)
         ]
         self._failure: BaseException | None = None
+        self._ending = threading.Lock()  # guards _running
+        self._running = slots
+        self._ended = Flag()  # set when _running is 0
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Start nothing more; running steps have `grace_s`. From any thread or signal handler; again: at once."""
+        """Start nothing more; running steps have `grace_s`. From any thread or signal handler; again: at once.
+
+        Takes no lock: a second signal may interrupt the handler of the first, and would wait for its own thread. Slots
+        that sleep are woken by `wait`.
+        """
         self._stop.request(grace_s)
-        self._store.wake(self._role)
 
     def run(self) -> None:
         """Return when told to stop, or when `until` says that it is over; raise what ended a slot."""
@@ -206,9 +213,14 @@ class Worker:
 
     def wait(self) -> None:
         """Return when every slot has ended; raise what ended one."""
+        poll = select.poll()
+        for flag in (self._stop, self._ended):
+            poll.register(flag.fd, select.POLLIN)
+        poll.poll()
+        self._store.wake(self._role)
         for thread in self._threads:
             while thread.is_alive():
-                thread.join(timeout=3600)  # in pieces, so that signals are handled meanwhile
+                thread.join(timeout=60)  # in pieces, so that signals are handled meanwhile
         if self._failure is not None:
             raise self._failure
 
@@ -218,3 +230,8 @@ class Worker:
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for the slots
             self._failure = self._failure or failure
             self.stop(0.0)
+        finally:
+            with self._ending:
+                self._running -= 1
+                if self._running == 0:
+                    self._ended.set()

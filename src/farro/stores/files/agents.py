@@ -86,7 +86,9 @@ def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
     if now_s - held.last_beat_s >= min(BEAT_EVERY_S, ground.policy.stale_after_s / 4):
         held.lease.beat()
         held.last_beat_s = now_s
-    if claim is not None and not fs.exists(f"{held.folder}/{claim.job_id}"):
+    if claim is not None and not (
+        held.claims.get(claim.job_id) == claim.attempt and fs.exists(f"{held.folder}/{claim.job_id}")
+    ):
         raise ClaimLost(f"{claim.job_id}: taken from {agent.id} (recovered or killed)")
     if not fs.exists(f"{held.folder}/{LEASE}"):
         raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")

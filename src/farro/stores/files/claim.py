@@ -228,6 +228,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         envelope=Envelope(prompt=prompt, lifecycle=lifecycle),
         attempt=attempt,
         folder=folders.attempt_folder(path, attempt),
+        scope=ground.scope,
     )
 
 

@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -69,6 +70,12 @@ class Ground:
         self.staging = f"{self.root}/jobs/.staging"
         self.registry = f"{self.root}/jobs/.ids"
         self.holds = f"{self.root}/jobs/.held"
+
+    @cached_property
+    def scope(self) -> str:
+        """The root itself, by whatever path it is reached."""
+        status = os.stat(self.root)
+        return f"{status.st_dev:x}.{status.st_ino:x}"
 
     def path(self, *parts: str) -> str:
         return "/".join((self.root, *parts))

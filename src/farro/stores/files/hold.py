@@ -54,7 +54,7 @@ def change(ground: Ground, held: Held, job_id: str, status: Status, reason: Reas
         if found.status is Status.IN_PROGRESS:
             # Its worker may be stopped, or die before its next turn; then nobody else would look for these processes:
             # recovery looks for those of the jobs that it finds in the dead agent's folder (RELIABILITY 23).
-            ground.reap([marker(job_id, highest)], {})
+            ground.reap([marker(job_id, highest, ground.scope)], {})
         return settle.decide(ground, held, path, before, replace(move, role=before.role))
     raise TryAgain(f"{job_id} is held by another operator, manager or watchdog; try again in a moment")
 

@@ -62,9 +62,10 @@ class QueueView:
             return None
 
     def enter(self, name: str, entered_ns: int) -> None:
-        """It left and came back while it stood here: its turn is another now."""
+        """It left and came back while it stood here: its turn is another now, after whatever came before it did."""
         with self._lock:
             self._enter(name, entered_ns)
+            self._pull_feed()
 
     def delay(self, name: str, until: datetime, entered_ns: int) -> None:
         """Not before then. The clock is looked at again at each turn, so that a jump leaves no delay stuck."""

@@ -111,7 +111,7 @@ def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, rol
     try:
         jobs = [job_id for job_id in fs.subdirectories(folder) if ids.is_job_id(job_id)]
         # The attempt's processes end before anyone else may start the job again (R6, RELIABILITY 23).
-        markers = [marker(job_id, folders.highest_attempt(f"{folder}/{job_id}")) for job_id in jobs]
+        markers = [marker(job_id, folders.highest_attempt(f"{folder}/{job_id}"), ground.scope) for job_id in jobs]
         if markers or role is not None:  # a holder died too: it may have taken the job from a worker that is stopped
             ground.reap(markers, {**agents.read_identity(folder), "agent": name})
         for job_id in jobs:
