@@ -3,8 +3,8 @@
 Choosing schedules lives in scheduler.py. A world is small on purpose: every schedule with one preemption is played.
 
 Checked at every change (`World.changed`): who may write where (R1), one place for each job, decisions that only grow,
-nothing after a final one, nobody alive declared dead. Checked at the end (`World.verdict`), after healthy processes have
-finished everything: stage.judge, every answer that was told, children once and of decided attempts only, no debris.
+nothing after a final one, nobody alive declared dead. Checked at the end (`World.verdict`), after healthy processes
+have finished everything: stage.judge, every answer that was told, children once and of decided attempts only, no debris.
 """
 
 from __future__ import annotations
@@ -561,7 +561,7 @@ def explore(
 ) -> Explored:
     """Play schedules until a Violation, or until enough were played.
 
-    1. Every schedule with one preemption, stop or kill (CHESS), whoever begins; a sample for `systematic=False`.
+    1. Every schedule with one preemption, stop or kill (CHESS), each of three beginning; a sample for `systematic=False`.
     2. `sampled` schedules with a second one, drawn from those.
     3. `seeds` schedules each by priorities (PCT) and by chance; then more of all until `floor` are distinct.
     """
@@ -579,7 +579,7 @@ def explore(
     base = [attempt(Turns())]
     base += [attempt(Turns(first)) for first in range(1, len(base[0].actors))]
     ones: list[Played] = []
-    for first, run in enumerate(base):
+    for first, run in enumerate(base[:3]):
         every = list(Played.of(run, first, ()).further())
         for acts in every if systematic else dice.sample(every, min(len(every), sampled)):
             ones.append(Played.of(attempt(Preempting(first, acts)), first, acts))

@@ -14,8 +14,8 @@ What would otherwise tie the actors of one Python process together:
 - locks inside a store belong to one actor, since a store does;
 - flock is per open file, so that leases exclude each other as between processes;
 - inotify is left out (`watch.source` answers None): a worker finds jobs by its rescan, on the stage's clock;
-- order in a queue is by file time, and a tick of the kernel's clock may fall anywhere: every job.json gets the number of
-  the step as its time, else a schedule could not be repeated.
+- order in a queue is by file time, and a tick of the kernel's clock may fall anywhere: every job.json gets the number
+  of the step as its time, else a schedule could not be repeated.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
 MOST_STEPS = 5000  # ten times the longest play
 _BIG_BANG_NS = 1_700_000_000 * 10**9
+# In staging an actor is alone (but for clean-up, whose scenario is played by chance): to leave it there is to leave it at
+# its next point. A kill there leaves debris, so kills stay.
+PRIVATE = "private"
 _TIMED = frozenset({"create", "write", "replace"})
 KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {
     "fsync"
@@ -475,7 +478,9 @@ class Played:
 
     @classmethod
     def of(cls, run: Run, first: int, acts: Sequence[tuple[int, Act]]) -> Played:
-        points = tuple((index, op) for index, op, _ in run.trace if op != "KILL")
+        points = tuple(
+            (index, PRIVATE if "/.staging/" in path else op) for index, op, path in run.trace if op != "KILL"
+        )
         return cls(first, tuple(acts), points, tuple(actor.ended_at or 0 for actor in run.actors))
 
     def further(self) -> Iterator[tuple[tuple[int, Act], ...]]:
@@ -502,11 +507,12 @@ class Played:
 
 
 def _acts_at(op: str, others: list[int]) -> Iterable[Act]:
-    for other in others:
-        yield Act("to", other)
-    if others:
-        yield Act("stop")
-    if op in KILL_POINTS:
+    if op != PRIVATE:
+        for other in others:
+            yield Act("to", other)
+        if others:
+            yield Act("stop")
+    if op in KILL_POINTS or op == PRIVATE:
         yield Act("kill")
-        for other in others[1:]:
+        for other in others[1:] if op != PRIVATE else ():
             yield Act("kill", other)

@@ -105,7 +105,7 @@ def test_ls_shows_a_job_of_every_status_and_that_an_agent_is_dead(farro: Program
 def test_what_was_requeued_and_recovered_is_worked_to_its_end(farro: Program) -> None:
     farro.call("requeue", "stale", code=0)
     recovered = farro.run("watchdog", "--once", "--json", code=0).json["recovered"]
-    assert {"job_id": "orphaned", "what": "stale"}.items() <= recovered[0].items()
+    assert ("orphaned", "stale") in [(item["job_id"], item["what"]) for item in recovered]
     decided = farro.run("manager", "--once", "--json", code=0).json["decided"]
     assert decided == [{"job_id": "orphaned", "status": "queued"}]
     (farro.path / "once").mkdir()  # so that no step is endless

@@ -74,7 +74,7 @@ def worker(
         log("info", "worker started", {"role": role, "slots": workers, "pid": os.getpid()})
         service.wait()
         log("info", "worker stopped", {"role": role})
-        _end_log()
+        _end()
     finally:
         store.close()
         app.release_worker()
@@ -128,7 +128,7 @@ def _keep(
             log("info", f"{name} started", {"pid": os.getpid()})
             service.run(settings.watchdog.every_s)
             log("info", f"{name} stopped", {})
-            _end_log()
+            _end()
             return 0
         done = [told(item) for item in service.run_once()]
     finally:
@@ -159,8 +159,11 @@ def _log(actor: str, as_json: bool) -> Log:
     return lines(actor, SystemClock().now, sys.stdout, short=short)
 
 
-def _end_log() -> None:
-    """A log that nobody reads any more, or that a full disk does not take, does not make the work a failure."""
+def _end() -> None:
+    """The work is over, and well: one more impatient signal does not make it a failure, nor does a log that nobody
+    reads any more or that a full disk does not take."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

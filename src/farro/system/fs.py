@@ -302,6 +302,8 @@ def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | N
 def remove_tree(path: str) -> None:
     """Remove a folder and what is in it, never through a link. What is already gone is fine."""
     try:
+        if os.path.islink(path):  # scandir would go through it
+            raise NotADirectoryError(errno.ENOTDIR, "a link, not a folder", path)
         with os.scandir(path) as entries:
             inside = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except FileNotFoundError:

@@ -23,6 +23,7 @@ else:
     import fcntl
 
 _held: set[int] = set()  # descriptors of every lease of this process
+_opening: list[str] = []  # what is open, or about to be, and not yet in `_held`
 
 
 def _forget_after_fork() -> None:
@@ -30,6 +31,27 @@ def _forget_after_fork() -> None:
         with contextlib.suppress(OSError):
             os.close(fd)
     _held.clear()
+    if _opening and os.path.isdir("/proc/self/fd"):
+        _close_half_opened({os.path.realpath(path) for path in _opening})
+    _opening.clear()
+
+
+def _close_half_opened(paths: set[str]) -> None:
+    """Another thread forked while a lease was being opened: the child has a descriptor that nobody has noted yet."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}") in paths:
+                os.close(fd)
+
+
+@contextlib.contextmanager
+def _becoming_a_lease(path: str) -> Iterator[None]:
+    _opening.append(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # gone in a forked child, where nothing becomes a lease any more
+            _opening.remove(path)
 
 
 if hasattr(os, "register_at_fork"):
@@ -58,43 +80,47 @@ class Lease:
 
 def create(path: str, content: bytes) -> Lease:
     """A new lease file with `content`, locked before anyone else can know its name (the caller built its folder)."""
-    fd = fs.create_file(path)
-    try:
-        _lock(fd)
-        fs.write(fd, content)
-    except BaseException:
-        os.close(fd)
-        raise
-    return Lease(fd)
+    with _becoming_a_lease(path):
+        fd = fs.create_file(path)
+        try:
+            _lock(fd)
+            fs.write(fd, content)
+        except BaseException:
+            os.close(fd)
+            raise
+        return Lease(fd)
 
 
 def take(path: str) -> Lease | None:
     """The lease at `path` if nobody alive holds it; None if somebody does. FileNotFoundError when it is gone."""
-    fd = fs.open_read(path)
+    with _becoming_a_lease(path):
+        fd = fs.open_read(path)
+        try:
+            if not _locked(fd):
+                os.close(fd)
+                return None
+            # Whoever recovered the folder meanwhile has unlinked the file: then this is a lock on nothing.
+            if fs.lstat(path).st_ino != os.fstat(fd).st_ino:
+                raise FileNotFoundError(path)
+        except BaseException:  # whatever it was: a descriptor left open would hold the lease for as long as we live
+            os.close(fd)
+            raise
+        return Lease(fd)
+
+
+def _locked(fd: int) -> bool:
     try:
         _lock(fd)
     except OSError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    # Whoever recovered the folder meanwhile has unlinked the file: then this is a lock on nothing.
-    try:
-        current = fs.lstat(path)
-    except BaseException:  # whatever it was: a descriptor left open would hold the lease for as long as we live
-        os.close(fd)
-        raise
-    if current.st_ino != os.fstat(fd).st_ino:
-        os.close(fd)
-        raise FileNotFoundError(path)
-    return Lease(fd)
+        return False
+    return True
 
 
 @contextlib.contextmanager
 def exclusively(path: str) -> Iterator[None]:
     """Wait for, and hold, the lock on a file that is made if it is not there: for moments, not for lifetimes."""
-    lease = Lease(fs.open_append(path))
+    with _becoming_a_lease(path):
+        lease = Lease(fs.open_append(path))
     try:
         _lock(lease.fd, wait=True)
         yield

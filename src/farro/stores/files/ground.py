@@ -11,8 +11,8 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from farro.errors import AgentLost, NotARoot, UnknownRole
