@@ -30,7 +30,7 @@ CHECKS: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-logo"],
     "types": ["mypy"],
 }
-SUITES = ("house", "rules", "system", "execution", "contracts", "crash", "flows")
+SUITES = ("house", "rules", "system", "execution", "observe", "contracts", "golden", "services", "crash", "flows")
 
 NOTHING_COLLECTED = 5  # pytest's exit code
 HUNG_TEST_S = 300  # a test that takes longer is shown with its stacks and ended; without this CI waits for ever
