@@ -4,7 +4,7 @@ Choosing schedules lives in scheduler.py. A world is small on purpose: every sch
 
 Checked at every change (`World.changed`): who may write where (R1), one place for each job, decisions that only grow,
 nothing after a final one, nobody alive declared dead. Checked at the end (`World.verdict`), after healthy processes
-have finished everything: stage.judge, every answer that was told, children once and of decided attempts only, no debris.
+have finished everything: stage.judge, every answer that was told, children once and of decided attempts only.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ _ROLE_LEAVES = ("incoming", "in-progress", "completed/succeeded", "completed/fai
 
 
 STRANGER = "hob"
+
+
+POOL = 5000  # played schedules that are kept to be extended
 
 
 class Violation(AssertionError):
@@ -561,9 +564,10 @@ def explore(
 ) -> Explored:
     """Play schedules until a Violation, or until enough were played.
 
-    1. Every schedule with one preemption, stop or kill (CHESS), each of three beginning; a sample for `systematic=False`.
-    2. `sampled` schedules with a second one, drawn from those.
-    3. `seeds` schedules each by priorities (PCT) and by chance; then more of all until `floor` are distinct.
+    1. Every schedule with one preemption, stop or kill (CHESS), each of three beginning; `systematic=False`: a sample.
+    2. `seeds` schedules each by priorities (PCT) and by chance.
+    3. `sampled` schedules with one act more than one that was played: two, sometimes three; and on until `floor`
+       are distinct.
     """
     explored = Explored()
     stage = Stage(f"{folder}/{scenario.name.replace(' ', '-')}", scenario.roles)
@@ -578,22 +582,22 @@ def explore(
     dice = random.Random(scenario.name)  # the same schedules in every run
     base = [attempt(Turns())]
     base += [attempt(Turns(first)) for first in range(1, len(base[0].actors))]
-    ones: list[Played] = []
+    pool: list[Played] = []
     for first, run in enumerate(base[:3]):
         every = list(Played.of(run, first, ()).further())
         for acts in every if systematic else dice.sample(every, min(len(every), sampled)):
-            ones.append(Played.of(attempt(Preempting(first, acts)), first, acts))
-    seed = 0
-    while seed < max(sampled, seeds) or len(explored.distinct) < floor:
-        if seed < sampled or seed >= seeds:
-            one = dice.choice(ones)
-            if (acts := one.one_further(dice)) is not None:
-                attempt(Preempting(one.first, acts))
-        if seed < seeds or seed >= sampled:
-            attempt(Priorities(seed, len(base[0].actors), base[0].step))
-            attempt(Random(seed))
-        seed += 1
-        assert seed < 20 * (floor + sampled + seeds), f"{scenario.name} has no {floor} schedules"
+            pool.append(Played.of(attempt(Preempting(first, acts)), first, acts))
+    for seed in range(seeds):
+        attempt(Priorities(seed, len(base[0].actors), base[0].step))
+        attempt(Random(seed))
+    while sampled > 0 or len(explored.distinct) < floor:
+        sampled -= 1
+        one = dice.choice(pool)
+        if (acts := one.one_further(dice)) is not None:
+            pool.append(Played.of(attempt(Preempting(one.first, acts)), one.first, acts))
+            if len(pool) > POOL:
+                pool.pop(dice.randrange(len(pool)))
+        assert sampled > -20 * floor, f"{scenario.name} has no {floor} schedules"
     return explored
 
 

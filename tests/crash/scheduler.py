@@ -43,8 +43,8 @@ _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
 MOST_STEPS = 5000  # ten times the longest play
 _BIG_BANG_NS = 1_700_000_000 * 10**9
-# In staging an actor is alone (but for clean-up, whose scenario is played by chance): to leave it there is to leave it at
-# its next point. A kill there leaves debris, so kills stay.
+# In staging an actor is alone (but for clean-up, which meets it in the schedules by chance): to leave it there is to
+# leave it at its next point. A kill there leaves debris, so kills stay.
 PRIVATE = "private"
 _TIMED = frozenset({"create", "write", "replace"})
 KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {

@@ -21,6 +21,7 @@ from typing import Any
 from support import need
 
 FARRO = os.path.join(os.path.dirname(sys.executable), "farro")
+HOME = "TEST_FLOW_HOME"  # every process that a test starts, and all of theirs, can be found by it
 PATIENCE_S = 60.0  # for what happens at once on a quiet machine; never asserted, only waited for
 
 
@@ -83,6 +84,7 @@ class Program:
         self.daemons: list[Daemon] = []
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(("FARRO_", "PYTHON"))}
         self.env["LC_ALL"] = "C.UTF-8"
+        self.env[HOME] = str(path)
 
     def run(
         self,
@@ -150,7 +152,7 @@ class Program:
     def clean_up(self) -> None:
         for daemon in self.daemons:
             daemon.clean_up()
-        for pid in marked(self.path):
+        for pid in _carrying(f"{HOME}={self.path}"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -212,8 +214,11 @@ def listing(root: Path) -> dict[str, bytes | str]:
 
 def marked(root: Path) -> list[int]:
     """Processes of this root's jobs: every step carries FARRO_ROOT in its environment."""
-    mark = f"FARRO_ROOT={root}".encode()
-    return [pid for pid, environ in _environs() if mark in environ.split(b"\0")]
+    return _carrying(f"FARRO_ROOT={root}")
+
+
+def _carrying(mark: str) -> list[int]:
+    return [pid for pid, environ in _environs() if mark.encode() in environ.split(b"\0")]
 
 
 def _environs() -> Iterator[tuple[int, bytes]]:

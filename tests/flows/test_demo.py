@@ -15,8 +15,7 @@ def test_the_demo_shows_work_a_failure_and_a_recovery_and_leaves_nothing(tmp_pat
     done = subprocess.run(
         ["bash", f"{ROOT}/scripts/demo.sh"],
         env={**os.environ, "FARRO": farro, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )

@@ -1,4 +1,4 @@
-"""docs/worked-example.md is run as it stands: every command of its console blocks, with what it must print."""
+"""The worked example in the documents is run, command by command, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -6,52 +6,85 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from flows.program import PATIENCE_S, Program
 from support import ROOT
 
-PAGE = Path(ROOT) / "docs" / "worked-example.md"
-PATIENCE_S = 120
+PAGES = ["docs/worked-example.md"]
+FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def conversation(text: str) -> list[tuple[str, list[str]]]:
-    """(command, expected lines) of every console block, in order."""
-    talk: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+def examples(page: str) -> Iterator[tuple[str, str]]:
+    """Every command of the page's console blocks, with what it is said to print."""
+    for block in FENCE.findall(page):
+        command: str | None = None
+        printed: list[str] = []
         for line in block.splitlines():
             if line.startswith("$ "):
-                talk.append((line[2:], []))
+                if command is not None:
+                    yield command, "\n".join(printed)
+                command, printed = line[2:], []
+            elif line.startswith("> ") and not printed and command is not None:
+                command += "\n" + line[2:]
             else:
-                talk[-1][1].append(line)
-    return talk
+                assert command is not None, f"{line!r}: no command printed this"
+                printed.append(line)
+        if command is not None:
+            yield command, "\n".join(printed)
 
 
-def pattern(expected: list[str]) -> re.Pattern[str]:
-    """`…` stands for anything within a line; a line of its own, for any lines."""
-    lines = [".*" if line == "…" else re.escape(line).replace("…", "[^\n]*") for line in expected]
-    return re.compile("\n".join(lines), re.DOTALL)
+def pattern(printed: str) -> re.Pattern[str]:
+    """`…` stands for anything in a line; a line of nothing else for any number of lines, or none."""
+    lines = [r"(?:.*\n)*" if line == "…" else f"{_in_line(line)}\n" for line in printed.split("\n") if printed]
+    return re.compile("".join(lines))
 
 
-def test_the_worked_example_tells_the_truth(tmp_path: Path) -> None:
-    home = tmp_path / "root"
-    home.mkdir()
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    environ = {"PATH": path, "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
-    talk = conversation(PAGE.read_text())
-    assert len(talk) > 30
-    try:
-        for command, expected in talk:
-            done = subprocess.run(
-                ["bash", "-c", command],
-                cwd=home,
-                env=environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=PATIENCE_S,
-                check=False,
-            )
-            said = done.stdout.rstrip("\n")
-            assert pattern(expected).fullmatch(said), f"$ {command}\n{said}\n--- expected\n" + "\n".join(expected)
-    finally:
-        subprocess.run(["pkill", "-9", "-f", "worker --workers 1 --name demo"], check=False)
+def _in_line(line: str) -> str:
+    return ".*".join(re.escape(part) for part in line.split("…"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_worked_example_prints_what_the_page_says(empty: Program, name: str) -> None:
+    found = list(examples(Path(ROOT, name).read_text(encoding="utf-8")))
+    assert found
+    env = {**empty.env, "PATH": os.pathsep.join((os.path.dirname(sys.executable), empty.env["PATH"]))}
+    for command, printed in found:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=empty.path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        said = done.stdout if not done.stdout or done.stdout.endswith("\n") else done.stdout + "\n"
+        assert pattern(printed).fullmatch(said), f"$ {command}\n--- the page\n{printed}\n--- printed\n{said}"
+
+
+@pytest.mark.parametrize(
+    ("printed", "said", "fits"),
+    [
+        ("", "", True),
+        ("", "x\n", False),
+        ("a … c", "a b c\n", True),
+        ("a … c", "a b\nc\n", False),
+        ("a\n…", "a\n", True),
+        ("a\n…", "a\nb\nc\n", True),
+        ("a\n…\nd", "a\nb\nc\nd\n", True),
+        ("a.", "ab\n", False),
+    ],
+)
+def test_the_comparison_would_notice(printed: str, said: str, fits: bool) -> None:
+    assert bool(pattern(printed).fullmatch(said)) is fits
+
+
+def test_commands_and_their_output_are_told_apart() -> None:
+    page = "```console\n$ cat <<END\n> one\n> END\none\n$ true\n```\ntext\n```\n$ not this\n```\n"
+    assert list(examples(page)) == [("cat <<END\none\nEND", "one"), ("true", "")]

@@ -124,7 +124,7 @@ def test_the_tree_can_be_listed_and_counted(root: str) -> None:
     assert store.count() == {status: by_place[status] for status in Status}
     assert store.stale() == ["stale"]
     assert {view.alive for view in store.agents()} == {False}
-    assert len(store.agents()) == 9
+    assert len(store.agents()) == 10
     assert {view.identity["host"] for view in store.agents()} == {"stage"}
     store.close()
 

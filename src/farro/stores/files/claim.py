@@ -96,7 +96,7 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         look.entered_ns = look.seen[2]
         look.lifecycle = folders.read_lifecycle(path)
     except UnknownSchema as error:
-        ground.log("critical", "schema version unknown, job skipped", {"job_id": name, "why": str(error)})
+        ground.tell_foreign(name, str(error))
         return Look(Verdict.NEVER)
     except (FileNotFoundError, NotADirectoryError):
         if not fs.exists(path):
@@ -183,7 +183,7 @@ def _take(ground: Ground, held: Held, name: str, look: Look) -> Claim | None:
     except _NotDue:
         _put_back(path, source)  # its entry is told again, and then its time is looked at
     except UnknownSchema as error:
-        ground.log("critical", "schema version unknown, job put back", {"job_id": name, "why": str(error)})
+        ground.tell_foreign(name, str(error))
         _put_back(path, source)
     except SyncFailed:
         raise  # the disk's trouble, not the job's: the worker stops, recovery decides (R7)

@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 
-from farro.errors import Damaged, InputError, SyncFailed, TryAgain
+from farro.errors import Damaged, InputError, SyncFailed, TryAgain, UnknownSchema
 from farro.kernel import ids, moves, places
 from farro.kernel.envelope import Decision
 from farro.kernel.outcome import Child
@@ -64,13 +64,17 @@ def dispatch(ground: Ground, held: Held, job_id: str) -> bool:
     """Take a job from jobs/outbox, deliver its children, send it where it was decided to go. False: another has it, or
     it stays in the outbox for the next pass: the commit itself is accepted either way."""
     path = f"{held.folder}/{job_id}"
-    if try_move(ground.path(places.OUTBOX, job_id), path) is not Moved.DONE:
+    if job_id in ground.foreign or try_move(ground.path(places.OUTBOX, job_id), path) is not Moved.DONE:
         return False
     try:
         return finish(ground, path, job_id)
     except TryAgain as error:
         ground.log("error", "children not delivered yet, will be tried again", {"job_id": job_id, "why": str(error)})
         return not deliver(ground, path, places.OUTBOX, job_id)
+    except UnknownSchema as error:  # moved nowhere (DESIGN §3.3): back to where it lay, and left alone then
+        ground.tell_foreign(job_id, str(error))
+        deliver(ground, path, places.OUTBOX, job_id)
+        return False
 
 
 def finish(ground: Ground, path: str, job_id: str) -> bool:
@@ -80,7 +84,7 @@ def finish(ground: Ground, path: str, job_id: str) -> bool:
         if lifecycle.decision is None or not moves.is_decided(lifecycle, folders.highest_attempt(path)):
             raise Damaged(f"{job_id} lies in the outbox, but nothing is decided about its last attempt")
         submit.enqueue_many(ground, _submissions(path, job_id, lifecycle.decision.attempt))
-    except SyncFailed:
+    except (SyncFailed, UnknownSchema):
         raise  # the disk's trouble, not the job's: an accepted commit must not end in quarantine for it
     except (Damaged, InputError, FileNotFoundError) as error:
         quarantine(ground, path, job_id, str(error))

@@ -110,6 +110,12 @@ class Ground:
         if self.policy.durable:
             fs.sync_all(paths)
 
+    def tell_foreign(self, job_id: str, why: str) -> None:
+        """A job of another schema version: said once, then left alone (DESIGN §3.3)."""
+        if job_id not in self.foreign:
+            self.foreign.add(job_id)
+            self.log("critical", "schema version unknown, job left where it lies", {"job_id": job_id, "why": why})
+
     def mine(self, agent: Agent) -> Held:
         held = self.held.get(agent.id)
         if held is None:

@@ -121,8 +121,7 @@ def settle_stale(ground: Ground, held: Held, job_id: str) -> Lifecycle | None:
     try:
         before = taken(ground, path, job_id, found)
     except UnknownSchema as error:
-        ground.foreign.add(job_id)
-        ground.log("critical", "schema version unknown, stale job skipped", {"job_id": job_id, "why": str(error)})
+        ground.tell_foreign(job_id, str(error))
         return None
     if before is None:
         return None

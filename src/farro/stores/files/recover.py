@@ -164,8 +164,7 @@ def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role:
 
 def _give_back(ground: Ground, path: str, agent: str, job_id: str, role: str | None, why: str) -> None:
     """What another version of farro wrote is moved nowhere (DESIGN §3.3): back to where it lay, and left alone then."""
-    ground.foreign.add(job_id)
-    ground.log("critical", "schema version unknown, job left where it lies", {"job_id": job_id, "why": why})
+    ground.tell_foreign(job_id, why)
     home = ground.holds if role is None else ground.in_progress(role)
     try_move(path, f"{home}/{agent}/{job_id}")
 
