@@ -78,6 +78,7 @@ kill -9 "$worker"
 wait "$worker" 2>/dev/null || true
 worker=
 tree "$root/agents/Runner/in-progress"
+run ls --status in_progress
 say "   Its lease is free: the watchdog takes the job, the manager queues it again, and it is worked."
 run watchdog --once
 run manager --once

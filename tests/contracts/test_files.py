@@ -204,18 +204,21 @@ def test_a_lock_removed_by_a_late_one_is_put_right(files: Files) -> None:
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_a_job_edited_between_look_and_move_is_read_again(files: Files, turns: int) -> None:
-    """Another worker claims it and gives it back meanwhile. After two writes the filesystem may give job.json the inode
-    that it had at the look."""
+    """Another worker claims it and gives it back meanwhile. The filesystem may well give the new job.json the inode that
+    the old one had at the look; here it always does."""
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     other = files.process()
     quick = other.join("quick", role="Runner")
-    incoming = f"{files.root}/agents/Runner/incoming/j"
+    incoming, kept = f"{files.root}/agents/Runner/incoming/j", f"{files.root}/kept"
+    os.link(f"{incoming}/job.json", kept)
 
     def meanwhile() -> None:
         os.unlink(f"{incoming}/lock")  # a dead lock, for all they know
         for _ in range(turns):
             other.release(claimed(other, quick))
+        Path(kept).write_bytes(read(f"{incoming}/job.json"))
+        os.rename(kept, f"{incoming}/job.json")
 
     with watched() as seam:
         seam.before = once("move", "/in-progress/", meanwhile)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from contracts.adapters import make_adapter
+from crash.tally import add_figure
 from farro.errors import IdConflict, IllegalTransition, Lost
 from farro.kernel.ids import child_id
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
@@ -386,12 +387,12 @@ def play(kind: str, folder: str, part: int, examples: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_the_memory_store_lives_as_the_model_says(shm: Path, figure: Callable[..., None], part: int) -> None:
+def test_the_memory_store_lives_as_the_model_says(shm: Path, part: int) -> None:
     play("memory", str(shm), part, EXAMPLES)
-    figure("stateful examples", EXAMPLES, "examples")
+    add_figure("stateful examples", EXAMPLES, "examples")
 
 
 @pytest.mark.parametrize("part", range(4, 10))
-def test_the_files_store_lives_as_the_model_says(shm: Path, figure: Callable[..., None], part: int) -> None:
+def test_the_files_store_lives_as_the_model_says(shm: Path, part: int) -> None:
     play("process" if part % 2 else "power", str(shm), part, EXAMPLES)
-    figure("stateful examples", EXAMPLES, "examples")
+    add_figure("stateful examples", EXAMPLES, "examples")

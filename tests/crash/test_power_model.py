@@ -21,8 +21,8 @@ from support import torture
 
 Played = Callable[[Play], None]
 
-STATES_A_PLAY = 12_000 if torture() else 320  # the short plays have fewer
-RANDOMS_A_CUT = 400 if torture() else 3
+STATES_A_PLAY = 20_000 if torture() else 320  # the short plays have fewer
+RANDOMS_A_CUT = 600 if torture() else 3
 ROUNDS = max(torture(), 1)  # each with dice of its own
 FIGURE = "power-loss states, model"
 

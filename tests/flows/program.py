@@ -132,11 +132,11 @@ class Program:
         return daemon
 
     def enqueue(self, plan: Mapping[str, Any], *args: str) -> str:
-        return self.run("enqueue", "-", *args, stdin=json.dumps(plan), code=0).out.strip()
+        return self.call("enqueue", "-", *args, stdin=json.dumps(plan), code=0).out.strip()
 
     def job(self, job_id: str) -> dict[str, Any]:
         """The job as `farro show --json` tells it."""
-        told: dict[str, Any] = self.run("show", job_id, "--json", code=0).json
+        told: dict[str, Any] = self.call("show", job_id, "--json", code=0).json
         return told
 
     def status(self, job_id: str) -> str:

@@ -26,19 +26,19 @@ _COUNTER_LIMIT = 1 << 16
 
 
 def check_job_id(text: str) -> str:
-    return _checked(text, JOB_ID, "job id", "1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
+    return _checked(text, JOB_ID, "a job id", "1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
 
 
 def check_role(text: str) -> str:
-    return _checked(text, ROLE, "role", "a capital letter, then up to 31 letters or digits, such as Runner")
+    return _checked(text, ROLE, "a role", "a capital letter, then up to 31 letters or digits, such as Runner")
 
 
 def check_agent_name(text: str) -> str:
-    return _checked(text, AGENT_NAME, "agent name", "1 to 32 of A-Z a-z 0-9 _ -, the first a letter or digit")
+    return _checked(text, AGENT_NAME, "an agent name", "1 to 32 of A-Z a-z 0-9 _ -, the first a letter or digit")
 
 
 def check_tag(text: str) -> str:
-    return _checked(text, TAG, "tag", "1 to 64 of A-Z a-z 0-9 _ . : -, the first a letter or digit")
+    return _checked(text, TAG, "a tag", "1 to 64 of A-Z a-z 0-9 _ . : -, the first a letter or digit")
 
 
 def is_job_id(text: str) -> bool:
@@ -51,9 +51,9 @@ def is_agent(text: str) -> bool:
 
 def _checked(text: Any, pattern: re.Pattern[str], what: str, rule: str) -> str:
     if not isinstance(text, str) or pattern.fullmatch(text) is None:
-        raise BadName(f"{ascii(text)[:100]} is not a {what}: {rule}")
+        raise BadName(f"{ascii(text)[:100]} is not {what}: {rule}")
     if text.lower() in _RESERVED:
-        raise BadName(f"{text!r} is not a {what}: Windows keeps that name for a device; add a letter")
+        raise BadName(f"{text!r} is not {what}: Windows keeps that name for a device; add a letter")
     return str(text)
 
 

@@ -7,7 +7,7 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 
 - An acknowledged enqueue or commit (the call returned) stays. A call that raised, or never returned, happened whole or
   not at all. [test_an_acknowledged_enqueue_is_there, tests/crash]
-- A job has one owner at a time. Whoever lost it gets ClaimLost from every later call and has changed nothing.
+- A job has one owner at a time. Whoever lost it gets ClaimLost from every later call, which changes nothing.
   [test_a_fenced_agent_cannot_commit]
 - Transitions are those of kernel.states, else IllegalTransition and nothing changed.
   [test_illegal_transitions_are_refused]
@@ -166,7 +166,8 @@ class Store(Protocol):
 
     def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
         """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,
-        released or stale. Returns once it is durable. ClaimLost: nothing was changed."""
+        released or stale. Returns once it is durable. ClaimLost: somebody took the job. Either nothing of this attempt
+        was accepted, or its decision stood already and whoever took the job carries it out: look, do not repeat."""
 
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
         """As `commit`, but the job goes on to `role` whatever its routing says."""
