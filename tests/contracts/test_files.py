@@ -204,8 +204,8 @@ def test_a_lock_removed_by_a_late_one_is_put_right(files: Files) -> None:
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_a_job_edited_between_look_and_move_is_read_again(files: Files, turns: int) -> None:
-    """Another worker claims it and gives it back meanwhile. The filesystem may well give the new job.json the inode that
-    the old one had at the look; here it always does."""
+    """Another worker claims it and gives it back meanwhile. The filesystem may well give the new job.json the inode
+    that the old one had at the look; here it always does."""
     files.store.enqueue(submission(job_id="j"))
     agent = files.store.join("worker", role="Runner")
     other = files.process()

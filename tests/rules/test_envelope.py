@@ -16,9 +16,12 @@ from farro.kernel.envelope import SCHEMA_VERSION, Decision, Hop, Lifecycle
 from farro.kernel.states import Reason, Status
 
 # DESIGN §3.3, word by word.
-FIELDS = """schema_version job_id role status attempt retry_count hops created_at enqueued_at updated_at first_claimed_at
+DESIGN = """
+schema_version job_id role status attempt retry_count hops created_at enqueued_at updated_at first_claimed_at
 finalized_at not_before routing agent correlation_id requeued_from retry_of policy_version result_sha256 error
-decision""".split()
+decision
+"""
+FIELDS = DESIGN.split()
 
 text = st.text(max_size=20)
 odd_text = st.text(st.one_of(st.characters(), st.sampled_from("\ud800\udfff\udc80")), max_size=20)
@@ -39,9 +42,7 @@ hops = st.builds(
     by=text,
     note=st.none() | odd_text,
 )
-decisions = st.builds(
-    Decision, attempt=counts, reason=st.sampled_from(Reason), to=text, not_before=st.none() | moments
-)
+decisions = st.builds(Decision, attempt=counts, reason=st.sampled_from(Reason), to=text, not_before=st.none() | moments)
 lifecycles = st.builds(
     Lifecycle,
     job_id=text,

@@ -222,14 +222,13 @@ def test_recovery_knows_a_decided_attempt_from_a_repeated_one() -> None:
 @given(st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=12), st.sampled_from([None, "role", "manager"]))
 def test_every_life_keeps_the_invariants(outcomes: list[Outcome], mode: str | None) -> None:
     routing = None if mode is None else {"mode": mode, "next": "CodeReviewer"}
-    job, attempt, requeues = fresh(routing), 0, 0
-    for outcome in outcomes:
+    job, requeues = fresh(routing), 0
+    for attempt, outcome in enumerate(outcomes, start=1):
         if job.status is Status.STALE:
-            job = settled(job, attempt)
+            job = settled(job, attempt - 1)
             requeues += job.status is Status.QUEUED
         if job.status is not Status.QUEUED:
             break
-        attempt += 1
         before = job
         job = turn(job, outcome, attempt)
         assert job.hops[: len(before.hops)] == before.hops, "hops only grow"

@@ -83,7 +83,7 @@ def test_only_a_queued_job_is_claimed(before: Status, finalized: bool) -> None:
     if before is Status.QUEUED:
         assert moves.claimed(lifecycle, **claim).status is Status.IN_PROGRESS  # type: ignore[arg-type]
     else:
-        with pytest.raises(IllegalTransition, match="Nothing was changed|nothing was changed"):
+        with pytest.raises(IllegalTransition, match=r"[Nn]othing was changed"):
             moves.claimed(lifecycle, **claim)  # type: ignore[arg-type]
 
 
@@ -101,12 +101,14 @@ def test_only_a_queued_job_is_claimed(before: Status, finalized: bool) -> None:
         (Status.KILLED, False, True),
     ],
 )
-def test_terminal_is_succeeded_killed_and_failed_once_finalized(status: Status, finalized: bool, terminal: bool) -> None:
+def test_terminal_is_succeeded_killed_and_failed_once_finalized(
+    status: Status, finalized: bool, terminal: bool
+) -> None:
     assert states.is_terminal(status, finalized=finalized) is terminal
 
 
 def test_the_refusal_says_what_which_and_what_next() -> None:
-    with pytest.raises(IllegalTransition, match=r"job-7 is queued: it cannot become succeeded.*may become in_progress, killed"):
+    with pytest.raises(IllegalTransition, match=r"job-7 is queued: it cannot become succeeded.*in_progress, killed"):
         states.check("job-7", Status.QUEUED, Status.SUCCEEDED, Reason.FORCE_COMPLETED, finalized=False)
     with pytest.raises(IllegalTransition, match=r"job-7 is succeeded, and that is final.*retry_of"):
         states.check("job-7", Status.SUCCEEDED, Status.QUEUED, Reason.REQUEUED, finalized=True)
