@@ -298,7 +298,7 @@ def test_a_tree_is_asked_to_end_and_gets_its_time(starter: Starter) -> None:
 
 
 def test_what_ignores_sigterm_is_killed_after_the_grace(starter: Starter) -> None:
-    process = starter.start("sh", "-c", 'trap "" TERM; echo $$ > "$FIFO"; sleep 1000')
+    process = starter.start("sh", "-c", 'trap "" TERM; echo $$ > "$FIFO"; exec sleep 1000')
     starter.told_pid()
     assert process.end(None, grace_s=0.05) == ()
     assert process.exit is not None
