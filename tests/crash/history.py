@@ -270,11 +270,11 @@ def _results(folder: str) -> list[str]:
 
 
 def read_effects(path: str) -> Iterator[Effect]:
-    """Lines `<job>/<attempt>`, as the steps' FARRO_CLAIM says."""
+    """Lines `<job>/<attempt>@<root>`, as the steps' FARRO_CLAIM says."""
     with open(path, encoding="utf-8") as file:
         for line in file:
             job, _, attempt = line.strip().partition("/")
-            yield Effect(job=job, attempt=int(attempt))
+            yield Effect(job=job, attempt=int(attempt.partition("@")[0]))
 
 
 def read_worker_log(lines: Iterable[str]) -> Iterator[Committed]:
