@@ -107,6 +107,25 @@ def lifecycle(files: Files, place: str, job_id: str) -> Lifecycle:
 # --- agents ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.linux
+def test_no_handle_into_a_jobs_folder_is_kept(files: Files) -> None:
+    """R4: a handle would follow the folder to its next owner; a path that was taken away gives ENOENT instead."""
+    job_id = files.store.enqueue(submission())
+    agent = files.store.join("worker", role="Runner")
+    claim = files.store.claim(agent)
+    assert claim is not None
+
+    def into_the_job() -> list[str]:
+        with os.scandir("/proc/self/fd") as entries:
+            open_now = [os.readlink(entry.path) for entry in entries if os.path.lexists(entry.path)]
+        return [path for path in [*open_now, os.getcwd()] if f"/{job_id}" in path]
+
+    assert into_the_job() == []
+    files.store.heartbeat(agent, claim)
+    files.store.commit(claim, Succeeded(report=report(claim)))
+    assert into_the_job() == []
+
+
 @pytest.mark.parametrize("role", ["Runner", None])
 def test_an_agent_appears_already_leased(files: Files, role: str | None) -> None:
     seen: list[bool] = []
