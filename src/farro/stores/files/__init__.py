@@ -2,8 +2,8 @@
 
 Each part of a transaction is a file here, with what a crash at each of its points leaves. The rules behind all of them:
 
-- R1 The path is the state; a transition is one rename that never replaces; every editor is a leased agent that moves the
-  job into its own folder, then reads, then edits (moving, hold, recover). [test_move_before_read,
+- R1 The path is the state; a transition is one rename that never replaces; every editor is a leased agent that moves
+  the job into its own folder, then reads, then edits (moving, hold, recover). [test_move_before_read,
   test_a_rename_onto_an_existing_directory_is_refused, test_watchdog_manager_and_operator_edit_one_stale_job]
 - R2 Agents' names are never used twice, so a fenced agent's paths give ENOENT (agents, kernel.ids).
   [test_agents_are_never_of_the_same_name, test_a_zombie_that_commits_after_recovery_has_lost_its_claim]
@@ -13,10 +13,10 @@ Each part of a transaction is a file here, with what a crash at each of its poin
   [test_no_handle_into_a_jobs_folder_is_kept]
 - R5 Temporary names are random, exclusive and outside every pattern; synced before they replace (system.fs).
   [test_temporary_names_are_unique_and_outside_every_pattern, test_power_cut_keeps_what_was_acknowledged]
-- R6 An attempt is counted before its work starts; its tree ends before the job is let go; a claim risks nothing that was
-  decided (folder, claim, execution). [test_an_attempt_is_counted_before_work_starts]
-- R7 After an ambiguous error both ends are looked at; what is in the way is quarantined; a failed sync acknowledges nobody
-  (moving, folder, system.group_commit). [test_enoent_with_the_source_still_there_is_not_a_fence,
+- R6 An attempt is counted before its work starts; its tree ends before the job is let go; a claim risks nothing that
+  was decided (folder, claim, execution). [test_an_attempt_is_counted_before_work_starts]
+- R7 After an ambiguous error both ends are looked at; what is in the way is quarantined; a failed sync acknowledges
+  nobody (moving, folder, system.group_commit). [test_enoent_with_the_source_still_there_is_not_a_fence,
   test_an_error_after_the_call_took_effect, test_a_failed_sync_acknowledges_nobody_of_its_group]
 """
 
