@@ -59,9 +59,9 @@ def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Do
     except ReaderError as bad:
         message = f"not YAML: the character U+{bad.character:04X} is not allowed"
         raise refuse(source, message, place_of(decoded, decoded.find(chr(bad.character)))) from None
-    except (YAMLError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, AssertionError) as bad:
+    except (YAMLError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError, AssertionError):
         # ruamel stumbles over some broken texts ("\UFFFFFFFF", "%YAML x"): the text is at fault, not farro.
-        raise builder.refuse(f"not YAML: {type(bad).__name__} near here", builder.mark) from None
+        raise builder.refuse("not YAML: it cannot be read from here on", builder.mark) from None
     if not builder.done:
         raise refuse(source, "not YAML: the document is empty", (1, 1))
     return Document(builder.root, source, lambda: builder.spots)
