@@ -25,8 +25,9 @@ from farro.errors import (
     UnknownJob,
     UnknownRole,
 )
-from farro.kernel import ids, moves
+from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moments import timestamp
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Claim, Store, Submission
@@ -533,7 +534,7 @@ def test_a_retryable_failure_is_tried_again_after_its_delay(kit: Adapter) -> Non
     claim = claimed(kit.store, agent)
     told = kit.store.commit(claim, failure(claim, retryable=True))
     assert (told.status, told.attempt) == (Status.QUEUED, 1)
-    assert told.not_before == moves.timestamp(START + timedelta(seconds=RETRY.base_s))
+    assert told.not_before == timestamp(START + timedelta(seconds=RETRY.base_s))
     assert kit.store.claim(agent) is None
     kit.clock.advance(RETRY.base_s)
     again = claimed(kit.store, agent)

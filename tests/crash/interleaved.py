@@ -44,7 +44,7 @@ from farro.errors import (
 )
 from farro.kernel import ids, places
 from farro.kernel.envelope import Lifecycle
-from farro.kernel.moves import timestamp
+from farro.kernel.moments import timestamp
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason

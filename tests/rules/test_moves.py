@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from farro.kernel import moves
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moments import timestamp
 from farro.kernel.moves import Move
 from farro.kernel.outcome import NO_REPORT, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.retry import RetryPolicy
@@ -68,7 +69,7 @@ def test_a_new_job_is_queued_and_has_no_past() -> None:
 
 def test_times_are_utc_with_milliseconds_and_z() -> None:
     east = NOW.astimezone(tz=datetime.strptime("+0530", "%z").tzinfo)
-    assert moves.timestamp(east) == "2026-11-15T12:00:00.123Z"
+    assert timestamp(east) == "2026-11-15T12:00:00.123Z"
 
 
 def test_a_claim_names_its_agent_and_counts_its_attempt() -> None:
@@ -99,7 +100,7 @@ def test_a_failure_is_final_and_says_why() -> None:
 def test_a_retryable_failure_is_queued_again_with_a_delay() -> None:
     again = turn(fresh(), RETRY, 1)
     assert (again.status, again.decision and again.decision.reason) == (Status.QUEUED, Reason.RETRIED)
-    assert again.not_before == moves.timestamp(NOW + timedelta(seconds=0.25))
+    assert again.not_before == timestamp(NOW + timedelta(seconds=0.25))
     assert again.decision is not None
     assert again.decision.not_before == again.not_before
     assert again.finalized_at is None

@@ -10,6 +10,7 @@ import pytest
 
 from farro.errors import IllegalTransition
 from farro.kernel import moves, states
+from farro.kernel.moments import timestamp
 from farro.kernel.moves import Move
 from farro.kernel.states import Reason, Status
 
@@ -60,7 +61,7 @@ def test_moves_obey_the_table_and_an_illegal_one_changes_nothing() -> None:
     for before, after, reason, finalized in EVERY:
         if after is Status.IN_PROGRESS:
             continue  # a claim: the next test
-        stamp = moves.timestamp(NOW) if finalized else None
+        stamp = timestamp(NOW) if finalized else None
         lifecycle = replace(moves.enqueued(job_id="j", role="Runner", now=NOW), status=before, finalized_at=stamp)
         bytes_before = lifecycle.to_json()
         move = Move(reason=reason, status=after, role="Runner")
@@ -77,7 +78,7 @@ def test_moves_obey_the_table_and_an_illegal_one_changes_nothing() -> None:
 @pytest.mark.parametrize("before", Status)
 @pytest.mark.parametrize("finalized", [False, True])
 def test_only_a_queued_job_is_claimed(before: Status, finalized: bool) -> None:
-    stamp = moves.timestamp(NOW) if finalized else None
+    stamp = timestamp(NOW) if finalized else None
     lifecycle = replace(moves.enqueued(job_id="j", role="Runner", now=NOW), status=before, finalized_at=stamp)
     claim = {"agent": "a", "attempt": 1, "correlation_id": "c", "now": NOW}
     if before is Status.QUEUED:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farro.kernel.moments import parse_timestamp, timestamp
 from farro.ports.clock import Clock
-from farro.system.clock import ManualClock, SystemClock, parse_timestamp, timestamp
+from farro.system.clock import ManualClock, SystemClock
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])

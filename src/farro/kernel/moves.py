@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from farro.kernel import places, states
 from farro.kernel.envelope import Decision, Hop, Lifecycle
+from farro.kernel.moments import timestamp
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.retry import Again, GiveUp, RetryPolicy, Uniform, decide
 from farro.kernel.states import Reason, Status
-
-
-def timestamp(at: datetime) -> str:
-    """UTC with milliseconds and Z."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

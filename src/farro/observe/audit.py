@@ -19,7 +19,7 @@ import re
 import threading
 from dataclasses import dataclass
 
-from farro.kernel.moves import timestamp
+from farro.kernel.moments import timestamp
 from farro.ports.clock import Clock
 from farro.system import fs, leases
 

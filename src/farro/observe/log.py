@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
-from farro.kernel.moves import timestamp
+from farro.kernel.moments import timestamp
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
 

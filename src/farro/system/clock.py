@@ -1,4 +1,4 @@
-"""The clocks: the system's and a manual one for tests; and timestamps as farro writes them.
+"""The clocks: the system's and a manual one for tests. How a moment is written lives in kernel.moments.
 
 Which clock serves which purpose is said in ports/clock.py; nothing here waits for anything but time.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+
+from farro.kernel.moments import aware
 
 
 class SystemClock:
@@ -34,7 +36,7 @@ class ManualClock:
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._lock = threading.Lock()
-        self._now = _aware(start)
+        self._now = aware(start)
         self._boottime_s = 1000.0
         self._monotonic_s = 1000.0
 
@@ -73,21 +75,3 @@ class ManualClock:
             self._now += timedelta(seconds=wall_s)
             self._boottime_s += boottime_s
             self._monotonic_s += monotonic_s
-
-
-def timestamp(moment: datetime) -> str:
-    """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""
-    return _aware(moment).astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-
-
-def parse_timestamp(text: str) -> datetime:
-    """Read a timestamp back, as an aware datetime in UTC. Any RFC 3339 moment is taken; one without a zone is not."""
-    if "T" not in text:  # fromisoformat also takes bare dates and week dates, which are not moments
-        raise ValueError(f"{text!r} is not a timestamp such as 2026-01-31T12:00:00.000Z")
-    return _aware(datetime.fromisoformat(text)).astimezone(UTC)
-
-
-def _aware(moment: datetime) -> datetime:
-    if moment.utcoffset() is None:
-        raise ValueError(f"{moment.isoformat()} has no time zone; farro's times are UTC")
-    return moment

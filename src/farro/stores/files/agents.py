@@ -13,7 +13,7 @@ from typing import Any
 
 from farro.errors import AgentLost, ClaimLost
 from farro.kernel import ids
-from farro.kernel.moves import timestamp
+from farro.kernel.moments import timestamp
 from farro.ports.store import Agent, AgentView, Claim
 from farro.stores.files.ground import Ground, Held
 from farro.system import fs, leases

@@ -17,6 +17,7 @@ from typing import Any
 from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moments import timestamp
 from farro.kernel.outcome import Report
 from farro.kernel.states import Status
 from farro.stores.files.ground import Ground
@@ -85,7 +86,7 @@ def rebuilt(ground: Ground, folder: str, job_id: str, role: str, status: Status)
         role = named if isinstance(named, str) and ids.ROLE.fullmatch(named) else "Runner"
     fresh = moves.enqueued(job_id=job_id, role=role, now=made, routing=routing if isinstance(routing, dict) else None)
     attempt = highest_attempt(folder)
-    claimed_at = moves.timestamp(made) if attempt else None
+    claimed_at = timestamp(made) if attempt else None
     return replace(fresh, status=status, attempt=attempt, first_claimed_at=claimed_at)
 
 
