@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +24,6 @@ from farro.ports.store import Agent, Claim, StorePolicy, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, make_root
-from farro.system import fs
 
 ROLES = ("Manager", "Runner", "CodeReviewer")
 EPOCH = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -249,11 +248,3 @@ def _judge_job(root: str, job_id: str, path: str, place: str, history: History, 
         assert read(f"{path}/{mirror}") == read(f"{home}/{mirror}"), (
             f"UNEXPECTED: {job_id}: {mirror} is another attempt's"
         )
-
-
-def names(values: Iterable[Any]) -> list[str]:
-    return [str(value) for value in values]
-
-
-def without_seam() -> None:
-    fs.set_seam(None)

@@ -6,7 +6,7 @@ Exceptions are for what nobody expected (errors.py); a failed step is expected, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -66,10 +66,3 @@ class Unroutable:
 Outcome = Succeeded | Failed | Released | Unroutable
 
 NO_REPORT = Report(result={}, markdown="")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Labels:
-    """What a store needs to know of a prompt, and no more."""
-
-    tags: frozenset[str] = field(default_factory=frozenset)

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from farro.kernel.moments import timestamp
 
-Log = Callable[[str, str, Mapping[str, Any]], None]
+Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
 
 GRAVE = ("error", "critical")
 

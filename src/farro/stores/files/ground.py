@@ -20,12 +20,11 @@ from farro.kernel import ids, places
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
 from farro.kernel.states import Status
+from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
 from farro.system import fs
 from farro.system.leases import Lease
-
-Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
 
 
 def no_log(level: str, message: str, fields: Mapping[str, Any]) -> None:
