@@ -7,6 +7,7 @@ lives in tools.py.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import os
 import select
@@ -29,6 +30,47 @@ class _Ended(BaseException):
     """Raised inside a tool's thread to end it. Not an Exception: `except Exception` in a tool must not swallow it."""
 
 
+class _Hand:
+    """A thread that makes one call after the other: starting one for each call would cost more than a small call.
+
+    A daemon: one that cannot be ended must not keep the worker from leaving.
+    """
+
+    def __init__(self) -> None:
+        self.done = Flag()
+        self._wanted = threading.Semaphore(0)
+        self._work: Callable[[], None] | None = None
+        self.thread = threading.Thread(target=self._loop, name="tools", daemon=True)
+        self.thread.start()
+
+    def take(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._wanted.release()
+
+    def leave(self) -> None:
+        """End the thread after its present call."""
+        self._work = None
+        self._wanted.release()
+
+    def _loop(self) -> None:
+        while True:
+            self._wanted.acquire()
+            if self._work is None:
+                return
+            contextvars.Context().run(self._work)  # what one tool sets is not the next one's
+
+
+_idle: list[_Hand] = []  # list operations are atomic under the GIL
+
+
+def _forget_after_fork() -> None:
+    _idle.clear()  # threads do not survive a fork
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 class FunctionRun:
     """A started call, waited for and ended as a Process is."""
 
@@ -45,22 +87,20 @@ class FunctionRun:
         self.exit: Exit | None = None
         self._function = function
         self._started_s = time.monotonic()
-        self._done = Flag()
         self._lock = threading.Lock()
+        self._spoiled = False  # an exception was sent into the thread: it may arrive late, in somebody else's call
         self._abandoned = False
         with contextlib.ExitStack() as opened:
-            opened.callback(self._done.close)
             call = make_call(*_open(opened, stdin, stdout, stderr))
-            # A daemon: one that cannot be ended must not keep the worker from leaving.
-            self._thread = threading.Thread(target=self._run, args=(call,), name=f"tool {call.command}", daemon=True)
-            self._thread.start()
+            self._hand = _idle.pop() if _idle else _Hand()
+            self._hand.take(partial(self._run, call))
             opened.pop_all()  # from here on they are the thread's
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
         if self.exit is None and not self._abandoned:
             poll = select.poll()
-            poll.register(self._done.fd, select.POLLIN)
+            poll.register(self._hand.done.fd, select.POLLIN)
             if wake_fd is not None:
                 poll.register(wake_fd, select.POLLIN)
             poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
@@ -81,9 +121,12 @@ class FunctionRun:
         """
         if self._abandoned:
             return ()
-        thread_id = self._thread.ident
-        assert thread_id is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Ended))
+        with self._lock:
+            if self.exit is None:
+                self._spoiled = True
+                thread_id = self._hand.thread.ident
+                assert thread_id is not None
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Ended))
         until = time.monotonic() + max(grace_s, 0.1)
         try:
             while self.exit is None and (left_s := until - time.monotonic()) > 0:
@@ -96,10 +139,16 @@ class FunctionRun:
         return ()
 
     def close(self) -> None:
-        """Give the descriptor back, now or when an abandoned call ends."""
+        """Give the thread back, to the next call or, when it was spoiled, to nobody; an abandoned one leaves later."""
         with self._lock:
-            if not self._abandoned:
-                self._done.close()
+            if self._abandoned:
+                return
+        if self._spoiled:
+            self._hand.leave()
+            self._hand.done.close()
+        else:
+            self._hand.done.clear()
+            _idle.append(self._hand)
 
     def _run(self, call: Call) -> None:
         cpu_s = time.thread_time()
@@ -132,9 +181,10 @@ class FunctionRun:
                 max_rss_kb=0,
             )
             if self._abandoned:
-                self._done.close()
+                self._hand.done.close()
+                self._hand.leave()
             else:
-                self._done.set()
+                self._hand.done.set()
 
 
 def _open(

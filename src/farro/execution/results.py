@@ -122,6 +122,8 @@ class PlanResult:
 
 def inline(path: str) -> tuple[str, bool]:
     """The beginning of a stream as text, and whether that is not all of it."""
+    if fs.lstat(path).st_size == 0:
+        return "", False
     data = fs.read_bytes(path, INLINE_LIMIT)
     cut = len(data) > INLINE_LIMIT
     # Not final when cut: a character that the limit splits is left out, not replaced.

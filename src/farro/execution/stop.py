@@ -27,7 +27,7 @@ class Interrupted(FarroError):
 
 
 class Flag:
-    """A descriptor that becomes readable once and stays so: any number of threads can poll it."""
+    """A descriptor that becomes readable when it is set and stays so: any number of threads can poll it."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
@@ -38,6 +38,10 @@ class Flag:
     def set(self) -> None:
         # Eight bytes, as an eventfd wants them. Not fs.write: this is no file, and no place for a crash to be injected.
         os.write(self._write_fd, (1).to_bytes(8, "little"))  # noqa: TID251
+
+    def clear(self) -> None:
+        """Not readable any more. By whoever was told, when nobody else can be waiting."""
+        os.read(self.fd, 8)
 
     def close(self) -> None:
         for fd in {self.fd, self._write_fd}:

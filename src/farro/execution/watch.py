@@ -68,8 +68,8 @@ class Watch:
             raise
 
     def end_rest(self, *, grace_s: float, look: bool) -> None:
-        """End what steps left behind. `look` False: only if something can be left, which is cheap to know."""
-        if look or processes.any_left():
+        """End what steps left behind. `look` False: no Python tool ran, so only orphans can be left."""
+        if not processes.childless() and (look or processes.any_left()):
             tick = self._tick_now if grace_s else None
             every_s = self._tick_every_s
             self.left.update(processes.end_marked(self._marker, grace_s, while_waiting=tick, every_s=every_s))

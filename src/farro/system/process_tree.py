@@ -109,6 +109,21 @@ def any_left() -> bool:
     return bool(reap_adopted())
 
 
+def childless() -> bool:
+    """Whether nothing that was started here can be alive: one call, exact after `adopt_orphans`, else False.
+
+    Every survivor is then a descendant of a child of this process, whatever it did to get away; and there is none. It
+    is told of by all threads: a Python tool may have started something from its own.
+    """
+    if not _adopting:
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def reap_adopted() -> list[int]:
     """Take away adopted orphans that have ended; the PIDs of the adopted that still run."""
     if not _adopting:

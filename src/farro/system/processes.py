@@ -33,7 +33,7 @@ from farro.system import fs, process_limits, process_tree
 from farro.system.cgroup import kill_cgroup, own_cgroup, remove_cgroup
 from farro.system.process_identity import Identity, identity, identity_of, kill_identified, matches
 from farro.system.process_limits import Limits
-from farro.system.process_tree import GRACE_S, MARKER, adopt_orphans, any_left, end_marked, end_tree
+from farro.system.process_tree import GRACE_S, MARKER, adopt_orphans, any_left, childless, end_marked, end_tree
 
 __all__ = [
     "GRACE_S",
@@ -45,6 +45,7 @@ __all__ = [
     "Process",
     "adopt_orphans",
     "any_left",
+    "childless",
     "end_marked",
     "end_tree",
     "identity",
