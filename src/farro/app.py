@@ -5,6 +5,7 @@ Rules and loops live below; arguments and printing live in cli.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,20 +15,24 @@ from farro.ports.store import StorePolicy
 from farro.settings import Settings
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
+from farro.stores.files.journal import Journal
 from farro.system import process_identity
 from farro.system.clock import SystemClock
 
 
 def open_store(root: str, settings: Settings, *, clock: Clock | None = None, log: Log | None = None) -> FilesStore:
     """The file store of a root, wired to the real machine."""
+    durable = settings.durability == "power"
+    boot_id = str(process_identity.identity()["boot_id"])
     return FilesStore(
         Ground(
             root=root,
             policy=StorePolicy(
-                durable=settings.durability == "power",
+                durable=durable,
                 retry=settings.retry.policy(),
                 stale_after_s=settings.watchdog.stale_after_s,
             ),
+            journal=Journal(root=root, boot_id=boot_id, random_bits=secrets.randbits) if durable else None,
             clock=clock or SystemClock(),
             reap=_reap,
             kill_hung=process_identity.kill_identified,

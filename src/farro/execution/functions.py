@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import ctypes
+import io
 import os
 import select
 import threading
@@ -24,6 +25,7 @@ from farro.system import fs
 from farro.system.processes import Exit
 
 _ENDED = 143  # as if by SIGTERM
+_QUICK_S = 0.02
 
 
 class _Ended(BaseException):
@@ -37,8 +39,10 @@ class _Hand:
     """
 
     def __init__(self) -> None:
-        self.done = Flag()
-        self._wanted = threading.Semaphore(0)
+        self.done = Flag()  # for whoever waits for something else too
+        self.quick = threading.Lock()  # … and for whoever waits for this alone: half the price. Held while it works
+        self._wanted = threading.Lock()  # held while nothing is
+        self._wanted.acquire()
         self._work: Callable[[], None] | None = None
         self.thread = threading.Thread(target=self._loop, name="tools", daemon=True)
         self.thread.start()
@@ -90,21 +94,35 @@ class FunctionRun:
         self._lock = threading.Lock()
         self._spoiled = False  # an exception was sent into the thread: it may arrive late, in somebody else's call
         self._abandoned = False
+        self._polled = self._told = False
         with contextlib.ExitStack() as opened:
             call = make_call(*_open(opened, stdin, stdout, stderr))
             self._hand = _idle.pop() if _idle else _Hand()
+            self._hand.quick.acquire()
             self._hand.take(partial(self._run, call))
             opened.pop_all()  # from here on they are the thread's
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
-        if self.exit is None and not self._abandoned:
+        if self.exit is None and not self._abandoned and not self._over_quickly(timeout_s):
+            with self._lock:
+                self._polled = True  # from now on its end has to be told there
+                if self.exit is not None:
+                    return self.exit
             poll = select.poll()
             poll.register(self._hand.done.fd, select.POLLIN)
             if wake_fd is not None:
                 poll.register(wake_fd, select.POLLIN)
             poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
         return self.exit
+
+    def _over_quickly(self, timeout_s: float | None) -> bool:
+        """Most calls take less than a poll costs. Waits without looking at anything else, but only for a moment."""
+        quick = self._hand.quick
+        if not quick.acquire(timeout=_QUICK_S if timeout_s is None else max(0.0, min(timeout_s, _QUICK_S))):
+            return False
+        quick.release()
+        return True
 
     def end(
         self,
@@ -147,7 +165,8 @@ class FunctionRun:
             self._hand.leave()
             self._hand.done.close()
         else:
-            self._hand.done.clear()
+            if self._told:
+                self._hand.done.clear()
             _idle.append(self._hand)
 
     def _run(self, call: Call) -> None:
@@ -183,8 +202,10 @@ class FunctionRun:
             if self._abandoned:
                 self._hand.done.close()
                 self._hand.leave()
-            else:
+            elif self._polled:
+                self._told = True
                 self._hand.done.set()
+        self._hand.quick.release()
 
 
 def _open(
@@ -195,10 +216,28 @@ def _open(
         return file
 
     def new(path: str) -> BinaryIO:
-        return kept(os.fdopen(fs.retried(partial(fs.create_file, path), path, time.sleep), "wb"))
+        fd = fs.retried(partial(fs.create_file, path), path, time.sleep)
+        return kept(io.BufferedWriter(io.FileIO(fd, "w")))
 
-    source = open(os.devnull, "rb") if stdin is None else os.fdopen(fs.open_read(stdin), "rb")  # noqa: SIM115
+    source = _Nothing() if stdin is None else os.fdopen(fs.open_read(stdin), "rb")
     return kept(source), new(stdout), new(stderr)
+
+
+class _Nothing(io.BytesIO):
+    """An empty stdin. Only a tool that hands it to a process of its own costs a descriptor."""
+
+    _fd: int | None = None
+
+    def fileno(self) -> int:
+        if self._fd is None:
+            self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+        super().close()
 
 
 def _say(stderr: BinaryIO, text: str) -> None:

@@ -89,21 +89,22 @@ class Lifecycle:
         return sum(1 for hop in self.hops if hop.reason is Reason.REQUEUED and hop.attempt >= self.hop_start)
 
     def to_json(self) -> bytes:
-        """A field a line: `cat job.json` reads well, and the C encoder does the work."""
-        lines = []
-        for name in _FIELDS:
+        """A field a line: `cat job.json` reads well, and the C encoder does the work in two calls."""
+        flat = _encode_lines({name: getattr(self, name) for name in _FLAT})
+        lines = [flat[1:-1]]
+        for name in _NESTED:
             value = getattr(self, name)
             if name == "hops":
                 inside = ",\n    ".join(_encode(_plain(hop)) for hop in value)
                 text = f"[\n    {inside}\n  ]" if value else "[]"
-            elif name == "decision":
-                text = "null" if value is None else _encode(_plain(value))
+            elif value is None:
+                text = "null"
             else:
-                text = _encode(value)
-            lines.append(f'  "{name}": {text}')
+                text = _encode(_plain(value) if name == "decision" else value)
+            lines.append(f'"{name}": {text}')
         # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
         # a job could not be committed for what its error says.
-        return ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
+        return ("{\n  " + ",\n  ".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
 
     @classmethod
     def from_json(cls, text: bytes) -> Lifecycle:
@@ -140,7 +141,10 @@ class Envelope(Generic[P]):
 
 
 _FIELDS = tuple(item.name for item in fields(Lifecycle))
+_NESTED = ("routing", "hops", "error", "decision")
+_FLAT = tuple(name for name in _FIELDS if name not in _NESTED)
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), allow_nan=False).encode
+_encode_lines = json.JSONEncoder(ensure_ascii=False, separators=(",\n  ", ": "), allow_nan=False).encode
 
 _TEXT = ("job_id", "role", "created_at", "enqueued_at", "updated_at")
 _OPTIONAL_TEXT = (
@@ -155,8 +159,12 @@ _OPTIONAL_TEXT = (
 )
 
 
+_HOP = tuple(item.name for item in fields(Hop))
+_DECISION = tuple(item.name for item in fields(Decision))
+
+
 def _plain(value: Hop | Decision) -> dict[str, Any]:
-    return {item.name: getattr(value, item.name) for item in fields(value)}
+    return {name: getattr(value, name) for name in (_HOP if isinstance(value, Hop) else _DECISION)}
 
 
 def _no_constant(token: str) -> float:

@@ -17,6 +17,8 @@ Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
 
 GRAVE = ("error", "critical")
 
+_encode = json.JSONEncoder(default=str).encode  # made once: json.dumps with a default makes one each time
+
 
 def lines(actor: str, now: Callable[[], datetime], stream: TextIO | None, *, short: bool = False) -> Log:
     """A log that writes a line an event: JSON, or for a person at a terminal the short form of the same.
@@ -43,7 +45,7 @@ def lines(actor: str, now: Callable[[], datetime], stream: TextIO | None, *, sho
             if dropped:
                 line["dropped_lines"] = dropped
             try:
-                stream.write((short_line(line) if short else json.dumps(line, default=str)) + "\n")
+                stream.write((short_line(line) if short else _encode(line)) + "\n")
                 stream.flush()
                 dropped = 0
             except (OSError, ValueError):  # ValueError: closed

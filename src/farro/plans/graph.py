@@ -20,6 +20,8 @@ def order(plan: Plan) -> tuple[Step, ...]:
 
     Numbered steps refer only to earlier ones, so theirs is the list's order.
     """
+    if not any(step.depends_on for step in plan.steps):
+        return plan.steps
     place = {step.id: index for index, step in enumerate(plan.steps)}
     sorter = TopologicalSorter({step.id: step.depends_on for step in plan.steps})
     sorter.prepare()

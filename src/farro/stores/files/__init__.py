@@ -33,7 +33,7 @@ from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
-from farro.stores.files import agents, claim, hold, recover, settle, submit, views, watch
+from farro.stores.files import agents, claim, hold, recover, replay, settle, submit, views, watch
 from farro.stores.files.ground import Ground, check_root
 from farro.stores.files.queue import QueueView
 from farro.stores.files.trouble import explained
@@ -46,6 +46,7 @@ class FilesStore:
     def __init__(self, ground: Ground) -> None:
         check_root(ground.root)
         self._ground = ground
+        replay.replay(ground)  # before anyone looks: after a power cut the journals know better than the tree
         self._feeds: dict[str | None, Feed] = {}
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
         self._view_lock = threading.Lock()
@@ -200,3 +201,5 @@ class FilesStore:
         self._feeds.clear()
         for held in list(self._ground.held.values()):
             agents.leave(self._ground, held.agent)
+        if self._ground.journal is not None:
+            self._ground.journal.close()

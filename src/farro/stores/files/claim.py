@@ -207,8 +207,10 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
         if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.due_now():
             raise _NotDue
-    highest = folders.highest_attempt(path)
-    attempt = folders.begin_attempt(path, highest)
+    if before.attempt == 0 and folders.first_attempt(path):
+        attempt = 1
+    else:
+        attempt = folders.begin_attempt(path, folders.highest_attempt(path))
     prompt = look.prompt if look.prompt is not None else folders.read_prompt(ground, path)
     if before.status is not Status.QUEUED or before.role != role:
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
@@ -221,7 +223,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
     )
     # What job.json alone knows: the hops, and which job this one repeats. Everything else is rebuilt when it is torn.
     precious = bool(before.hops or before.retry_of)
-    folders.write_lifecycle(ground, path, lifecycle, sync=precious)
+    folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
     held.claims[name] = attempt
     return Claim(
         agent=held.agent,

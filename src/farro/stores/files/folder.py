@@ -9,8 +9,8 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -73,6 +73,16 @@ def begin_attempt(folder: str, highest: int) -> int:
     return highest + 1
 
 
+def first_attempt(folder: str) -> bool:
+    """Count the first attempt of a job that says it has had none. False: it has, and nothing was counted."""
+    try:
+        fs.mkdir(f"{folder}/attempts")
+    except FileExistsError:
+        return False
+    fs.mkdir(attempt_folder(folder, 1))
+    return True
+
+
 def rebuilt(ground: Ground, folder: str, job_id: str, role: str, status: Status) -> Lifecycle:
     """A lifecycle for a job whose job.json is gone or unreadable: from the path, the prompt and the attempts.
 
@@ -102,46 +112,89 @@ def owned_lifecycle(ground: Ground, folder: str, job_id: str, role: str, status:
     return found if found.job_id == job_id else replace(found, job_id=job_id)
 
 
-def write_lifecycle(ground: Ground, folder: str, lifecycle: Lifecycle, *, sync: bool) -> None:
-    fs.write_atomic(
-        f"{folder}/job.json", lifecycle.to_json(), sync=sync and ground.policy.durable, pause=ground.clock.sleep
-    )
+def write_lifecycle(ground: Ground, folder: str, text: bytes, *, sync: bool) -> None:
+    """Replace job.json. `sync`: the old one says what nothing else says, and must not be lost with the new one."""
+    path = f"{folder}/job.json"
+    if sync and ground.policy.durable:
+        fs.write_atomic(path, text, sync=True, pause=ground.clock.sleep)
+    else:
+        fs.retried(lambda: fs.swap_in(path, text), path, ground.clock.sleep)
 
 
-def write_report(ground: Ground, folder: str, attempt: int, report: Report, *, good: bool) -> tuple[str, list[str]]:
-    """The attempt's result files. Answers result.json's hash, and everything that must be on the disk before the
-    decision (a result that is decided is there whole): the files, the attempt's folder and its name."""
-    home = attempt_folder(folder, attempt)
-    body = _result_bytes(report.result)
-    markdown = f"{home}/{'result.md' if good else 'error.md'}"
-    fs.write_atomic(f"{home}/result.json", body, sync=False, pause=ground.clock.sleep)
-    fs.write_atomic(markdown, report.markdown.encode("utf-8", "replace"), sync=False, pause=ground.clock.sleep)
-    other = f"{home}/{'error.md' if good else 'result.md'}"
-    if fs.exists(other):
-        fs.unlink(other)  # of a commit that failed half-way, before it decided: the mirror must not show it
-    named = [f"{home}/{name}" for name in report.files]
-    folders = set()
-    for path in named:  # every folder between the file and the attempt's: out/a/b/c.txt is lost with the name of out/a
-        while (path := path.rsplit("/", 1)[0]).startswith(f"{home}/"):
-            folders.add(path)
-    durable = [f"{home}/result.json", markdown, *named, *sorted(folders), home, f"{folder}/attempts"]
-    return hashlib.sha256(body).hexdigest(), durable
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What an attempt leaves, as bytes: result.json with its hash, and result.md or error.md."""
+
+    body: bytes
+    sha256: str
+    name: str
+    markdown: bytes
+    named: tuple[str, ...]  # files of the attempt that the result names
+
+    @classmethod
+    def of(cls, report: Report, *, good: bool) -> Result:
+        body = json.dumps(report.result, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        name = "result.md" if good else "error.md"
+        markdown = report.markdown.encode("utf-8", "replace")
+        sha256 = hashlib.sha256(body).hexdigest()
+        return cls(body=body, sha256=sha256, name=name, markdown=markdown, named=report.files)
+
+    def small(self, home: str, limit: int) -> dict[str, bytes] | None:
+        """All of it with the files that it names; None when that is more than `limit` bytes."""
+        found = {"result.json": self.body, self.name: self.markdown}
+        left = limit - len(self.body) - len(self.markdown)
+        for name in self.named:
+            size = fs.lstat(f"{home}/{name}").st_size
+            left -= size
+            if left < 0:
+                return None
+            found[name] = fs.read_bytes(f"{home}/{name}", size) if size else b""
+        return found
+
+    def durable(self, folder: str, home: str) -> list[str]:
+        """What must be on the disk before the decision (a result that is decided is there whole): the files, the
+        attempt's folder and its name."""
+        named = [f"{home}/{name}" for name in self.named]
+        folders = set()
+        for path in named:  # every folder between: out/a/b/c.txt is lost with the name of out/a
+            while (path := path.rsplit("/", 1)[0]).startswith(f"{home}/"):
+                folders.add(path)
+        return [f"{home}/result.json", f"{home}/{self.name}", *named, *sorted(folders), home, f"{folder}/attempts"]
 
 
-def _result_bytes(result: Mapping[str, Any]) -> bytes:
-    return json.dumps(result, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+def write_result(ground: Ground, home: str, result: Result, *, again: bool) -> None:
+    """The attempt's result files: new names in a folder that is this attempt's alone. `again`: an earlier try of the
+    same commit may have left some of them."""
+    if again:
+        for name in ("result.json", "result.md", "error.md"):  # of the other kind too: the mirror must not show it
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(f"{home}/{name}")
+    fs.retried(lambda: _put(f"{home}/result.json", result.body), home, ground.clock.sleep)
+    fs.retried(lambda: _put(f"{home}/{result.name}", result.markdown), home, ground.clock.sleep)
 
 
-def refresh_mirrors(folder: str, attempt: int) -> None:
+def _put(path: str, data: bytes) -> None:
+    try:
+        fs.create(path, data)
+    except FileExistsError:  # a step wrote a file of that name: the attempt's result is farro's
+        fs.write_atomic(path, data, sync=False)
+    except OSError:
+        with contextlib.suppress(OSError):  # half of it: the next try makes it anew
+            fs.unlink(path)
+        raise
+
+
+def refresh_mirrors(folder: str, attempt: int, *, fresh: bool = False) -> None:
     """The top-level result.md or error.md, as the decided attempt says (SPEC-1 §9: the latest attempt wins).
 
-    Hard links: the mirror is complete when it appears. An older result.md stays when a later attempt failed.
+    Hard links: the mirror is complete when it appears. An older result.md stays when a later attempt failed. `fresh`:
+    there are no older ones.
     """
     home = attempt_folder(folder, attempt)
     if fs.exists(f"{home}/result.md"):
         _mirror(f"{home}/result.md", f"{folder}/result.md")
         with contextlib.suppress(FileNotFoundError):
-            if fs.exists(f"{folder}/error.md"):
+            if not fresh and fs.exists(f"{folder}/error.md"):
                 fs.unlink(f"{folder}/error.md")
     elif fs.exists(f"{home}/error.md"):
         _mirror(f"{home}/error.md", f"{folder}/error.md")
@@ -160,9 +213,8 @@ def _mirror(source: str, path: str) -> None:
 
 def drop_lock(folder: str) -> None:
     """Remove the claim's lock, if it is there, before the folder goes to a shared place (RELIABILITY 7)."""
-    if fs.readlink(f"{folder}/{LOCK}") is not None:
-        with contextlib.suppress(FileNotFoundError):
-            fs.unlink(f"{folder}/{LOCK}")
+    with contextlib.suppress(FileNotFoundError):
+        fs.unlink(f"{folder}/{LOCK}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -23,6 +23,7 @@ from farro.kernel.states import Status
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
+from farro.stores.files.journal import Entry, Journal, Record
 from farro.system import fs
 from farro.system.leases import Lease
 
@@ -55,6 +56,7 @@ class Ground:
     reap: Callable[[list[str], Mapping[str, Any]], None]
     kill_hung: Callable[[Mapping[str, Any]], bool]
     identity: Callable[[], Mapping[str, Any]]
+    journal: Journal | None = None  # durability `power`: what stands for the syncs of enqueues and commits
     log: Log = no_log
     random_bits: Callable[[int], int] = secrets.randbits
     uniform: Uniform = random.uniform
@@ -108,6 +110,16 @@ class Ground:
         """On the disk before we go on, where the durability is `power`; nothing where it is `process`."""
         if self.policy.durable:
             fs.sync_all(paths)
+
+    @cached_property
+    def boot_id(self) -> str:
+        return str(self.identity().get("boot_id") or "")
+
+    def journalled(self, records: Sequence[Record]) -> Entry | None:
+        """On the disk, as records: what is written after this needs no sync. None: it does."""
+        if self.journal is None or not self.policy.durable:
+            return None
+        return self.journal.write(records)
 
     def tell_foreign(self, job_id: str, why: str) -> None:
         """A job of another schema version: said once, then left alone (DESIGN §3.3)."""

@@ -37,8 +37,8 @@ def try_move(source: str, path: str) -> Moved:
     return Moved.DONE
 
 
-def deliver(ground: Ground, folder: str, to: str, job_id: str) -> bool:
-    """Move a folder that we own to a shared place, durably. False: it was taken from us.
+def deliver(ground: Ground, folder: str, to: str, job_id: str, *, sync: bool = True) -> bool:
+    """Move a folder that we own to a shared place, durably with `sync`. False: it was taken from us.
 
     A job of that id at the destination means that one id lies in two places: this one goes to quarantine and is shown
     as failed (RELIABILITY 31). A missing destination leaves the source untouched and says so.
@@ -61,7 +61,8 @@ def deliver(ground: Ground, folder: str, to: str, job_id: str) -> bool:
         raise StorageTrouble(f"{destination} is missing, so {job_id} stays where it is; `farro init` makes it again")
     if moved is Moved.GONE:
         return False
-    ground.sync([destination])
+    if sync:
+        ground.sync([destination])
     return True
 
 

@@ -3,14 +3,19 @@
 What an outcome asks for is decided in kernel.moves; finding dead agents lives in recover.
 
 The order, and what a crash at each point leaves [test_kill_at_every_call_of_commit, RELIABILITY 5-7]:
-1. result files of the attempt, synced with their folders. Crash: not decided, the attempt is repeated in a new folder.
-   The agent's own folder is synced with them: the job is durably ours before anything is decided about it. Without that
-   btrfs may keep the decision and lose the claim's move: a finished job in a queue, which no worker takes.
-   [test_power_cut_keeps_what_was_acknowledged, test_a_neighbours_syncs_show_no_half_transaction]
-2. job.json with the decision, synced before it replaces. Crash from here on: rolled forward, not repeated.
-3. mirrors, the lock goes, the folder is synced: what is found at the destination says what was decided.
-4. the move (ENOENT = fenced: ClaimLost, nothing written elsewhere), the destination is synced, then the answer.
+1. result files of the attempt. Crash: not decided, the attempt is repeated in a new folder.
+2. job.json with the decision. Crash from here on: rolled forward, not repeated.
+3. mirrors, the lock goes: what is found at the destination says what was decided.
+4. the move (ENOENT = fenced: ClaimLost, nothing written elsewhere), then the answer.
 With children the move goes to jobs/outbox first (dispatch).
+
+With durability `power` all of it is in the journal before 1 and nothing is synced: after a power cut the record makes
+it true again (journal, replay). Without a journal (a commit with children, a large output, a process that has only just
+begun) each step is on the disk before the next: the results with their folders and the agent's own folder (the job is
+durably ours before anything is decided about it: without that btrfs may keep the decision and lose the claim's move, a
+finished job in a queue, which no worker takes), job.json before it replaces, the job's folder before the move, the
+destination before the answer. [test_power_cut_keeps_what_was_acknowledged,
+test_a_neighbours_syncs_show_no_half_transaction]
 """
 
 from __future__ import annotations
@@ -27,12 +32,14 @@ from farro.ports.store import Claim
 from farro.stores.files import dispatch, submit
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
+from farro.stores.files.journal import LARGEST, Entry, Record
 from farro.stores.files.moving import deliver
 
 # Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
 REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED})
 
-_DECIDING = object()  # a claim's runtime from its decision on
+_TRIED = object()  # a claim's runtime from its first commit on
+_DECIDING = object()  # … and from its decision on
 
 
 def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
@@ -52,34 +59,57 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         return decided
     before = claim.envelope.lifecycle
     move = move or moves.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
+    report = _report(outcome)
+    result = None if report is None else folders.Result.of(report, good=isinstance(outcome, Succeeded))
+    children = outcome.children if isinstance(outcome, Succeeded) else ()
+    again = claim.envelope.runtime is not None
+    claim.envelope.runtime = claim.envelope.runtime or _TRIED
+    move = replace(move, result_sha256=None if result is None else result.sha256)
+    lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
+    text = lifecycle.to_json()
     with folders.fenced(path, claim.job_id):
-        report = _report(outcome)
-        digest: str | None = None
-        durable: list[str] = []
-        if report is not None:
-            digest, durable = folders.write_report(
-                ground, path, claim.attempt, report, good=isinstance(outcome, Succeeded)
-            )
-        children = outcome.children if isinstance(outcome, Succeeded) else ()
-        if children:
-            durable += dispatch.seal(ground, path, claim.attempt, children)
-        else:
-            durable += dispatch.unseal(path, claim.attempt)
-        ground.sync([*durable, held.folder])
-        move = replace(move, result_sha256=digest)
-        lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
-        claim.envelope.runtime = _DECIDING
-        folders.write_lifecycle(ground, path, lifecycle, sync=True)
-        if lifecycle.status is Status.QUEUED:
-            submit.keep_order(ground, path)
-        if move.reason is Reason.ROUTING_EXHAUSTED:
-            folders.refresh_mirrors(path, claim.attempt)
-            ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
-            del held.claims[claim.job_id]
-            return lifecycle  # stays where it is, marked: the watchdog collects it (SPEC-1 §12)
-    carry_out(ground, held, path, lifecycle)
+        plain = not children and not again and move.reason is not Reason.ROUTING_EXHAUSTED
+        entry = _journalled(ground, claim, before, result, text) if plain else None
+        careful = entry is None
+        try:
+            if result is not None:
+                folders.write_result(ground, claim.folder, result, again=again)
+            if careful and ground.policy.durable or children or again:
+                durable = [] if result is None else result.durable(path, claim.folder)
+                if children:
+                    durable += dispatch.seal(ground, path, claim.attempt, children)
+                elif again:
+                    durable += dispatch.unseal(path, claim.attempt)
+                ground.sync([*durable, held.folder])
+            claim.envelope.runtime = _DECIDING
+            folders.write_lifecycle(ground, path, text, sync=careful)
+            if lifecycle.status is Status.QUEUED:
+                submit.keep_order(ground, path)
+            if move.reason is Reason.ROUTING_EXHAUSTED:
+                folders.refresh_mirrors(path, claim.attempt)
+                ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
+            else:
+                carry_out(ground, held, path, lifecycle, careful=careful, fresh=claim.attempt == 1 and not again)
+        finally:
+            if entry is not None:
+                entry.finished()
     del held.claims[claim.job_id]
     return lifecycle
+
+
+def _journalled(
+    ground: Ground, claim: Claim, before: Lifecycle, result: folders.Result | None, text: bytes
+) -> Entry | None:
+    """The record of this commit, if it is to have one."""
+    if ground.journal is None:
+        return None
+    files = {} if result is None else result.small(claim.folder, LARGEST)
+    if files is None:
+        return None
+    record = Record(
+        kind="commit", job_id=claim.job_id, role=before.role, life=text, files=files, attempt=claim.attempt
+    )
+    return ground.journalled([record])
 
 
 def _decided_before(path: str, claim: Claim) -> Lifecycle | None:
@@ -103,25 +133,32 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
         highest = folders.highest_attempt(path)
         ground.sync([held.folder])  # the job's move to us, before the decision: see the head of this module
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=highest, now=ground.clock.now())
-        folders.write_lifecycle(ground, path, lifecycle, sync=True)
+        folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=True)
         if lifecycle.status is Status.QUEUED:
             submit.keep_order(ground, path)
     carry_out(ground, held, path, lifecycle)
     return lifecycle
 
 
-def carry_out(ground: Ground, held: Held, path: str, lifecycle: Lifecycle) -> None:
-    """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat."""
+def carry_out(
+    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool = True, fresh: bool = False
+) -> None:
+    """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat.
+
+    Not `careful`: a journal stands for what is not synced. `fresh`: the first commit of a first attempt, so there is
+    nothing from earlier ones to look for.
+    """
     decision = lifecycle.decision
     assert decision is not None
     to = places.parse(decision.to).path
     with folders.fenced(path, lifecycle.job_id):
         if decision.reason in REPORTED:
-            folders.refresh_mirrors(path, decision.attempt)
+            folders.refresh_mirrors(path, decision.attempt, fresh=fresh)
         folders.drop_lock(path)
-        ground.sync([path])
-        children = dispatch.has_children(path, decision)
-        if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id):
+        if careful:
+            ground.sync([path])
+        children = careful and dispatch.has_children(path, decision)
+        if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id, sync=careful):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
     if children:
         dispatch.dispatch(ground, held, lifecycle.job_id)

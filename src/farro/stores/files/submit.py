@@ -4,10 +4,12 @@ Validation of what a prompt says lives in plans and roles; here its names and si
 
 - A crash before the rename leaves staging debris and no job; after it, the job is there.
   [test_kill_at_every_call_of_enqueue]
-- Every staged file, its folder and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue]
+- With durability `power` minted ids are in the journal before they are published; else every staged file, its folder
+  and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue]
 - Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries staging → incoming,
   ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
-  link, and a repeated submit would make a second job. [test_same_chosen_id_twice_is_one_job]
+  link, and a repeated submit would make a second job. Not through the journal: two submitters of one id may both have
+  a record there, and only the link tells whose stands. [test_same_chosen_id_twice_is_one_job]
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from functools import partial
 from farro import documents
 from farro.errors import BadName, Damaged, IdConflict, InputError, StorageTrouble
 from farro.kernel import ids, moves
-from farro.kernel.envelope import Lifecycle
 from farro.ports.store import Submission
 from farro.stores.files import views
 from farro.stores.files.ground import Ground
+from farro.stores.files.journal import Record
 from farro.stores.files.moving import Moved, try_move
 from farro.system import fs, leases
 
@@ -40,8 +42,14 @@ class Staged:
     role: str
     name: str  # in jobs/.staging
     digest: str | None  # of the content, for a chosen id
-    durable: list[str]  # what must be on the disk before it is published
+    life: bytes  # job.json
+    files: dict[str, bytes]  # the others, by name in the job's folder
     lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
+
+    def record(self) -> Record:
+        return Record(
+            kind="enqueue", job_id=self.job_id, role=self.role, life=self.life, files=self.files, staged=self.name
+        )
 
     def drop(self) -> None:
         if self.lease is not None:
@@ -56,8 +64,15 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
     try:
         for submission, prompt in zip(submissions, prompts, strict=True):
             staged.append(_stage(ground, submission, prompt))
-        ground.sync([path for item in staged for path in item.durable])
         chosen = [item for item in staged if item.digest is not None]
+        if not chosen and (entry := ground.journalled([item.record() for item in staged])) is not None:
+            try:
+                for item in staged:
+                    _publish(ground, item)
+            finally:
+                entry.finished()
+            return [item.job_id for item in staged]
+        ground.sync([path for item in staged for path in _durable(ground, item)])
         # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
         # clean-up would publish an hour after its submitter was told that it was refused.
         wanted: dict[str, str | None] = {}
@@ -80,6 +95,19 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
     finally:
         for item in staged:
             item.drop()
+
+
+def _durable(ground: Ground, item: Staged) -> list[str]:
+    """What must be on the disk before it is published. A first job.json that is lost with the power is rebuilt, except
+    for what the prompt does not say."""
+    folder = f"{ground.staging}/{item.name}"
+    found = [f"{folder}/{name}" for name in (*item.files, "job.json")]
+    if any(name.startswith("payload/") for name in item.files):
+        found.append(f"{folder}/payload")
+    found.append(folder)
+    if item.digest is not None:
+        found.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
+    return found
 
 
 def _check(ground: Ground, submission: Submission) -> bytes:
@@ -110,13 +138,27 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged
     chosen = submission.job_id is not None
     name = f"{job_id}.{ground.random_bits(64):016x}"
     folder = f"{ground.staging}/{name}"
+    routing = submission.prompt.get("routing")
+    lifecycle = moves.enqueued(
+        job_id=job_id,
+        role=submission.role,
+        now=ground.clock.now(),
+        not_before=submission.not_before,
+        routing=routing if isinstance(routing, dict) else None,
+        retry_of=submission.retry_of,
+    )
+    files = {"prompt.json": prompt}
+    if submission.narrative is not None:
+        files["prompt.md"] = submission.narrative.encode()
+    files.update((f"payload/{file_name}", data) for file_name, data in submission.payload.items())
     fs.mkdir(folder)
     item = Staged(
         job_id=job_id,
         role=submission.role,
         name=name,
         digest=_digest(submission, prompt) if chosen else None,
-        durable=[f"{folder}/prompt.json", f"{folder}/job.json", folder],
+        life=lifecycle.to_json(),
+        files=files,
         # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
         lease=leases.take(folder) if chosen and leases.FOLDERS else None,
     )
@@ -125,56 +167,38 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged
         # was registered for a folder that was then removed: every submitter was told "queued", and there was no job.
         raise BlockingIOError(errno.EAGAIN, "taken by clean-up; staged again under another name", folder)
     try:
-        _fill(ground, submission, prompt, item, folder)
+        _fill(ground, item, folder)
     except BaseException:
         item.drop()
         raise
     return item
 
 
-def _fill(ground: Ground, submission: Submission, prompt: bytes, item: Staged, folder: str) -> None:
-    fs.create(f"{folder}/prompt.json", prompt)
-    if submission.narrative is not None:
-        fs.create(f"{folder}/prompt.md", submission.narrative.encode())
-        item.durable.append(f"{folder}/prompt.md")
-    if submission.payload:
-        fs.mkdir(f"{folder}/payload")
-        for file_name, data in submission.payload.items():
-            fs.create(f"{folder}/payload/{file_name}", data)
-            item.durable.append(f"{folder}/payload/{file_name}")
-        item.durable.append(f"{folder}/payload")
-    routing = submission.prompt.get("routing")
-    lifecycle = moves.enqueued(
-        job_id=item.job_id,
-        role=submission.role,
-        now=ground.clock.now(),
-        not_before=submission.not_before,
-        routing=routing if isinstance(routing, dict) else None,
-        retry_of=submission.retry_of,
-    )
-    write_first(ground, folder, lifecycle)
-    if item.digest is not None:
-        item.durable.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
+def _fill(ground: Ground, item: Staged, folder: str) -> None:
+    made = False
+    for name, data in item.files.items():
+        if not made and name.startswith("payload/"):
+            fs.mkdir(f"{folder}/payload")
+            made = True
+        fs.create(f"{folder}/{name}", data)
+    fs.create(f"{folder}/job.json", item.life)
+    keep_order(ground, folder, minted=item.digest is None)
 
 
-def write_first(ground: Ground, folder: str, lifecycle: Lifecycle) -> None:
-    fs.create(f"{folder}/job.json", lifecycle.to_json())
-    keep_order(ground, folder)
-
-
-def keep_order(ground: Ground, folder: str) -> None:
+def keep_order(ground: Ground, folder: str, *, minted: bool = False) -> None:
     """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
 
     When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within
-    one tick of the filesystem's clock (4 ms on many kernels), where names would decide. The time is always set, not
-    only when it must be: a transaction that makes now a call more, now a call less cannot be tested at every call.
-    [test_order_is_the_time_of_entry]
+    one tick of the filesystem's clock (4 ms on many kernels), where names decide: those of new minted ids are in order
+    themselves, others get a time of their own. [test_order_is_the_time_of_entry]
     """
     path = f"{folder}/job.json"
     written_ns = fs.lstat(path).st_mtime_ns
     with ground.lock:
-        ground.last_entry_ns = entered_ns = max(written_ns, ground.last_entry_ns + 1)
-    fs.set_mtime_ns(path, entered_ns)
+        as_it_is = minted and written_ns >= ground.last_entry_ns
+        ground.last_entry_ns = entered_ns = written_ns if as_it_is else max(written_ns, ground.last_entry_ns + 1)
+    if not as_it_is:
+        fs.set_mtime_ns(path, entered_ns)
 
 
 def _digest(submission: Submission, prompt: bytes) -> str:
