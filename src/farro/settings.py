@@ -6,9 +6,9 @@ Reading files and the environment lives in config; what a value does lives where
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from farro.documents.shapes import AnyCase, Argument, Bounds
+from farro.documents.constraints import AnyCase, Argument, Bounds
 from farro.kernel.moments import duration_fault, parse_duration
 from farro.kernel.retry import RetryPolicy
 
@@ -22,7 +22,8 @@ Cap = Annotated[int, Bounds(at_least=0)]
 FilledText = Annotated[str, Argument(filled=True)]
 
 
-class Duration(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Duration:
     """Text such as 7d, 12h or 1h30m."""
 
     def fault(self, value: str, /) -> str | None:
@@ -52,6 +53,8 @@ class RetrySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogSettings:
+    """When an agent counts as hung, and how often somebody looks."""
+
     stale_after_s: Positive = 1800.0
     abandon_after_s: Positive = 7200.0
     every_s: Positive = 5.0
@@ -67,6 +70,8 @@ class ToolSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SecuritySettings:
+    """SPEC-1 §7: what a job may bring."""
+
     max_job_bytes: Count = 25 << 20
     payload_allowlist: tuple[str, ...] = (".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip")
     allow_absolute_paths: bool = False
@@ -128,6 +133,8 @@ class PruneSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
+    """The whole config of a root."""
+
     version: str = "1.0.0"
     strict: bool = True  # unknown keys are errors; else warnings
     durability: Literal["power", "process"] = "power"

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farro.documents import render_path
-from farro.documents.shapes import AnyCase, Argument, Bounds, Matching, Size, check
+from farro.documents.constraints import AnyCase, Argument, Bounds, Matching, Size
+from farro.documents.shapes import check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,3 +151,13 @@ NAMES = ["inner", "few", "ratio", "maybe", "mode", "level", "path", "flag", "any
 def test_any_data_is_a_value_or_has_a_fault(data: Any) -> None:
     checked = check(Outer, data)
     assert (checked.value is None) == any(not fault.unknown for fault in checked.faults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    many: set[str] = field(default_factory=set)
+
+
+def test_an_annotation_that_cannot_be_checked_is_an_error_of_the_program() -> None:
+    with pytest.raises(TypeError, match="no annotation that a document can be checked against"):
+        check(Odd, {})

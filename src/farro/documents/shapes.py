@@ -3,9 +3,7 @@
 What is right lives in the dataclasses (plans, settings): the annotations are the rules, nothing is registered here.
 
 Strict: nothing is converted (a whole number for a `float` and a list for a tuple are only the JSON spelling of it),
-`true` is no number, unknown members are faults with a hint. Rules beyond the type stand in the annotation as data,
-`Annotated[int, Bounds(at_least=1)]`, so that a schema can be written from the same classes; any object with `fault` is
-such a rule.
+`true` is no number, unknown members are faults with a hint. Rules beyond the type are `constraints` in the annotation.
 
 Each class is resolved once, when the first of its kind is met, into plain functions: a job's plan is checked on every
 claim, and a command must not pay for sections that its config does not have.
@@ -13,79 +11,16 @@ claim, and a command must not pay for sections that its config does not have.
 
 from __future__ import annotations
 
-import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from farro.documents.constraints import AnyCase, Constraint, Size
 from farro.documents.model import Path, show
 
 T = TypeVar("T")
-
-
-class Constraint(Protocol):
-    def fault(self, value: Any, /) -> str | None:
-        """What is wrong with a value of the right type; never with its text in it, which may be a secret."""
-
-
-class Matching(NamedTuple):
-    """Text of one pattern."""
-
-    pattern: str
-    meaning: str  # "an id"
-
-    def fault(self, value: str, /) -> str | None:
-        if re.fullmatch(self.pattern, value) is None:
-            return f"is not {self.meaning}; it must match {self.pattern}"
-        return None
-
-
-class Argument(NamedTuple):
-    """Text that the operating system can carry as an argument, a variable or a path."""
-
-    filled: bool = False
-
-    def fault(self, value: str, /) -> str | None:
-        if "\0" in value:
-            return "holds a NUL, which no argument, variable or path can carry; take it out"
-        return "must not be empty" if self.filled and not value else None
-
-
-class Bounds(NamedTuple):
-    """How large a number may be."""
-
-    more_than: float | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def fault(self, value: float, /) -> str | None:
-        if self.more_than is not None and not value > self.more_than:
-            return f"must be more than {self.more_than}, not {show(value)}"
-        if self.at_least is not None and not value >= self.at_least:
-            return f"must be at least {self.at_least}, not {show(value)}"
-        if self.at_most is not None and not value <= self.at_most:
-            return f"must be at most {self.at_most}, not {show(value)}"
-        return None
-
-
-class Size(NamedTuple):
-    """How many items a list may have."""
-
-    at_least: int = 0
-    at_most: int | None = None
-
-    def fault(self, value: Sequence[Any], /) -> str | None:
-        if len(value) < self.at_least:
-            return f"must have at least {self.at_least}; it has {len(value)}"
-        if self.at_most is not None and len(value) > self.at_most:
-            return f"may have at most {self.at_most}; it has {len(value)}"
-        return None
-
-
-class AnyCase(NamedTuple):
-    """A word of a `Literal` in lower case, however it was written."""
 
 
 class Fault(NamedTuple):
@@ -165,9 +100,10 @@ def _reader(hint: Any) -> _Read:
     """The function that reads what this annotation allows."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *constraints = typing.get_args(hint)
-        if constraints == [AnyCase()]:
-            return _any_case(_reader(inner))
-        return _constrained(_reader(inner), [each for each in constraints if hasattr(each, "fault")])
+        reader = _reader(inner)
+        if any(isinstance(each, AnyCase) for each in constraints):
+            reader = _any_case(reader)
+        return _constrained(reader, constraints)
     if isinstance(hint, type) and is_dataclass(hint):
         shape: type = hint
         return lambda value, path, faults: _reader_of_class(shape)(value, path, faults)
@@ -190,7 +126,9 @@ def _reader(hint: Any) -> _Read:
 _EXPECTED = {str: "text", int: "a whole number", bool: "true or false"}
 
 
-def _exactly(kind: type) -> _Read:
+def _exactly(kind: Any) -> _Read:
+    if kind not in _EXPECTED:
+        raise TypeError(f"{kind} is no annotation that a document can be checked against")
     expected = _EXPECTED[kind]
 
     def read(value: Any, path: Path, faults: list[Fault]) -> Any:
@@ -295,7 +233,7 @@ def _describe(value: object) -> str:
     return {"str": "text", "list": "a list", "dict": "an object"}.get(type(value).__name__, type(value).__name__)
 
 
-def _unknown(name: str, known: typing.Collection[str]) -> str:
+def _unknown(name: str, known: Collection[str]) -> str:
     from difflib import get_close_matches  # here: most documents are right
 
     near = get_close_matches(name, known, n=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from farro.documents.shapes import Argument, Bounds, Matching, Size
+from farro.documents.constraints import Argument, Bounds, Matching, Size
 from farro.plans.tags import TAG_PATTERN
 
 MAX_STEPS = 100

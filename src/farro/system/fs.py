@@ -19,7 +19,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -246,7 +245,7 @@ def _set_mtime_ns(path: str, mtime_ns: int) -> None:
 
 def temporary(folder: str) -> str:
     """A new name in `folder` that nobody else can have chosen."""
-    return f"{folder}/{TEMPORARY}{secrets.token_hex(8)}"
+    return f"{folder}/{TEMPORARY}{os.urandom(8).hex()}"
 
 
 def create(path: str, data: bytes) -> None:

@@ -6,7 +6,6 @@ Moving the folder lives in claim, settle, hold and recover. Only the folder's ow
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -112,6 +111,8 @@ def write_report(ground: Ground, folder: str, attempt: int, report: Report, *, g
     """The attempt's result files. Answers result.json's hash, and everything that must be on the disk before the
     decision (a result that is decided is there whole): the files, the attempt's folder and its name."""
     home = attempt_folder(folder, attempt)
+    import hashlib  # here: only a commit needs it
+
     body = _result_bytes(report.result)
     markdown = f"{home}/{'result.md' if good else 'error.md'}"
     fs.write_atomic(f"{home}/result.json", body, sync=False, pause=ground.clock.sleep)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -178,6 +177,8 @@ def keep_order(ground: Ground, folder: str) -> None:
 
 
 def _digest(submission: Submission, prompt: bytes) -> str:
+    import hashlib  # here: only ids that a caller chose are hashed
+
     whole = hashlib.sha256()
     parts = [submission.role.encode(), prompt, (submission.narrative or "").encode()]
     for name in sorted(submission.payload):
