@@ -77,7 +77,7 @@ def settings_of(document: Document, environ: Mapping[str, str], warn: Callable[[
     faults += [fault for fault in (*checked.faults, *_wrong_roles(data)) if fault.path not in unset]
     lenient = isinstance(data, dict) and data.get("strict") is False
     ignored = [fault for fault in faults if lenient and fault.unknown]
-    problems = [_problem(document, fault) for fault in faults if fault not in ignored]
+    problems = [_problem(document, fault) for fault in faults if not (lenient and fault.unknown)]
     if checked.value is None or problems:
         raise documents.refusal(document.source, problems)
     for fault in ignored:

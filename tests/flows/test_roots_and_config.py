@@ -90,7 +90,7 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
     config = farro.path / "agents-config.json"
     assert told.err.splitlines() == [
         f"farro: {config}:1:13: version: must be text, not the number 1",
-        f"farro: {config}:2:16: durability: must be 'power' or 'process', not text",
+        f"farro: {config}:2:16: durability: must be 'power' or 'process', not another word",
         f"farro: {config}:2:25: bogus: is not a known field; known: version, strict, durability, roles, tools, "
         "retry, watchdog, runners, capacity, audit, prune, security, providers",
         f"farro: {config}:3:28: retry.max_attempts: must be at least 1, not 0",

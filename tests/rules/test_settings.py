@@ -80,9 +80,9 @@ def test_air_executors_own_values_load_as_they_are() -> None:
         ({"runners": {"base_path": ""}}, ["runners.base_path: must not be empty"]),
         (
             {"runners": {"log_level": "loud"}},
-            ["runners.log_level: must be 'debug', 'info', 'warning' or 'error', not text"],
+            ["runners.log_level: must be 'debug', 'info', 'warning' or 'error', not another word"],
         ),
-        ({"runners": {"log_format": "xml"}}, ["runners.log_format: must be 'json' or 'text', not text"]),
+        ({"runners": {"log_format": "xml"}}, ["runners.log_format: must be 'json' or 'text', not another word"]),
         ({"capacity": {"role_cap": -1}}, ["capacity.role_cap: must be at least 0, not -1"]),
         ({"capacity": {"roles": {"Runner": "5"}}}, ["capacity.roles.Runner: must be a whole number, not text"]),
         (
@@ -93,7 +93,7 @@ def test_air_executors_own_values_load_as_they_are() -> None:
             ],
         ),
         ({"capacity": {"force": "ann"}}, ["capacity.force: must be a list, not text"]),
-        ({"audit": {"mode": "loose"}}, ["audit.mode: must be 'buffered' or 'strict', not text"]),
+        ({"audit": {"mode": "loose"}}, ["audit.mode: must be 'buffered' or 'strict', not another word"]),
         ({"audit": {"keep": 0}}, ["audit.keep: must be at least 1, not 0"]),
         (
             {"prune": {"keep_failed": "7 days"}},

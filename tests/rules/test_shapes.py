@@ -110,9 +110,9 @@ def test_what_is_absent_has_its_default() -> None:
         ({"ratio": False}, ["ratio: must be a number, not false"]),
         ({"maybe": -1}, ["maybe: must be at least 0, not -1"]),
         ({"maybe": "1"}, ["maybe: must be a whole number, not text"]),
-        ({"mode": "ON"}, ["mode: must be 'on', 'off' or 'auto', not text"]),
+        ({"mode": "ON"}, ["mode: must be 'on', 'off' or 'auto', not another word"]),
         ({"mode": ["on"]}, ["mode: must be 'on', 'off' or 'auto', not a list"]),
-        ({"level": "medium"}, ["level: must be 'high' or 'low', not text"]),
+        ({"level": "medium"}, ["level: must be 'high' or 'low', not another word"]),
         ({"level": 1}, ["level: must be 'high' or 'low', not the number 1"]),
         ({"path": ""}, ["path: must not be empty"]),
         ({"path": "a\0"}, ["path: holds a NUL, which no argument, variable or path can carry; take it out"]),
@@ -132,6 +132,12 @@ def test_unknown_members_alone_leave_a_value_and_are_marked() -> None:
         ("inner[0].cuont", True, True),
     ]
     assert check(Outer, {"flag": 1, "flog": 1}).value is None
+
+
+def test_beyond_what_is_told_unknown_members_get_no_hint() -> None:
+    faults = check(Outer, {f"member-{number}": 0 for number in range(100_000)}).faults
+    assert len(faults) == 100_000
+    assert faults[-1].message == "is not a known field"
 
 
 def test_a_shape_that_takes_more_leaves_the_rest_alone() -> None:

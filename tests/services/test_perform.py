@@ -122,11 +122,7 @@ def test_a_failed_sync_is_not_made_an_outcome(files: Bench, monkeypatch: pytest.
 
 
 def test_a_stop_releases_the_job_and_says_how_far_it_was(files: Bench) -> None:
-    put(
-        files,
-        "long",
-        {"timeout": 1000, "steps": [{"id": "a", "command": "true"}, {"id": "b", "command": "sleep", "args": ["1000"]}]},
-    )
+    put(files, "long", {"steps": [{"id": "a", "command": "true"}, {"id": "b", "command": "sleep", "args": ["1000"]}]})
     files.stop.request(0.0)
     slot(files).run_once()
     life = files.view("long").lifecycle

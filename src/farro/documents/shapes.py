@@ -18,7 +18,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from farro.documents.constraints import AnyCase, Constraint, Size
-from farro.documents.model import Path, show
+from farro.documents.model import MAX_PROBLEMS, Path, show
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ def _object(shape: Any) -> _Read:
                 members[name] = found = reader(member, (*path, name), faults)
                 whole = whole and found is not _INVALID
             elif not takes_more:
-                faults.append(Fault((*path, name), _unknown(name, readers), key=True, unknown=True))
+                faults.append(Fault((*path, name), _unknown(name, readers, faults), key=True, unknown=True))
         for name in required:
             if name not in value:
                 whole = False
@@ -160,9 +160,12 @@ def _literal(words: tuple[Any, ...]) -> _Read:
     expected = f"{', '.join(rest)} or {last}" if rest else last
 
     def read(value: Any, path: Path, faults: list[Fault]) -> Any:
-        if type(value) is str and value in words:
-            return value
-        return _expected(expected, value, path, faults)
+        if type(value) is not str:
+            return _expected(expected, value, path, faults)
+        if value not in words:
+            faults.append(Fault(path, f"must be {expected}, not another word"))
+            return _INVALID
+        return value
 
     return read
 
@@ -233,7 +236,9 @@ def _describe(value: object) -> str:
     return {"str": "text", "list": "a list", "dict": "an object"}.get(type(value).__name__, type(value).__name__)
 
 
-def _unknown(name: str, known: Collection[str]) -> str:
+def _unknown(name: str, known: Collection[str], before: list[Fault]) -> str:
+    if len(before) >= MAX_PROBLEMS:  # nobody will read it, and a hostile document may hold a hundred thousand
+        return "is not a known field"
     from difflib import get_close_matches  # here: most documents are right
 
     near = get_close_matches(name, known, n=1)
