@@ -5,7 +5,7 @@ Rules and loops live below; arguments and printing live in cli.
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +32,7 @@ def open_store(root: str, settings: Settings, *, clock: Clock | None = None, log
                 retry=settings.retry.policy(),
                 stale_after_s=settings.watchdog.stale_after_s,
             ),
-            journal=Journal(root=root, boot_id=boot_id, random_bits=secrets.randbits) if durable else None,
+            journal=Journal(root=root, boot_id=boot_id, random_bits=random.SystemRandom().getrandbits) if durable else None,
             clock=clock or SystemClock(),
             reap=_reap,
             kill_hung=process_identity.kill_identified,

@@ -6,13 +6,17 @@ What can be configured lives in settings; what the values do lives where they ar
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from farro import documents
-from farro.documents import Document, Path
+from farro.documents import Document, Path, shapes
+from farro.documents.model import SURROGATE
+from farro.documents.shapes import Fault
 from farro.errors import BadDocument, BadName, NotARoot, Problem
 from farro.kernel import ids
-from farro.settings import RoleSettings, Settings, ToolSettings
+from farro.settings import ROLES, Settings
 from farro.system import fs
 
 NAMES = ("agents-config.json", "agents-config.yaml")
@@ -44,8 +48,11 @@ def _why_not(root: str) -> str:
     return "is not a farro root" if os.access(root, os.R_OK | os.X_OK) else "may not be read by you"
 
 
-def load(root: str) -> Settings:
-    """The root's settings; every problem at once, with its place. No config file means the defaults."""
+def load(root: str, *, warn: Callable[[str], None] = lambda _: None) -> Settings:
+    """The root's settings; every problem at once, with its place. No config file means the defaults.
+
+    `warn` is told of each key that is ignored, where the config says `strict: false`.
+    """
     present = [name for name in NAMES if os.path.lexists(f"{root}/{name}")]
     if not present:
         return Settings()
@@ -57,48 +64,84 @@ def load(root: str) -> Settings:
     except OSError as error:
         raise ConfigError(path, [Problem(path="", message=f"cannot be read: {error.strerror}")]) from error
     try:
-        return _settings(documents.parse(text, path))
+        return settings_of(documents.parse(text, path), os.environ, warn)
     except BadDocument as error:
         raise ConfigError(error.source, error.problems) from error
 
 
-def _settings(document: Document) -> Settings:
-    from pydantic import ValidationError
-
-    problems = list(_bad_roles(document))
-    try:
-        settings = Settings.model_validate(document.data)
-    except ValidationError as error:
-        problems += documents.problems_from_pydantic(document, error, known=_known).problems
-        raise documents.refusal(document.source, problems) from error
-    if problems:
+def settings_of(document: Document, environ: Mapping[str, str], warn: Callable[[str], None]) -> Settings:
+    """The settings in a document; raises `BadDocument` with every problem and its place, in text order."""
+    data, faults = _expand(document.data, environ)
+    checked = shapes.check(Settings, data)
+    unset = {fault.path for fault in faults}  # what stands there instead is nobody's mistake
+    faults += [fault for fault in (*checked.faults, *_wrong_roles(data)) if fault.path not in unset]
+    lenient = isinstance(data, dict) and data.get("strict") is False
+    ignored = [fault for fault in faults if lenient and fault.unknown]
+    problems = [_problem(document, fault) for fault in faults if not (lenient and fault.unknown)]
+    if checked.value is None or problems:
         raise documents.refusal(document.source, problems)
-    return settings
+    for fault in ignored:
+        warn(f"{_problem(document, fault).render(document.source)} (ignored)")
+    return checked.value
 
 
-def _bad_roles(document: Document) -> list[Problem]:
-    roles = document.data.get("roles") if isinstance(document.data, dict) else None
-    found = []
-    for role in roles if isinstance(roles, dict) else ():
+def _problem(document: Document, fault: Fault) -> Problem:
+    return document.problem(fault.path, fault.message, key=fault.key)
+
+
+_VARIABLE = r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{"
+
+
+def _expand(data: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
+    """`${NAME}` in every text that is a value, from the environment; `$${` is a plain `${`. The value is never told."""
+    faults: list[Fault] = []
+
+    def text_at(path: Path, text: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            if found[0] == "$${":
+                return "${"
+            name = found[1]
+            if name is None:
+                faults.append(Fault(path, "`${` begins a variable, ${NAME}; write $${ for these characters themselves"))
+            elif name not in environ:
+                message = f"the environment has no variable {name}; set it, or write $${{{name}}} for the text itself"
+                faults.append(Fault(path, message))
+            elif SURROGATE.search(environ[name]):
+                faults.append(Fault(path, f"the variable {name} holds bytes that are not UTF-8"))
+            return environ.get(name or "", "")
+
+        return re.sub(_VARIABLE, value, text) if "${" in text else text
+
+    def walk(path: Path, value: Any) -> Any:
+        if isinstance(value, str):
+            return text_at(path, value)
+        if isinstance(value, dict):
+            return {name: walk((*path, name), member) for name, member in value.items()}
+        if isinstance(value, list):
+            return [walk((*path, index), member) for index, member in enumerate(value)]
+        return value
+
+    return walk((), data), faults
+
+
+def _wrong_roles(data: Any) -> Iterator[Fault]:
+    """Names of roles that no queue could have, and caps for roles that are not there."""
+    declared = _members(data, "roles")
+    for role in declared:
         try:
             ids.check_role(role)
         except BadName as error:
-            found.append(document.problem(("roles", role), str(error), key=True))
-    return found
+            yield Fault(("roles", role), str(error), key=True)
+    known = (*ROLES, *declared)
+    for role in _members(_members(data, "capacity"), "roles"):
+        if role not in known:
+            message = f"is not a role here; there is {', '.join(known)}. A new one is declared under `roles`"
+            yield Fault(("capacity", "roles", role), message, key=True)
 
 
-def _known(path: Path) -> Collection[str]:
-    """The fields that may stand where the last part of that path stands."""
-    match path:
-        case (_,):
-            return list(Settings.model_fields)
-        case ("tools", _, _):
-            return list(ToolSettings.model_fields)
-        case ("roles", _, _):
-            return list(RoleSettings.model_fields)
-        case (str(section), _) if section in Settings.model_fields:
-            return list(getattr(Settings.model_fields[section].annotation, "model_fields", ()))
-    return ()
+def _members(data: Any, name: str) -> dict[str, Any]:
+    members = data.get(name) if isinstance(data, dict) else None
+    return members if isinstance(members, dict) else {}
 
 
 class ConfigError(BadDocument):

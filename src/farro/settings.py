@@ -1,74 +1,163 @@
-"""What can be configured: one pure model, with the defaults that the seeds pin.
+"""What can be configured: one pure shape, with the defaults that the seeds pin. docs/configuration.md explains it.
 
 Reading files and the environment lives in config; what a value does lives where it is used.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from farro.documents.constraints import AnyCase, Argument, Bounds
+from farro.kernel.moments import duration_fault, parse_duration
 from farro.kernel.retry import RetryPolicy
 
 # The six of SPEC-1, and Runner, the built-in role for command plans.
 ROLES = ("Manager", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter", "Runner")
+UNCAPPED = "Runner"  # command plans come by the thousand; its queue is bounded only when the config says so
+
+Positive = Annotated[float, Bounds(more_than=0)]
+Count = Annotated[int, Bounds(at_least=1)]
+Cap = Annotated[int, Bounds(at_least=0)]
+FilledText = Annotated[str, Argument(filled=True)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+@dataclass(frozen=True, eq=False)
+class Duration:
+    """Text such as 7d, 12h or 1h30m."""
+
+    def fault(self, value: str, /) -> str | None:
+        return duration_fault(value)
 
 
-class RetrySettings(_Model):
+Lasting = Annotated[str, Duration()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrySettings:
     """SPEC-1 §9, and the attempt limit of a hop."""
 
-    base_s: float = Field(default=0.25, gt=0)
-    multiplier: float = Field(default=1.5, ge=1)
-    max_delay_s: float = Field(default=10.0, gt=0)
-    max_attempts: int = Field(default=3, ge=1, le=100)
+    base_s: Positive = 0.25
+    multiplier: Annotated[float, Bounds(at_least=1)] = 1.5
+    max_delay_s: Positive = 10.0
+    max_attempts: Annotated[int, Bounds(at_least=1, at_most=100)] = 3
 
     def policy(self) -> RetryPolicy:
-        return RetryPolicy(**self.model_dump())
+        return RetryPolicy(
+            base_s=self.base_s,
+            multiplier=self.multiplier,
+            max_delay_s=self.max_delay_s,
+            max_attempts=self.max_attempts,
+        )
 
 
-class WatchdogSettings(_Model):
-    stale_after_s: float = Field(default=1800.0, gt=0)
-    abandon_after_s: float = Field(default=7200.0, gt=0)
-    every_s: float = Field(default=5.0, gt=0)
+@dataclass(frozen=True, kw_only=True)
+class WatchdogSettings:
+    """When an agent counts as hung, and how often somebody looks."""
+
+    stale_after_s: Positive = 1800.0
+    abandon_after_s: Positive = 7200.0
+    every_s: Positive = 5.0
 
 
-class ToolSettings(_Model):
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings:
     """A tool of plans: a Python callable, or an executable by another name."""
 
     python: str | None = None  # "pkg.mod:function"
     command: str | None = None
 
 
-class SecuritySettings(_Model):
-    max_job_bytes: int = Field(default=25 << 20, ge=1)
-    payload_allowlist: tuple[str, ...] = Field(
-        default=(".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip"),
-        strict=False,
-    )
+@dataclass(frozen=True, kw_only=True)
+class SecuritySettings:
+    """SPEC-1 §7: what a job may bring."""
+
+    max_job_bytes: Count = 25 << 20
+    payload_allowlist: tuple[str, ...] = (".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip")
     allow_absolute_paths: bool = False
     require_allowed_paths: bool = False
 
 
-class RoleSettings(_Model):
+@dataclass(frozen=True, kw_only=True)
+class RoleSettings:
     """A role beside the built-in ones. Its policy file is agents/<Role>/AGENTS-ROLE.md."""
 
     description: str = ""
 
 
-class Settings(_Model):
+@dataclass(frozen=True, kw_only=True)
+class RunnersSettings:
+    """Air-Executor's keys, with its bounds."""
+
+    poll_interval: Annotated[int, Bounds(at_least=1, at_most=60)] = 5  # seconds
+    task_timeout: Annotated[int, Bounds(at_least=60, at_most=7200)] = 1800  # seconds; of a step that names none
+    max_concurrent_runners: Annotated[int, Bounds(at_least=1, at_most=50)] = 10
+    base_path: FilledText = ".air-executor"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase()] = "info"
+    log_format: Annotated[Literal["json", "text"], AnyCase()] | None = None  # None: JSON, and text at a terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacitySettings:
+    """How much may wait: SPEC-1 §10, checked when a job is enqueued."""
+
+    role_cap: Cap = 200
+    total_cap: Cap = 1000
+    roles: dict[str, Cap | None] = field(default_factory=dict)  # None: no cap
+    force: tuple[FilledText, ...] = ()  # users who may enqueue beyond a cap; "*" is everybody
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """SPEC-1 §8."""
+
+    mode: Literal["buffered", "strict"] = "buffered"
+    max_bytes: Count = 50 << 20  # of one file, before a new one is begun
+    keep: Count = 10  # files
+    quota_bytes: Count = 512 << 20  # of all of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings:
+    """How long finished jobs are kept, by how they ended. None: for good."""
+
+    keep_succeeded: Lasting | None = None
+    keep_failed: Lasting | None = None
+    keep_killed: Lasting | None = None
+
+    def keep_s(self, status: Literal["succeeded", "failed", "killed"]) -> int | None:
+        """Seconds that a job of that status is kept; None: it is never pruned by itself."""
+        kept = {"succeeded": self.keep_succeeded, "failed": self.keep_failed, "killed": self.keep_killed}[status]
+        return None if kept is None else parse_duration(kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The whole config of a root."""
+
     version: str = "1.0.0"
+    strict: bool = True  # unknown keys are errors; else warnings
     durability: Literal["power", "process"] = "power"
-    roles: dict[str, RoleSettings] = Field(default_factory=dict)
-    tools: dict[str, ToolSettings] = Field(default_factory=dict)
-    retry: RetrySettings = Field(default_factory=RetrySettings)
-    watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
-    security: SecuritySettings = Field(default_factory=SecuritySettings)
-    providers: dict[str, Any] = Field(default_factory=dict)
+    roles: dict[str, RoleSettings] = field(default_factory=dict)
+    tools: dict[str, ToolSettings] = field(default_factory=dict)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    runners: RunnersSettings = field(default_factory=RunnersSettings)
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    prune: PruneSettings = field(default_factory=PruneSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    providers: dict[str, Any] = field(default_factory=dict)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
+
+    def cap_of(self, role: str) -> int | None:
+        """How many jobs may wait in that role's queue; None: any number."""
+        if role in self.capacity.roles:
+            return self.capacity.roles[role]
+        return None if role == UNCAPPED else self.capacity.role_cap
+
+    def may_force(self, user: str) -> bool:
+        """Whether that user may enqueue beyond a cap."""
+        return "*" in self.capacity.force or user in self.capacity.force

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -89,9 +90,9 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
     config = farro.path / "agents-config.json"
     assert told.err.splitlines() == [
         f"farro: {config}:1:13: version: must be text, not the number 1",
-        f"farro: {config}:2:16: durability: must be 'power' or 'process', not text",
-        f"farro: {config}:2:25: bogus: is not a known field; known: version, durability, roles, tools, retry, "
-        "watchdog, security, providers",
+        f"farro: {config}:2:16: durability: must be 'power' or 'process', not another word",
+        f"farro: {config}:2:25: bogus: is not a known field; known: version, strict, durability, roles, tools, "
+        "retry, watchdog, runners, capacity, audit, prune, security, providers",
         f"farro: {config}:3:28: retry.max_attempts: must be at least 1, not 0",
         f"farro: {config}:3:31: retry.base: is not a known field; did you mean base_s?",
         f"farro: {config}:4:18: tools.x.pyton: is not a known field; did you mean python?",
@@ -142,6 +143,48 @@ def test_the_config_may_be_yaml_but_not_both(farro: Program) -> None:
     assert "agents-config.yaml:2:17: retry.max_attempts: must be a whole number" in farro.call("ls", code=1).err
     (farro.path / "agents-config.yaml").write_text("retry:\n  max_attempts: 5\n")
     assert farro.run("ls", code=0).out.startswith("no jobs")
+
+
+def configure(farro: Program, **sections: Any) -> None:
+    (farro.path / "agents-config.json").write_text(json.dumps(sections))
+
+
+def test_variables_of_the_environment_reach_the_config(farro: Program) -> None:
+    configure(farro, tools={"say": {"command": "${SPEAKER}"}})
+    told = farro.run("ls", code=1)
+    assert ":1:31: tools.say.command: the environment has no variable SPEAKER; set it" in told.err
+    plan = {"steps": [{"id": "a", "tool": "say", "command": "hello"}]}
+    farro.run("enqueue", "-", "--id", "one", stdin=json.dumps(plan), env={"SPEAKER": "echo"}, code=0)
+    farro.run("worker", "--drain", env={"SPEAKER": "echo"}, code=0)
+    told = farro.run("show", "one", "--json", env={"SPEAKER": "echo"}, code=0)
+    folder = farro.path / told.json["place"] / "one"
+    assert (folder / "attempts/0001/steps/a/stdout").read_text() == "hello\n"
+
+
+def test_a_config_that_is_not_strict_warns_once_a_command_and_works(farro: Program) -> None:
+    configure(farro, strict=False, retries=3)
+    config = farro.path / "agents-config.json"
+    for command in (["ls", "--json"], ["init", "--json"], ["worker", "--drain"], ["watchdog", "--once", "--json"]):
+        told = farro.run(*command, code=0)
+        warning = f"farro: {config}:1:19: retries: is not a known field; did you mean retry? (ignored)\n"
+        assert told.err == warning
+        for line in told.out.splitlines():
+            json.loads(line)
+    configure(farro, strict=True, retries=3)
+    assert "did you mean retry?\n" in farro.run("ls", code=1).err
+
+
+def test_daemons_log_as_the_config_says(farro: Program) -> None:
+    configure(farro, runners={"log_format": "text"})
+    assert "worker started" in farro.run("worker", "--drain", code=0).out
+    assert not farro.run("worker", "--drain", code=0).out.startswith("{")
+    assert farro.run("worker", "--drain", "--json", code=0).out.startswith("{")
+    configure(farro, runners={"log_level": "WARNING"})
+    farro.enqueue(steps(["true"]))
+    assert farro.run("worker", "--drain", code=0).out == ""
+    configure(farro, runners={"log_level": "info", "log_format": "json"})
+    told = farro.run("worker", "--drain", code=0)
+    assert [json.loads(line)["message"] for line in told.out.splitlines()] == ["worker started", "worker stopped"]
 
 
 def test_a_role_of_the_config_gets_its_queue_from_init(farro: Program) -> None:

@@ -43,6 +43,19 @@ def test_an_event_is_one_json_line_with_the_fields_of_the_seed() -> None:
     }
 
 
+def test_lines_below_the_level_are_not_written() -> None:
+    for level, heard in (
+        ("debug", ["debug", "info", "warning", "error", "critical"]),
+        ("warning", ["warning", "error", "critical"]),
+        ("error", ["error", "critical"]),
+    ):
+        out = io.StringIO()
+        log = log_to(out, level=level)
+        for each in ("debug", "info", "warning", "error", "critical"):
+            log(each, "said", {})
+        assert [json.loads(line)["level"] for line in out.getvalue().splitlines()] == heard
+
+
 def test_a_line_that_cannot_be_written_is_counted_and_told_later() -> None:
     out = Fickle()
     log = log_to(out)

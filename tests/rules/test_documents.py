@@ -11,18 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farro.documents import (
     MAX_PROBLEMS,
-    Document,
     Limits,
     canonical,
     parse,
     parse_json,
     parse_ndjson,
     parse_yaml,
-    problems_from_pydantic,
     render_path,
 )
 from farro.errors import BadDocument
@@ -265,45 +262,7 @@ def test_garbage_is_refused_in_plain_lines_and_nothing_else_is_raised(text: byte
         assert problem.line is not None
 
 
-# --- problems of a validation
-
-
-class Inner(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    count: int
-    names: list[str] = []
-    env: dict[str, int] = {}
-
-
-class Outer(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    inner: list[Inner]
-
-
-def test_validation_errors_become_problems_with_places_in_text_order() -> None:
-    document = parse_json(
-        b'{"extra": 1,\n "inner": [{"count": "1", "nams": []},\n  {"names": [1, null]},\n  7]}', source="f"
-    )
-    with pytest.raises(ValidationError) as caught:
-        Outer.model_validate(document.data)
-    bad = problems_from_pydantic(
-        document, caught.value, known=lambda path: ["count", "names"] if len(path) == 3 else ["inner"]
-    )
-    assert str(bad).split("\n") == [
-        "f:1:2: extra: is not a known field; known: inner",
-        "f:2:22: inner[0].count: must be a whole number, not text",
-        "f:2:27: inner[0].nams: is not a known field; did you mean names?",
-        "f:3:3: inner[1].count: is required",
-        "f:3:14: inner[1].names[0]: must be text, not the number 1",
-        "f:3:17: inner[1].names[1]: must be text, not null",
-        "f:4:3: inner[2]: must be an object, not the number 7",
-    ]
-
-
-def test_data_without_text_has_paths_but_no_lines() -> None:
-    with pytest.raises(ValidationError) as caught:
-        Outer.model_validate({})
-    assert str(problems_from_pydantic(Document({}, "prompt.json"), caught.value)) == "prompt.json: inner: is required"
+# --- how paths are written
 
 
 def test_paths_are_written_as_people_do() -> None:
@@ -312,7 +271,7 @@ def test_paths_are_written_as_people_do() -> None:
     assert render_path(()) == ""
 
 
-def test_importing_documents_loads_neither_pydantic_nor_ruamel() -> None:
-    code = "import sys, farro.documents, farro.plans.tags; print({'pydantic', 'ruamel.yaml'} & set(sys.modules))"
+def test_importing_documents_loads_no_ruamel() -> None:
+    code = "import sys, farro.documents, farro.plans.tags; print({'ruamel.yaml'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from farro.documents import Document, parse_json, parse_ndjson, parse_yaml
 from farro.errors import BadDocument
@@ -66,7 +66,7 @@ def ids(plan: Plan) -> list[str]:
 
 def test_the_memo_form_loads() -> None:
     plan = load_data(MEMO, "p")
-    assert (plan.id, plan.plan_id, plan.timeout_s, plan.parallel) == ("job-123", "plan-456", 180, 1)
+    assert (plan.id, plan.plan_id, plan.timeout_s(), plan.parallel) == ("job-123", "plan-456", 180, 1)
     assert [(step.id, step.step_number, step.depends_on) for step in plan.steps] == [
         ("1", 1, ()),
         ("2", 2, ("1",)),
@@ -91,9 +91,10 @@ def test_farros_own_form_loads_from_yaml_with_its_defaults() -> None:
     text = b"steps:\n  - {id: build, command: make, needs: [fetch]}\n  - {id: fetch, command: git, dependencies: []}\n"
     plan = load(parse_yaml(text, source="p.yaml"))
     build = plan.steps[0]
-    assert (build.tool, build.timeout, build.ok_exit_codes, build.retries) == ("unix", 1800, (0,), 0)
+    assert (build.tool, build.timeout_s(), build.ok_exit_codes, build.retries) == ("unix", 1800, (0,), 0)
     assert (build.cwd, build.env, build.input_from_step) == (None, {}, None)
-    assert plan.timeout_s == 3600
+    assert plan.timeout_s() == 3600
+    assert plan.timeout_s(60) == 120
     assert ids(plan) == ["fetch", "build"]
 
 
@@ -106,7 +107,7 @@ def test_numbered_steps_run_in_the_order_of_the_list() -> None:
 
 
 def test_the_plans_own_timeout_holds_over_the_sum() -> None:
-    assert load_data({**steps({}), "timeout": 5}, "p").timeout_s == 5
+    assert load_data({**steps({}), "timeout": 5}, "p").timeout_s() == 5
 
 
 def test_loading_leaves_the_given_data_as_it_was() -> None:
@@ -118,7 +119,7 @@ def test_loading_leaves_the_given_data_as_it_was() -> None:
 
 def test_a_plan_cannot_be_changed() -> None:
     plan = load_data(MEMO, "p")
-    with pytest.raises(ValidationError):
+    with pytest.raises(FrozenInstanceError):
         plan.steps[0].command = "rm"  # type: ignore[misc]
 
 
@@ -235,10 +236,10 @@ NUL_RULE = "holds a NUL, which no argument, variable or path can carry; take it 
         ),
         (steps({"timeout": "1"}), ["steps[0].timeout: must be a number, not text"]),
         (steps({"timeout": True}), ["steps[0].timeout: must be a number, not true"]),
-        (steps({"timeout": 0}), ["steps[0].timeout: must be more than 0.0, not 0"]),
+        (steps({"timeout": 0}), ["steps[0].timeout: must be more than 0, not 0"]),
         (steps({"timeout": float("inf")}), ["steps[0].timeout: must be a finite number"]),
         (steps({"timeout": float("nan")}), ["steps[0].timeout: must be a finite number"]),
-        (steps({"timeout": 1e300}), ["steps[0].timeout: must be at most 31536000.0, not 1e+300"]),
+        (steps({"timeout": 1e300}), ["steps[0].timeout: must be at most 31536000, not 1e+300"]),
         (steps({"ok_exit_codes": []}), ["steps[0].ok_exit_codes: must have at least 1; it has 0"]),
         (steps({"ok_exit_codes": [256]}), ["steps[0].ok_exit_codes[0]: must be at most 255, not 256"]),
         (steps({"retries": -1}), ["steps[0].retries: must be at least 0, not -1"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def test_a_plan_is_run_and_its_result_is_kept(files: Bench) -> None:
     result = json.loads((attempt / "result.json").read_text())
     assert (result["job_id"], result["plan_id"], result["success"]) == ("one", "p", True)
     assert (folder(files, "one") / "result.md").read_text().startswith("# Succeeded")
+
+
+def test_a_step_that_names_no_timeout_has_the_performers(files: Bench) -> None:
+    put(files, "long", {"timeout": 1000, "steps": [{"id": "a", "command": "sleep", "args": ["100000"]}]})
+    files.slot(replace(performer(files), step_timeout_s=0.05)).run_once()
+    error = files.view("long").lifecycle.error
+    assert error is not None
+    assert error["category"] == "timeout"
+    assert "the step's timeout of 0.05 s" in error["message"]
 
 
 @pytest.mark.parametrize("prompt", [{}, {"steps": 3}, {"steps": [{"id": "a"}]}, {"id": "x", "command": "old"}])

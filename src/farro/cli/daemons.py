@@ -14,10 +14,11 @@ from typing import Any
 import click
 
 from farro import app
-from farro.cli.options import daemon, open_root
+from farro.cli.options import daemon, read_root
 from farro.cli.terminal import answer, forget_stdout, say
 from farro.observe.log import GRAVE, Log, grave_only, lines
 from farro.services.keeper import Keeper
+from farro.settings import RunnersSettings
 from farro.system.clock import SystemClock
 
 GRACE_S = 5.0  # for running steps after the first signal
@@ -44,9 +45,16 @@ def worker(
     from farro.services.worker import IDLE_S, Slot, Worker
 
     clock = SystemClock()
-    log = _log(f"worker/{role}", as_json)
-    store, settings = open_root(root, log=log)
-    performer = Performer(root=store.root, base_env=dict(os.environ), tools=app.tools(settings), clock=clock)
+    path, settings = read_root(root)
+    log = _log(f"worker/{role}", as_json, settings.runners)
+    store = app.open_store(path, settings, log=log)
+    performer = Performer(
+        root=path,
+        base_env=dict(os.environ),
+        tools=app.tools(settings),
+        clock=clock,
+        step_timeout_s=settings.runners.task_timeout,
+    )
     agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
     def slot(number: int, stop: Stop) -> Slot:
@@ -119,8 +127,9 @@ def _keep(
     as_json: bool,
 ) -> int:
     """One turn with its answer, or turns with a log until a signal comes."""
-    log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json))
-    store, settings = open_root(root, log=log)
+    path, settings = read_root(root)
+    log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json, settings.runners))
+    store = app.open_store(path, settings, log=log)
     service = make(store=store, log=log)
     try:
         if not once:
@@ -153,10 +162,11 @@ class _Watched:
         self._log(level, message, fields)
 
 
-def _log(actor: str, as_json: bool) -> Log:
-    """JSON lines; at a terminal, where a person reads along, the short form unless JSON is asked for."""
-    short = not as_json and sys.stdout is not None and sys.stdout.isatty()
-    return lines(actor, SystemClock().now, sys.stdout, short=short)
+def _log(actor: str, as_json: bool, runners: RunnersSettings) -> Log:
+    """JSON lines, or the short form: as the config says, else short where a person reads along. --json is stronger."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    short = not as_json and (terminal if runners.log_format is None else runners.log_format == "text")
+    return lines(actor, SystemClock().now, sys.stdout, short=short, level=runners.log_level)
 
 
 def _end() -> None:

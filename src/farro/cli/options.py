@@ -5,7 +5,6 @@ What the commands do lives in their own files.
 
 from __future__ import annotations
 
-import getpass
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from farro import app, config
+from farro.cli import terminal
 from farro.observe.log import Log, grave_only
 from farro.settings import Settings
 from farro.stores.files import FilesStore
@@ -48,13 +48,20 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str | 
 
 
 def open_root(root: str | None, *, log: Log | None = None) -> tuple[FilesStore, Settings]:
-    path = config.find_root(root)
-    settings = config.load(path)
+    path, settings = read_root(root)
     return app.open_store(path, settings, log=log or grave_only(sys.stderr)), settings
+
+
+def read_root(root: str | None) -> tuple[str, Settings]:
+    """Where the root is and what its config says; what the config says in vain is told on stderr."""
+    path = config.find_root(root)
+    return path, config.load(path, warn=terminal.complain)
 
 
 def person() -> str:
     """Who asks, as an agent's name: for hops[] and for people."""
+    import getpass  # here: only the verbs that change a job ask
+
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

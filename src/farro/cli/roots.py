@@ -7,6 +7,7 @@ import os
 import click
 
 from farro import config
+from farro.cli import terminal
 from farro.cli.options import json_option, root_option
 from farro.cli.terminal import answer, say
 from farro.operations import roots
@@ -19,7 +20,7 @@ def init(root: str | None, as_json: bool) -> None:
     """Make a folder a farro root. Safe to repeat: what is there is kept, what is missing is made."""
     path = os.path.abspath(root or os.environ.get("FARRO_ROOT") or os.getcwd())
     was_root = os.path.isdir(f"{path}/jobs")
-    made = roots.init(path, config.load(path))
+    made = roots.init(path, config.load(path, warn=terminal.complain))
     if as_json:
         answer({"root": path, "made": made})
     elif not made:

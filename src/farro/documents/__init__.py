@@ -3,7 +3,7 @@
 No meaning (`plans`, `settings` give it), no files (bytes come in), no operating system.
 
 Sizes are judged before parsing by scans that run in C; positions are found by a second look at the text, only when
-asked.
+asked. Checking data against a dataclass lives in `shapes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from farro.documents.model import (
     render_path,
     show,
 )
-from farro.documents.validation import problems_from_pydantic, pydantic_problems
 from farro.documents.yaml_text import parse_yaml
 from farro.errors import BadDocument, Problem
 
@@ -41,8 +40,6 @@ __all__ = [
     "parse_json",
     "parse_ndjson",
     "parse_yaml",
-    "problems_from_pydantic",
-    "pydantic_problems",
     "refusal",
     "render_path",
     "show",

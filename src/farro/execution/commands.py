@@ -59,7 +59,7 @@ def find(
     if isinstance(tool, Program):
         return _program((*tool.argv, step.command, *step.args), step, env, cwd, may_appear)
     if isinstance(tool, Python):
-        if tool.reference is not None and "timeout" in step.model_fields_set:  # asked for, not the default
+        if tool.reference is not None and step.timeout is not None:  # asked for, not the default
             argv = child.command_line(tool.reference, step.command, step.args, attempt_dir)
             return Executable(argv=tuple(argv), file=argv[0])
         return InWorker(function=tool.function)

@@ -24,7 +24,7 @@ from farro.execution.tools import Call, Tools
 from farro.execution.watch import REST_GRACE_S, Watch
 from farro.kernel.outcome import ErrorInfo
 from farro.plans.graph import order
-from farro.plans.model import Plan, Step
+from farro.plans.model import DEFAULT_TIMEOUT_S, Plan, Step
 from farro.ports.clock import Clock
 from farro.system import fs, processes
 from farro.system.processes import Exit, NotStarted, Process
@@ -44,6 +44,7 @@ def run_plan(
     stop: Stop,
     clock: Clock,
     root: str | None = None,
+    step_timeout_s: float = DEFAULT_TIMEOUT_S,
     term_grace_s: float = processes.GRACE_S,
 ) -> PlanResult:
     """Run every step, or up to the first that fails. A failed step is a result; only these are raised:
@@ -53,7 +54,8 @@ def run_plan(
     - StorageTrouble or OSError: the attempt's folder does not take files.
 
     `tick` is called at least every `tick_every_s`, on this thread. `claim_marker` must be this attempt's alone: every
-    process that carries it is ended. `root` is what steps see as FARRO_ROOT.
+    process that carries it is ended. `root` is what steps see as FARRO_ROOT, `step_timeout_s` the timeout of a step
+    that names none.
     """
     watch = Watch(
         marker=claim_marker,
@@ -74,6 +76,7 @@ def run_plan(
         own_env=own_env,
         cwd=cwd,
         tools=tools,
+        step_timeout_s=step_timeout_s,
         watch=watch,
         stop=stop,
         clock=clock,
@@ -113,6 +116,7 @@ class _Run:
     own_env: Mapping[str, str]
     cwd: str
     tools: Tools
+    step_timeout_s: float
     watch: Watch
     stop: Stop
     clock: Clock
@@ -125,7 +129,7 @@ class _Run:
         self.called_functions = False
         self.retryable = False
         self.started_s = self.clock.monotonic_s()
-        self.deadline_s = self.started_s + self.plan.timeout_s
+        self.deadline_s = self.started_s + self.plan.timeout_s(self.step_timeout_s)
 
     def steps_in_order(self) -> ErrorInfo | None:
         """Run them into `done`; why the plan failed, or None."""
@@ -249,13 +253,14 @@ class _Run:
         return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr)
 
     def _judge(self, step: Step, started: Process | FunctionRun) -> _Try:
-        deadline_s = self.clock.monotonic_s() + step.timeout
+        timeout_s = step.timeout_s(self.step_timeout_s)
+        deadline_s = self.clock.monotonic_s() + timeout_s
         ending = self.watch.until_end(started, min(deadline_s, self.deadline_s))
         ended = started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
         if ending == "stopped":
             raise Interrupted(self.result(None))
         if ending == "timed out":
-            whose = f"the step's timeout of {step.timeout:g} s"
+            whose = f"the step's timeout of {timeout_s:g} s"
             if self.deadline_s < deadline_s:
                 whose = f"the plan's timeout of {self.deadline_s - self.started_s:g} s"
             return _Try(exit=ended, timed_out=True, error=f"ended after {whose}", again=self.deadline_s > deadline_s)

@@ -5,7 +5,6 @@ No path is built here; every name is checked against its pattern before a path i
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -64,6 +63,8 @@ def agent_id(name: str, slot: int, random_bits: Callable[[int], int]) -> str:
 
 def child_id(job_id: str, attempt: int, index: int) -> str:
     """The id of a child that one attempt asked for: the same however often it is delivered (RELIABILITY 13, 30)."""
+    import hashlib  # here: OpenSSL takes longer to load than a queue to list
+
     digest = hashlib.sha256(f"{job_id}/{attempt}/{index}".encode()).hexdigest()[:16]
     return f"{job_id[:40]}-{digest}"
 

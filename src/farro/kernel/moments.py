@@ -1,10 +1,11 @@
-"""Moments as text: how every time that farro writes is spelled, and read back.
+"""Moments and durations as text: how every time that farro writes is spelled and read back, and how long a person says.
 
 What time it is lives in system.clock.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 
@@ -24,3 +25,54 @@ def aware(moment: datetime) -> datetime:
     if moment.utcoffset() is None:
         raise ValueError(f"{moment.isoformat()} has no time zone; farro's times are UTC")
     return moment
+
+
+UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+MAX_DURATION_S = 36_525 * 86_400  # a hundred years: added to any moment of today it is still a moment
+
+_PARTS = "".join(f"(?:([0-9]{{1,12}}){unit})?" for unit in UNITS)
+_EXAMPLES = "such as 90s, 10m, 2h, 1d, 1w or 1h30m"
+
+
+def parse_duration(text: str) -> int:
+    """Seconds in a duration that a person writes: `90` (seconds), `90s`, `10m`, `2h`, `1d`, `1w`, `1h30m`.
+
+    Whole numbers, each unit once, the larger first. Raises ValueError that says what would be right.
+    """
+    if fault := duration_fault(text):
+        raise ValueError(f"{text!r} {fault}")
+    seconds = _seconds(text)
+    assert seconds is not None
+    return seconds
+
+
+def duration_fault(text: str) -> str | None:
+    """What is wrong with it and what would be right, without the text itself; None when it is a duration."""
+    seconds = _seconds(text)
+    if seconds is None:
+        return f"is not a duration {_EXAMPLES}{_why_not(text.strip().lower())}"
+    if seconds > MAX_DURATION_S:
+        return "is longer than a hundred years, the longest duration that farro takes"
+    return None
+
+
+def _seconds(text: str) -> int | None:
+    bare = text.strip().lower()
+    found = re.fullmatch(_PARTS, f"{bare}s" if bare.isdecimal() else bare) if bare else None
+    if found is None:
+        return None
+    return sum(int(count) * unit for count, unit in zip(found.groups("0"), UNITS.values(), strict=True))
+
+
+def _why_not(bare: str) -> str:
+    """What a person most likely tripped over; empty when there is nothing better to say than the examples."""
+    if bare.startswith("-"):
+        return "; it cannot be negative"
+    if "." in bare or "," in bare:
+        return "; whole numbers only, in a smaller unit: 90m for one and a half hours"
+    units = re.findall(r"[a-z]+", bare)
+    if any(unit not in UNITS for unit in units):
+        return "; the units are w, d, h, m and s"
+    if units != sorted(set(units), key=list(UNITS).index):
+        return "; each unit once, the larger first"
+    return ""

@@ -16,22 +16,26 @@ from farro.kernel.moments import timestamp
 Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
 
 GRAVE = ("error", "critical")
+LEVELS = ("debug", "info", "warning", *GRAVE)
 
 _encode = json.JSONEncoder(default=str).encode  # made once: json.dumps with a default makes one each time
 
 
-def lines(actor: str, now: Callable[[], datetime], stream: TextIO | None, *, short: bool = False) -> Log:
-    """A log that writes a line an event: JSON, or for a person at a terminal the short form of the same.
+def lines(
+    actor: str, now: Callable[[], datetime], stream: TextIO | None, *, short: bool = False, level: str = "debug"
+) -> Log:
+    """A log that writes a line an event of that level or above: JSON, or for a person the short form of the same.
 
     A line that cannot be written (a full disk, a closed pipe) is dropped and counted; the work goes on, and the next
     line that can be written says how many are missing. No `stream`: nobody listens.
     """
     lock = threading.Lock()
     dropped = 0
+    quiet = LEVELS[: LEVELS.index(level)]
 
     def log(level: str, message: str, fields: Mapping[str, Any]) -> None:
         nonlocal dropped
-        if stream is None:
+        if stream is None or level in quiet:
             return
         line: dict[str, Any] = {
             "timestamp": timestamp(now()),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 
 from farro.documents import show
@@ -98,5 +97,7 @@ def _say(name: str, shaped: Shaped) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches  # here: most plans are right
+
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {show(near[0])}?" if near else ""

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic import ValidationError
-
-from farro.documents import Document, pydantic_problems, refusal
+from farro.documents import Document, refusal, shapes
 from farro.errors import BadDocument, Problem
 from farro.plans import graph
 from farro.plans.forms import shape
-from farro.plans.model import Plan, fields_at
+from farro.plans.model import Plan
 
 
 def load(document: Document) -> Plan:
@@ -22,18 +20,18 @@ def load(document: Document) -> Plan:
     shaped = shape(document.data)
     if shaped.data is None and shaped.faults:  # not a plan at all: its fields say nothing
         raise refusal(document.source, [document.problem(path, message) for path, message in shaped.faults])
+    checked = shapes.check(Plan, shaped.data)
     faults = [*shaped.faults, *graph.faults(shaped)]
-    named = {path for path, _ in faults}
+    if checked.value is not None and not checked.faults and not faults:
+        return checked.value
+    said = {path for path, _ in faults}  # in better words than the shape has for it
     problems = [document.problem(shaped.original(path), message, key=path[-1] == "tasks") for path, message in faults]
-    plan: Plan | None = None
-    try:
-        plan = Plan.model_validate(shaped.data)
-    except ValidationError as error:
-        found = pydantic_problems(document, error, known=fields_at, original=shaped.original, skip=named)
-        problems.extend(found)
-    if plan is None or problems:
-        raise refusal(document.source, problems)
-    return plan
+    problems += [
+        document.problem(shaped.original(fault.path), fault.message, key=fault.key)
+        for fault in checked.faults
+        if fault.path not in said
+    ]
+    raise refusal(document.source, problems)
 
 
 def load_data(data: Any, source: str) -> Plan:

@@ -1,6 +1,6 @@
 """The tags that a worker must offer to claim a job, read from its raw prompt.
 
-No validation (`model` does it when a plan is loaded) and no pydantic: a worker asks this of every job it walks past.
+No validation (`model` does it when a plan is loaded): a worker asks this of every job it walks past.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.plans.loading import load_data
+from farro.plans.model import DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
 from farro.ports.store import Claim
 
@@ -30,6 +31,7 @@ class Performer:
     base_env: Mapping[str, str]
     tools: Tools
     clock: Clock
+    step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written.
@@ -71,6 +73,7 @@ class Performer:
             stop=stop,
             clock=self.clock,
             root=self.root,
+            step_timeout_s=self.step_timeout_s,
         )
         report = Report(
             result=result.to_json(claim.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files

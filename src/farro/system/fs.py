@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -268,7 +267,7 @@ def _set_mtime_ns(path: str, mtime_ns: int) -> None:
 
 def temporary(folder: str) -> str:
     """A new name in `folder` that nobody else can have chosen."""
-    return f"{folder}/{TEMPORARY}{secrets.token_hex(8)}"
+    return f"{folder}/{TEMPORARY}{os.urandom(8).hex()}"
 
 
 def create(path: str, data: bytes) -> None:

@@ -6,7 +6,6 @@ Moving the folder lives in claim, settle, hold and recover. Only the folder's ow
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -133,6 +132,8 @@ class Result:
 
     @classmethod
     def of(cls, report: Report, *, good: bool) -> Result:
+        import hashlib  # here: who looks at folders does not pay for it
+
         body = json.dumps(report.result, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
         name = "result.md" if good else "error.md"
         markdown = report.markdown.encode("utf-8", "replace")

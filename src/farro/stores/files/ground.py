@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +57,7 @@ class Ground:
     identity: Callable[[], Mapping[str, Any]]
     journal: Journal | None = None  # durability `power`: what stands for the syncs of enqueues and commits
     log: Log = no_log
-    random_bits: Callable[[int], int] = secrets.randbits
+    random_bits: Callable[[int], int] = random.SystemRandom().getrandbits
     uniform: Uniform = random.uniform
     held: dict[str, Held] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards mint, held and last_entry_ns

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -202,6 +201,8 @@ def keep_order(ground: Ground, folder: str, *, minted: bool = False) -> None:
 
 
 def _digest(submission: Submission, prompt: bytes) -> str:
+    import hashlib  # here: only ids that a caller chose are hashed
+
     whole = hashlib.sha256()
     parts = [submission.role.encode(), prompt, (submission.narrative or "").encode()]
     for name in sorted(submission.payload):

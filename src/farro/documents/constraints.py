@@ -1,0 +1,87 @@
+"""What a value must be beyond its type, as data in an annotation: `Annotated[int, Bounds(at_least=1)]`.
+
+Checking lives in `shapes`; a schema can be written from the same annotations. Any object with `fault` is a constraint.
+
+Constraints are no tuples, and equal only to themselves: typing keeps `Annotated[int, X]` by what X equals, and would
+answer one constraint for another of the same content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from farro.documents.model import show
+
+
+class Constraint(Protocol):
+    def fault(self, value: Any, /) -> str | None:
+        """What is wrong with a value of the right type; never with its text in it, which may be a secret."""
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """Text of one pattern."""
+
+    pattern: str
+    meaning: str  # "an id"
+
+    def fault(self, value: str, /) -> str | None:
+        if re.fullmatch(self.pattern, value) is None:
+            return f"is not {self.meaning}; it must match {self.pattern}"
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """Text that the operating system can carry as an argument, a variable or a path."""
+
+    filled: bool = False
+
+    def fault(self, value: str, /) -> str | None:
+        if "\0" in value:
+            return "holds a NUL, which no argument, variable or path can carry; take it out"
+        return "must not be empty" if self.filled and not value else None
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """How large a number may be."""
+
+    more_than: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def fault(self, value: float, /) -> str | None:
+        if self.more_than is not None and not value > self.more_than:
+            return f"must be more than {self.more_than}, not {show(value)}"
+        if self.at_least is not None and not value >= self.at_least:
+            return f"must be at least {self.at_least}, not {show(value)}"
+        if self.at_most is not None and not value <= self.at_most:
+            return f"must be at most {self.at_most}, not {show(value)}"
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Size:
+    """How many items a list may have."""
+
+    at_least: int = 0
+    at_most: int | None = None
+
+    def fault(self, value: Sequence[Any], /) -> str | None:
+        if len(value) < self.at_least:
+            return f"must have at least {self.at_least}; it has {len(value)}"
+        if self.at_most is not None and len(value) > self.at_most:
+            return f"may have at most {self.at_most}; it has {len(value)}"
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class AnyCase:
+    """A word of a `Literal` in lower case, however it was written."""
+
+    def fault(self, value: str, /) -> str | None:
+        return None

@@ -1,0 +1,247 @@
+"""Shapes: parsed data against the frozen dataclass that it should become; all that is wrong, each with its path.
+
+What is right lives in the dataclasses (plans, settings): the annotations are the rules, nothing is registered here.
+
+Strict: nothing is converted (a whole number for a `float` and a list for a tuple are only the JSON spelling of it),
+`true` is no number, unknown members are faults with a hint. Rules beyond the type are `constraints` in the annotation.
+
+Each class is resolved once, when the first of its kind is met, into plain functions: a job's plan is checked on every
+claim, and a command must not pay for sections that its config does not have.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from farro.documents.constraints import AnyCase, Constraint, Size
+from farro.documents.model import MAX_PROBLEMS, Path, show
+
+T = TypeVar("T")
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong. `unknown`: a member that the shape does not have, and could do without."""
+
+    path: Path
+    message: str
+    key: bool = False  # the name of the member is at fault, not its value
+    unknown: bool = False
+
+
+class Checked(NamedTuple, Generic[T]):
+    """`value` is there unless something else is wrong than unknown members."""
+
+    value: T | None
+    faults: list[Fault]
+
+
+class _Invalid:
+    """Stands for a value that is at fault; no dataclass is made with it."""
+
+
+_INVALID = _Invalid()
+_Read = Callable[[Any, Path, list[Fault]], Any]  # the value as the dataclass has it, or _INVALID and a fault noted
+
+
+def check(shape: type[T], data: Any) -> Checked[T]:
+    """`data` as that dataclass, and every fault in the order of the data."""
+    faults: list[Fault] = []
+    value = _reader_of_class(shape)(data, (), faults)
+    return Checked(None if value is _INVALID else value, faults)
+
+
+def member_names(shape: Any) -> list[str]:
+    """What a document may say at that place."""
+    return [each.name for each in fields(shape)]
+
+
+_readers: dict[type, _Read] = {}
+
+
+def _reader_of_class(shape: type) -> _Read:
+    """Made once, when the first of that class is met."""
+    if shape not in _readers:
+        _readers[shape] = _object(shape)
+    return _readers[shape]
+
+
+def _object(shape: Any) -> _Read:
+    hints = typing.get_type_hints(shape, include_extras=True)
+    readers = {name: _reader(hints[name]) for name in member_names(shape)}
+    required = [each.name for each in fields(shape) if each.default is MISSING and each.default_factory is MISSING]
+    takes_more = bool(getattr(shape, "takes_more", False))
+
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        if not isinstance(value, dict):
+            return _expected("an object", value, path, faults)
+        members: dict[str, Any] = {}
+        whole = True
+        for name, member in value.items():
+            reader = readers.get(name)
+            if reader is not None:
+                members[name] = found = reader(member, (*path, name), faults)
+                whole = whole and found is not _INVALID
+            elif not takes_more:
+                faults.append(Fault((*path, name), _unknown(name, readers, faults), key=True, unknown=True))
+        for name in required:
+            if name not in value:
+                whole = False
+                faults.append(Fault((*path, name), "is required"))
+        return shape(**members) if whole else _INVALID
+
+    return read
+
+
+def _reader(hint: Any) -> _Read:
+    """The function that reads what this annotation allows."""
+    if typing.get_origin(hint) is typing.Annotated:
+        inner, *constraints = typing.get_args(hint)
+        reader = _reader(inner)
+        if any(isinstance(each, AnyCase) for each in constraints):
+            reader = _any_case(reader)
+        return _constrained(reader, constraints)
+    if isinstance(hint, type) and is_dataclass(hint):
+        shape: type = hint
+        return lambda value, path, faults: _reader_of_class(shape)(value, path, faults)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and arguments[1:] == (...,):
+        return _list(_reader(arguments[0]))
+    if origin is dict:
+        return _dict(_reader(arguments[0]), _reader(arguments[1]))
+    if origin is Literal:
+        return _literal(arguments)
+    if origin in (typing.Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
+        return _optional(_reader(next(each for each in arguments if each is not type(None))))
+    if hint is Any:
+        return lambda value, path, faults: value
+    if hint is float:
+        return _float
+    return _exactly(hint)
+
+
+_EXPECTED = {str: "text", int: "a whole number", bool: "true or false"}
+
+
+def _exactly(kind: Any) -> _Read:
+    if kind not in _EXPECTED:
+        raise TypeError(f"{kind} is no annotation that a document can be checked against")
+    expected = _EXPECTED[kind]
+
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        return value if type(value) is kind else _expected(expected, value, path, faults)  # bool is a subclass of int
+
+    return read
+
+
+def _float(value: Any, path: Path, faults: list[Fault]) -> Any:
+    if type(value) is not float:
+        if type(value) is not int:
+            return _expected("a number", value, path, faults)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = float("inf")
+    if value - value != 0:  # inf and nan
+        faults.append(Fault(path, "must be a finite number"))
+        return _INVALID
+    return value
+
+
+def _optional(inner: _Read) -> _Read:
+    return lambda value, path, faults: None if value is None else inner(value, path, faults)
+
+
+def _literal(words: tuple[Any, ...]) -> _Read:
+    *rest, last = map(repr, words)
+    expected = f"{', '.join(rest)} or {last}" if rest else last
+
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        if type(value) is not str:
+            return _expected(expected, value, path, faults)
+        if value not in words:
+            faults.append(Fault(path, f"must be {expected}, not another word"))
+            return _INVALID
+        return value
+
+    return read
+
+
+def _any_case(inner: _Read) -> _Read:
+    return lambda value, path, faults: inner(value.lower() if type(value) is str else value, path, faults)
+
+
+def _list(item: _Read) -> _Read:
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        if not isinstance(value, list):
+            return _expected("a list", value, path, faults)
+        found = tuple([item(each, (*path, index), faults) for index, each in enumerate(value)])
+        return _INVALID if _INVALID in found else found
+
+    return read
+
+
+def _dict(key: _Read, item: _Read) -> _Read:
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        if not isinstance(value, dict):
+            return _expected("an object", value, path, faults)
+        found = {}
+        whole = True
+        for name, member in value.items():
+            wrong: list[Fault] = []
+            whole = key(name, (*path, name), wrong) is not _INVALID and whole
+            faults.extend(each._replace(key=True) for each in wrong)
+            found[name] = item(member, (*path, name), faults)
+            whole = whole and found[name] is not _INVALID
+        return found if whole else _INVALID
+
+    return read
+
+
+def _constrained(inner: _Read, constraints: list[Constraint]) -> _Read:
+    sizes = [each for each in constraints if isinstance(each, Size)]
+    others = [each for each in constraints if not isinstance(each, Size)]
+
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        if isinstance(value, list):  # before its items: of a list that is too long they are not worth a look
+            for size in sizes:
+                if message := size.fault(value):
+                    faults.append(Fault(path, message))
+                    return _INVALID
+        found = inner(value, path, faults)
+        if found is not _INVALID:
+            for constraint in others:
+                if message := constraint.fault(value):  # as it was written: 0, not 0.0
+                    faults.append(Fault(path, message))
+                    return _INVALID
+        return found
+
+    return read
+
+
+def _expected(what: str, value: Any, path: Path, faults: list[Fault]) -> _Invalid:
+    faults.append(Fault(path, f"must be {what}, not {_describe(value)}"))
+    return _INVALID
+
+
+def _describe(value: object) -> str:
+    """What stands there, never text itself: it may be a secret."""
+    if value is None or isinstance(value, bool):
+        return show(value)
+    if isinstance(value, (int, float)):
+        return f"the number {show(value)}"
+    return {"str": "text", "list": "a list", "dict": "an object"}.get(type(value).__name__, type(value).__name__)
+
+
+def _unknown(name: str, known: Collection[str], before: list[Fault]) -> str:
+    if len(before) >= MAX_PROBLEMS:  # nobody will read it, and a hostile document may hold a hundred thousand
+        return "is not a known field"
+    from difflib import get_close_matches  # here: most documents are right
+
+    near = get_close_matches(name, known, n=1)
+    return (
+        f"is not a known field; did you mean {near[0]}?" if near else f"is not a known field; known: {', '.join(known)}"
+    )

@@ -1,0 +1,47 @@
+"""Commands start light: what a library would cost at every call is paid only by the commands that use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from flows.program import Program, steps
+
+LIBRARIES = ("pydantic", "rich", "structlog", "ruamel", "psutil")
+SLOW = ("asyncio", "email", "difflib", "hashlib", "subprocess")  # of the standard library
+SCRIPT = """
+import sys
+from farro.__main__ import main
+try:
+    main()
+finally:
+    print(*sorted({name.split(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["ls", "--json"], ["enqueue", "-"], ["--help"], ["enqueue", "--help"], ["worker", "--drain"]],
+    ids=" ".join,
+)
+def test_small_commands_load_no_heavy_library(farro: Program, command: list[str]) -> None:
+    (farro.path / "agents-config.json").write_text(json.dumps({"runners": {"log_level": "info"}, "retry": {}}))
+    farro.enqueue(steps(["true"]))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *command],
+        cwd=farro.path,
+        env=farro.env,
+        input=json.dumps(steps(["true"])),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stderr.split()
+    assert "click" in loaded
+    heavy = LIBRARIES if command[0] == "worker" else LIBRARIES + SLOW
+    assert not set(heavy) & set(loaded)

@@ -1,0 +1,235 @@
+"""Settings: what a config says, and that docs/configuration.md says the same. Files and exit codes: tests/flows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro.config import settings_of
+from farro.documents import Document, parse_json, parse_yaml
+from farro.errors import BadDocument
+from farro.settings import Settings
+from support import ROOT
+
+DOCUMENT = Path(ROOT, "docs", "configuration.md")
+
+
+def read(data: Any, environ: dict[str, str] | None = None) -> Settings:
+    return settings_of(Document(data, "c"), environ or {}, pytest.fail)
+
+
+def refused(data: Any, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(BadDocument) as caught:
+        read(data, environ)
+    return str(caught.value).split("\n")
+
+
+# --- what each section says
+
+
+def test_a_role_has_the_cap_of_all_unless_it_has_its_own_and_runner_has_none() -> None:
+    assert (read({}).cap_of("Architect"), read({}).cap_of("Runner")) == (200, None)
+    settings = read({"roles": {"Packer": {}}, "capacity": {"role_cap": 7, "roles": {"Packer": None, "Runner": 3}}})
+    assert [settings.cap_of(role) for role in ("Architect", "Packer", "Runner")] == [7, None, 3]
+    assert settings.capacity.total_cap == 1000
+
+
+def test_only_named_users_may_force_and_a_star_is_everybody() -> None:
+    assert not read({}).may_force("ann")
+    assert read({"capacity": {"force": ["ann"]}}).may_force("ann")
+    assert not read({"capacity": {"force": ["ann"]}}).may_force("bob")
+    assert read({"capacity": {"force": ["*"]}}).may_force("bob")
+
+
+def test_finished_jobs_are_kept_for_good_unless_a_duration_is_named() -> None:
+    settings = read({"prune": {"keep_succeeded": "7d", "keep_failed": "1h30m"}})
+    assert settings.prune.keep_s("succeeded") == 7 * 86_400
+    assert settings.prune.keep_s("failed") == 5400
+    assert settings.prune.keep_s("killed") is None
+
+
+def test_air_executors_own_values_load_as_they_are() -> None:
+    text = b"""runners:
+  poll_interval: 5
+  task_timeout: 1800
+  max_concurrent_runners: 10
+  base_path: .air-executor
+  log_level: INFO
+  log_format: json
+"""
+    runners = settings_of(parse_yaml(text, source="c"), {}, pytest.fail).runners
+    assert (runners.log_level, runners.log_format, runners.base_path) == ("info", "json", ".air-executor")
+
+
+@pytest.mark.parametrize(
+    ("data", "problems"),
+    [
+        ({"runners": {"poll_interval": 0}}, ["runners.poll_interval: must be at least 1, not 0"]),
+        ({"runners": {"task_timeout": 7201}}, ["runners.task_timeout: must be at most 7200, not 7201"]),
+        (
+            {"runners": {"max_concurrent_runners": True}},
+            ["runners.max_concurrent_runners: must be a whole number, not true"],
+        ),
+        ({"runners": {"base_path": ""}}, ["runners.base_path: must not be empty"]),
+        (
+            {"runners": {"log_level": "loud"}},
+            ["runners.log_level: must be 'debug', 'info', 'warning' or 'error', not another word"],
+        ),
+        ({"runners": {"log_format": "xml"}}, ["runners.log_format: must be 'json' or 'text', not another word"]),
+        ({"capacity": {"role_cap": -1}}, ["capacity.role_cap: must be at least 0, not -1"]),
+        ({"capacity": {"roles": {"Runner": "5"}}}, ["capacity.roles.Runner: must be a whole number, not text"]),
+        (
+            {"capacity": {"roles": {"Enginer": 5}}, "roles": {"Packer": {}}},
+            [
+                "capacity.roles.Enginer: is not a role here; there is Manager, SeniorEngineer, JuniorEngineer, "
+                "Architect, CodeReviewer, DocWriter, Runner, Packer. A new one is declared under `roles`"
+            ],
+        ),
+        ({"capacity": {"force": "ann"}}, ["capacity.force: must be a list, not text"]),
+        ({"audit": {"mode": "loose"}}, ["audit.mode: must be 'buffered' or 'strict', not another word"]),
+        ({"audit": {"keep": 0}}, ["audit.keep: must be at least 1, not 0"]),
+        (
+            {"prune": {"keep_failed": "7 days"}},
+            [
+                "prune.keep_failed: is not a duration such as 90s, 10m, 2h, 1d, 1w or 1h30m; "
+                "the units are w, d, h, m and s"
+            ],
+        ),
+        ({"prune": {"keep_failed": 7}}, ["prune.keep_failed: must be text, not the number 7"]),
+        ({"retry": {"base_s": float("inf")}}, ["retry.base_s: must be a finite number"]),
+        ({"strict": "no"}, ["strict: must be true or false, not text"]),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_would_be_right(data: Any, problems: list[str]) -> None:
+    assert refused(data) == [f"c: {problem}" for problem in problems]
+
+
+# --- ${VAR}
+
+
+def test_variables_expand_in_every_text_value_and_in_no_key() -> None:
+    environ = {"BIN": "/opt/bin", "USER": "ann", "EMPTY": ""}
+    settings = read(
+        {
+            "tools": {"${BIN}": {"command": "${BIN}/say-${USER}${EMPTY}"}, "b": {"command": "$BIN $$ $${BIN} $"}},
+            "capacity": {"force": ["${USER}"]},
+            "providers": {"deep": [{"key": "<${USER}>", "number": 1}]},
+        },
+        environ,
+    )
+    assert settings.tools["${BIN}"].command == "/opt/bin/say-ann"
+    assert settings.tools["b"].command == "$BIN $$ ${BIN} $"
+    assert settings.capacity.force == ("ann",)
+    assert settings.providers == {"deep": [{"key": "<ann>", "number": 1}]}
+
+
+def test_what_a_variable_holds_is_not_expanded_again() -> None:
+    settings = read({"tools": {"a": {"command": "${A}"}}}, {"A": "${B}", "B": "never"})
+    assert settings.tools["a"].command == "${B}"
+
+
+def test_variables_that_are_missing_or_malformed_are_all_told_with_their_places() -> None:
+    text = b"""{"tools": {"a": {"command": "${NOPE}/${NEITHER}"}},
+ "runners": {"base_path": "${NOPE}"},
+ "version": "${not-a-name}", "providers": {"x": ["${"]}}"""
+    with pytest.raises(BadDocument) as caught:
+        settings_of(parse_json(text, source="c"), {}, pytest.fail)
+    missing = "the environment has no variable {0}; set it, or write $${{{0}}} for the text itself"
+    malformed = "`${` begins a variable, ${NAME}; write $${ for these characters themselves"
+    assert str(caught.value).split("\n") == [
+        f"c:1:29: tools.a.command: {missing.format('NOPE')}",
+        f"c:1:29: tools.a.command: {missing.format('NEITHER')}",
+        f"c:2:27: runners.base_path: {missing.format('NOPE')}",
+        f"c:3:13: version: {malformed}",
+        f"c:3:50: providers.x[0]: {malformed}",
+    ]
+
+
+def test_a_variable_that_is_no_text_is_refused() -> None:
+    assert refused({"version": "${RAW}"}, {"RAW": "\udcff"}) == [
+        "c: version: the variable RAW holds bytes that are not UTF-8"
+    ]
+
+
+SECRET = "hunter2-9d"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"durability": "${S}"},
+        {"strict": "${S}"},
+        {"retry": {"max_attempts": "${S}"}},
+        {"retry": {"base_s": "${S}"}},
+        {"retry": "${S}"},
+        {"runners": {"log_level": "${S}", "base_path": "${S}\0"}},
+        {"prune": {"keep_failed": "${S}"}},
+        {"capacity": {"force": "${S}", "roles": {"Runner": "${S}"}}},
+        {"roles": {"Packer": "${S}"}, "tools": ["${S}"]},
+        {"bogus": "${S}", "version": "${MISSING}${S}"},
+        "${S}",
+    ],
+)
+def test_what_a_variable_holds_is_never_told(data: Any) -> None:
+    told = "\n".join(refused(data, {"S": SECRET}))
+    assert SECRET not in told
+    assert "hunter2" not in told
+
+
+# --- strict
+
+
+def test_unknown_keys_are_told_and_ignored_where_the_config_is_not_strict() -> None:
+    text = b'{"strict": false,\n "bogus": 1, "retry": {"base": 3, "max_attempts": 5}}'
+    told: list[str] = []
+    settings = settings_of(parse_json(text, source="c"), {}, told.append)
+    assert settings.retry.max_attempts == 5
+    assert told == [
+        "c:2:2: bogus: is not a known field; known: " + ", ".join(dataclasses.asdict(Settings())) + " (ignored)",
+        "c:2:24: retry.base: is not a known field; did you mean base_s? (ignored)",
+    ]
+
+
+def test_other_mistakes_remain_mistakes_where_the_config_is_not_strict() -> None:
+    assert refused({"strict": False, "bogus": 1, "durability": 5, "roles": {"lower": {}}}) == [
+        "c: durability: must be 'power' or 'process', not the number 5",
+        "c: roles.lower: 'lower' is not a role: a capital letter, then up to 31 letters or digits, such as Runner",
+    ]
+
+
+# --- the document
+
+
+def keys(shape: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that a config may have, as the document writes it, with its default."""
+    defaults = shape()
+    for name, hint in typing.get_type_hints(shape).items():
+        value = getattr(defaults, name)
+        member = typing.get_args(hint)[1] if typing.get_origin(hint) is dict else None
+        if dataclasses.is_dataclass(hint):
+            yield from keys(typing.cast(type, hint), f"{prefix}{name}.")
+        elif member is Any or member is None:
+            yield f"{prefix}{name}", json.dumps(value)
+        else:
+            one = f"{prefix}{name}.{'<name>' if name == 'tools' else '<Role>'}"
+            yield from keys(member, f"{one}.") if dataclasses.is_dataclass(member) else [(one, None)]
+
+
+def test_the_document_has_every_key_with_its_default() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| (?:`([^`]+)`|none) \| .+ \|$", DOCUMENT.read_text(), re.MULTILINE)
+    assert {key: default or None for key, default in rows} == dict(keys(Settings))
+
+
+def test_the_example_of_the_document_is_a_config() -> None:
+    example = re.search(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert example is not None
+    settings = settings_of(parse_yaml(example[1].encode(), source="c"), {"HOME": "/home/ann"}, pytest.fail)
+    assert settings.tools["say"].command == "/home/ann/bin/say"
+    assert settings.cap_of("DocWriter") is None
