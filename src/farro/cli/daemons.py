@@ -43,6 +43,7 @@ def worker(
     from farro.services.drain import Drained
     from farro.services.perform import Performer
     from farro.services.worker import IDLE_S, Slot, Worker
+    from farro.system.turns import Turns
 
     clock = SystemClock()
     path, settings = read_root(root)
@@ -57,6 +58,8 @@ def worker(
     )
     agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
+    turns = Turns()
+
     def slot(number: int, stop: Stop) -> Slot:
         return Slot(
             store=store,
@@ -69,6 +72,7 @@ def worker(
             clock=clock,
             log=log,
             # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
+            turns=turns,
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
 

@@ -23,9 +23,10 @@ from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, exit_code
 from farro.system import fs
 from farro.system.processes import Exit
+from farro.system.turns import RESTING
 
 _ENDED = 143  # as if by SIGTERM
-_QUICK_S = 0.02
+_QUICK_S = 0.001  # the other slots wait for so long too
 
 
 class _Ended(BaseException):
@@ -113,7 +114,8 @@ class FunctionRun:
             poll.register(self._hand.done.fd, select.POLLIN)
             if wake_fd is not None:
                 poll.register(wake_fd, select.POLLIN)
-            poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
+            with RESTING:
+                poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
         return self.exit
 
     def _over_quickly(self, timeout_s: float | None) -> bool:

@@ -21,6 +21,7 @@ from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Claim, Store
 from farro.services.perform import Performer
+from farro.system.turns import Turns
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
@@ -66,6 +67,7 @@ class Slot:
         clock: Clock,
         log: Log,
         idle_s: float = IDLE_S,
+        turns: Turns | None = None,
     ) -> None:
         self._store = store
         self._role = role
@@ -77,6 +79,7 @@ class Slot:
         self._stop = stop
         self._clock = clock
         self._log = log
+        self._turns = turns or Turns()
         self._agent: Agent | None = None
 
     def join(self) -> Agent:
@@ -116,7 +119,8 @@ class Slot:
         try:
             cursor = self._store.changes(None, role=self._role).cursor
             while not self._stop.requested:
-                turn = self._safe_turn()
+                with self._turns.turn():
+                    turn = self._safe_turn()
                 if until.over(turn):
                     return
                 if turn is Turn.TROUBLE:

@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from farro.kernel.moments import aware
+from farro.system.turns import RESTING
 
 
 class SystemClock:
@@ -28,7 +29,8 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         if seconds > 0:
-            time.sleep(seconds)
+            with RESTING:
+                time.sleep(seconds)
 
 
 class ManualClock:

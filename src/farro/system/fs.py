@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 from farro.errors import StorageTrouble
 from farro.system import syscalls
 from farro.system.group_commit import GroupCommit
+from farro.system.turns import RESTING
 
 T = TypeVar("T")
 
@@ -376,7 +377,8 @@ _group = GroupCommit(lambda path: _sync_one(path))
 
 def sync_all(paths: Iterable[str]) -> None:
     """Return when every named file and directory is on the disk, as it is now; SyncFailed when one is not."""
-    _group.sync(list(paths))
+    with RESTING:
+        _group.sync(list(paths))
 
 
 def _sync_one(path: str) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 
 from farro.system import process_table
 from farro.system.process_table import Entry
+from farro.system.turns import RESTING
 
 MARKER = "FARRO_CLAIM"
 GRACE_S = 10.0
@@ -275,7 +276,8 @@ def _send(pid: int, fd: int | None, number: int) -> None:
 def _wait_for_all(pinned: Iterable[int], patience: _Patience) -> None:
     waiting = set(pinned)
     if not waiting:  # nobody to wait on by descriptor: a short pause, so that the loop of looks is not a busy one
-        time.sleep(min(0.02, patience.slice_s()))
+        with RESTING:
+            time.sleep(min(0.02, patience.slice_s()))
         patience.turn()
         return
     poll = select.poll()
@@ -285,7 +287,9 @@ def _wait_for_all(pinned: Iterable[int], patience: _Patience) -> None:
     was_killing = patience.killing()
     while waiting and time.monotonic() < look_again_at and patience.killing() == was_killing:
         timeout_ms = patience.slice_s() * 1000 + 1  # poll cuts to whole milliseconds: without the 1 it would spin
-        for fd, _ in poll.poll(timeout_ms):
+        with RESTING:
+            ended = poll.poll(timeout_ms)
+        for fd, _ in ended:
             poll.unregister(fd)
             waiting.discard(fd)
         patience.turn()

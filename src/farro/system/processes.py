@@ -34,6 +34,7 @@ from farro.system.cgroup import kill_cgroup, own_cgroup, remove_cgroup
 from farro.system.process_identity import Identity, identity, identity_of, kill_identified, matches
 from farro.system.process_limits import Limits
 from farro.system.process_tree import GRACE_S, MARKER, adopt_orphans, any_left, childless, end_marked, end_tree
+from farro.system.turns import RESTING
 
 __all__ = [
     "GRACE_S",
@@ -189,7 +190,8 @@ class Process:
             if left_s <= 0:
                 return
             if wake_fd is None:
-                time.sleep(left_s)
+                with RESTING:
+                    time.sleep(left_s)
             elif _readable(wake_fd, left_s, None):
                 return
             pause_s = min(pause_s * 2, 0.02)
@@ -233,7 +235,8 @@ def _readable(fd: int, timeout_s: float | None, wake_fd: int | None) -> bool:
     if wake_fd is not None:
         poll.register(wake_fd, select.POLLIN)
     # Rounded up: poll counts whole milliseconds, and one that returns early makes its caller spin.
-    ready = poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
+    with RESTING:
+        ready = poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
     return any(found == fd for found, _ in ready)
 
 

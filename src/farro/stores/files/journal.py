@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from farro.errors import SyncFailed
 from farro.system import fs, leases
+from farro.system.turns import RESTING
 
 FOLDER = "jobs/.journal"
 SIZE = 4 << 20
@@ -148,17 +149,23 @@ class Journal:
             self._asked += 1
             if self._asked <= self.eager_after:
                 return None
-            self._waiting.append(ticket)
-            while self._leading and not ticket.done:
-                self._changed.wait()
-            if not ticket.done:
-                self._leading = True
-                group, self._waiting = self._waiting, []
-        if not ticket.done:
-            self._lead(group)
+        with RESTING:
+            self._written(ticket)
         if ticket.failure is not None:
             raise SyncFailed(f"the journal could not be written: {ticket.failure}") from ticket.failure
         return None if ticket.file is None else Entry(self, ticket.file, len(records))
+
+    def _written(self, ticket: _Ticket) -> None:
+        """Return when it is: by whoever leads meanwhile, or by us, with all that have come by then."""
+        with self._changed:
+            self._waiting.append(ticket)
+            while self._leading and not ticket.done:
+                self._changed.wait()
+            if ticket.done:
+                return
+            self._leading = True
+            group, self._waiting = self._waiting, []
+        self._lead(group)
 
     def _lead(self, group: list[_Ticket]) -> None:
         file: _File | None = None
