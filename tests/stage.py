@@ -24,6 +24,7 @@ from farro.ports.store import Agent, Claim, StorePolicy, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, make_root
+from farro.stores.files.journal import Journal
 
 ROLES = ("Manager", "Runner", "CodeReviewer")
 EPOCH = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -71,11 +72,16 @@ def open_files(
     clock: Any = None,
     store_policy: StorePolicy | None = None,
     log: Callable[[str, str, Mapping[str, Any]], None] = lambda level, message, fields: None,
+    journal: bool = False,
+    boot: str = "0",
 ) -> FilesStore:
     """A "process": same seed, same names. Different processes must get different seeds.
 
     Where every claim lists the queue anew (`rescan_s` 0, the stage's policy) there is no inotify behind the feeds:
     closing an instance costs the kernel ten milliseconds, and these suites open thousands.
+
+    With `journal` from the first enqueue on, in files so small that they are changed after a few records; without it
+    everything is synced the careful way, as a process does that makes few calls. Another `boot`: the power was gone.
     """
     dice = random.Random(seed)
     store = FilesStore(
@@ -85,7 +91,8 @@ def open_files(
             clock=clock or QuickClock(),
             reap=lambda markers, identity: None,
             kill_hung=lambda identity: False,
-            identity=lambda: {"host": "stage", "boot_id": "0", "pid": seed, "start": 0},
+            identity=lambda: {"host": "stage", "boot_id": boot, "pid": seed, "start": 0},
+            journal=None if not journal else small_journal(root, boot, dice.getrandbits),
             log=log,
             random_bits=dice.getrandbits,
             uniform=lambda low, high: low,
@@ -96,8 +103,16 @@ def open_files(
     return store
 
 
+def small_journal(root: str, boot: str, random_bits: Callable[[int], int]) -> Journal:
+    return Journal(
+        root=root, boot_id=boot, random_bits=random_bits, eager_after=0, size=16 << 10, background=False
+    )
+
+
 def die(store: FilesStore) -> None:
     """What the kernel does when a process is killed: its locks drop. Nothing is cleaned up."""
+    for file in store._ground.journal._files if store._ground.journal is not None else ():
+        file.lease.drop()
     for held in store._ground.held.values():
         held.lease.drop()
     store._ground.held.clear()
@@ -164,9 +179,10 @@ def drain(
     rounds: int = 50,
     clock: Any = None,
     store_policy: StorePolicy | None = None,
+    boot: str = "0",
 ) -> FilesStore:
     """Healthy processes come and finish everything: watchdog, manager, a worker for every role; until nothing moves."""
-    store = open_files(root, seed=seed, clock=clock, store_policy=store_policy)
+    store = open_files(root, seed=seed, clock=clock, store_policy=store_policy, boot=boot)
     keeper = store.join("keeper", role=None)
     workers = [store.join("drain", role=role) for role in store.roles()]
     for _ in range(rounds):

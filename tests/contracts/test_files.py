@@ -252,7 +252,7 @@ def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:
     victim = files.process()
     agent = victim.join("worker", role="Runner")
     with watched() as seam:
-        seam.before = once("replace", "/job.json", crash)
+        seam.before = once("exchange", "/job.json", crash)
         with pytest.raises(Crash):
             victim.claim(agent)
     home = f"agents/Runner/in-progress/{agent.id}"
@@ -384,7 +384,7 @@ def test_children_of_a_fenced_attempt_are_not_delivered(files: Files) -> None:
     agent = victim.join("worker", role="Runner")
     claim = claimed(victim, agent)
     with watched() as seam:
-        seam.before = once("replace", "/job.json", crash)  # sealed, not decided
+        seam.before = once("exchange", "/job.json", crash)  # sealed, not decided
         with pytest.raises(Crash):
             victim.commit(claim, success(claim, Child(role="Runner", prompt=plan(1))))
     assert os.path.exists(f"{files.root}/agents/Runner/in-progress/{agent.id}/parent/outbox/0001.json")
@@ -624,7 +624,7 @@ def test_a_dead_watchdogs_jobs_are_finished_by_the_next(files: Files) -> None:
     first = files.process()
     dog = first.join("dog", role=None)
     with watched() as seam:
-        seam.before = once("replace", "/job.json", crash)
+        seam.before = once("exchange", "/job.json", crash)
         with pytest.raises(Crash):
             first.recover(dog)
     assert os.path.isdir(f"{files.root}/jobs/.held/{dog.id}/j")

@@ -401,15 +401,17 @@ def _play_all(disk: str, live: str, durable: bool, neighbour: bool) -> tuple[lis
 
     acts = []
     fs.set_seam(Neighbour(live) if neighbour else None)
-    for play in powerplays.BESIDE_A_NEIGHBOUR if neighbour else powerplays.ON_DISK:
-        root = powerplays.make(f"{live}/{play.__name__}")
+    plays = powerplays.BESIDE_A_NEIGHBOUR if neighbour else powerplays.ON_DISK
+    for play, journal in ((play, journal) for play in plays for journal in (False, True)):
+        name = f"{play.__name__}{'-journal' if journal else ''}"
+        root = powerplays.make(f"{live}/{name}")
         fd = os.open(live, os.O_RDONLY)  # the root's own name; `initiated` is about the folders below
         os.fsync(fd)
         os.close(fd)
-        act = Act(name=play.__name__, first=position(), acks=[], recorded=None)
+        act = Act(name=name, first=position(), acks=[], recorded=None)
         acts.append(act)
         tell = partial(_note, act.acks, position)
-        act.recorded = powerplays.perform(play, root, tell=tell, durable=durable)
+        act.recorded = powerplays.perform(play, root, tell=tell, durable=durable, journal=journal)
     return acts, position()
 
 

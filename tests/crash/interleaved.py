@@ -181,10 +181,10 @@ class World:
         elif op in ("write", "utime", "fsync"):
             return
         else:
-            if op in ("symlink", "link", "replace"):
+            if op in ("symlink", "link", "replace", "exchange"):
                 path = args[1]
             self._mine(actor, op, path)
-            if op == "replace" and path.endswith("/job.json"):
+            if op in ("replace", "exchange") and path.endswith("/job.json"):
                 self._rewritten(actor, path)
 
     def _mine(self, actor: Actor, op: str, path: str) -> None:

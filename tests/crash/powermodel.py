@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Name = tuple[int, str]  # the directory's inode and the name in it
+EVERYTHING = -2  # the "inode" of a sync of the whole filesystem
 
 
 class Order(enum.Enum):
@@ -54,6 +55,7 @@ class Change:
     clears: Name | None = None
     puts: Name | None = None
     inode: int = -1  # what `puts` names
+    swaps: bool = False  # `clears` and `puts` change places
     needs: frozenset[int]  # positions of changes that made it possible
     born: frozenset[int]  # … and of those that made its directories
 
@@ -66,6 +68,7 @@ class Change:
 class Written:
     inode: int
     data: bytes
+    offset: int | None = None  # None: at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,22 @@ class Recorder:
 
     _replace = _move
 
+    def _exchange(self, _: None, source: str, path: str) -> None:
+        what = f"exchange {self._short(source)} and {self._short(path)}"
+        self._change(what, clears=self._name(source), puts=self._name(path), swaps=True)
+
+    def _write_sync(self, _: None, fd: int, path: str, data: bytes, offset: int) -> None:
+        """A write and a sync: what the file has after a cut is this write whole, or, while it lasts, any part."""
+        inode = self._at(self._name(path))
+        node = self.nodes[inode]
+        assert node.data is not None
+        node.data = node.data[:offset] + data + node.data[offset + len(data) :]
+        self.entries.append(Written(inode=inode, data=data, offset=offset))
+        self.entries.append(Synced(inode=inode, what=self._short(path)))
+
+    def _syncfs(self, _: None, path: str) -> None:
+        self.entries.append(Synced(inode=EVERYTHING, what="everything"))
+
     def _write(self, count: int, fd: int, view: Any) -> None:
         inode, data = self._open[fd], bytes(view[:count])
         node = self.nodes[inode]
@@ -219,6 +238,7 @@ class Recorder:
         puts: Name | None = None,
         inode: int = -1,
         emptied: int | None = None,
+        swaps: bool = False,
     ) -> None:
         touched = [name for name in (clears, puts) if name is not None]
         needs = {self._last[name] for name in touched if name in self._last}
@@ -226,7 +246,15 @@ class Recorder:
             needs.update(self._within.get(emptied, ()))
         born = {self._made[name[0]] for name in touched if name[0] in self._made}
         position = len(self.entries)
-        change = Change(what=what, clears=clears, puts=puts, inode=inode, needs=frozenset(needs), born=frozenset(born))
+        change = Change(
+            what=what,
+            clears=clears,
+            puts=puts,
+            inode=inode,
+            needs=frozenset(needs),
+            born=frozenset(born),
+            swaps=swaps,
+        )
         self.entries.append(change)
         _apply(self.nodes, change)
         for name in touched:
@@ -241,6 +269,14 @@ def _copy(node: Node) -> Node:
 
 
 def _apply(nodes: Mapping[int, Node], change: Change) -> None:
+    if change.swaps:
+        assert change.clears is not None
+        assert change.puts is not None
+        one, other = nodes[change.clears[0]].entries, nodes[change.puts[0]].entries
+        assert one is not None
+        assert other is not None
+        one[change.clears[1]], other[change.puts[1]] = other[change.puts[1]], one[change.clears[1]]
+        return
     if change.clears is not None:
         entries = nodes[change.clears[0]].entries
         assert entries is not None
@@ -372,7 +408,13 @@ class Cut:
                         pending.setdefault(directory, []).append(position)
                 case Written():
                     synced, written = self.data.get(entry.inode, (b"", b""))
-                    self.data[entry.inode] = (synced, written + entry.data)
+                    at = len(written) if entry.offset is None else entry.offset
+                    self.data[entry.inode] = (synced, written[:at] + entry.data + written[at + len(entry.data) :])
+                case Synced(inode=number) if number == EVERYTHING:
+                    self.last_sync = position
+                    self.durable.update(self.changes)
+                    pending.clear()
+                    self.data = {inode: (written, written) for inode, (_, written) in self.data.items()}
                 case Synced():
                     self.last_sync = position
                     self.durable.update(pending.pop(entry.inode, ()))

@@ -48,6 +48,7 @@ from stage import (
 )
 
 DAY_S = 86_400.0
+AFTER = "1"  # the boot after the cut
 LATER = EPOCH + timedelta(hours=6)  # a delay that is over when the machine is back
 
 
@@ -67,11 +68,14 @@ class Ack:
 class Play:
     """The director of one run: makes the calls and tells the recorder of each acknowledgement."""
 
-    def __init__(self, root: str, tell: Callable[[Ack], None], recorder: Recorder | None, *, durable: bool) -> None:
+    def __init__(
+        self, root: str, tell: Callable[[Ack], None], recorder: Recorder | None, *, durable: bool, journal: bool
+    ) -> None:
         self.root = root
         self.tell = tell
         self.recorder = recorder
         self.durable = durable
+        self.journal = journal
         self.clock = QuickClock()
         self.known: set[str] = set()  # every id that anyone asked for, acknowledged or not
         self.again: list[Submission] = []  # chosen ids that their submitters submit again after the cut
@@ -81,7 +85,11 @@ class Play:
     def process(self, **policy_changes: Any) -> FilesStore:
         self._seeds += 1
         return open_files(
-            self.root, seed=self._seeds, clock=self.clock, store_policy=policy(durable=self.durable, **policy_changes)
+            self.root,
+            seed=self._seeds,
+            clock=self.clock,
+            store_policy=policy(durable=self.durable, **policy_changes),
+            journal=self.journal,
         )
 
     def enqueue(self, store: FilesStore, *submissions: Submission) -> list[str]:
@@ -358,6 +366,39 @@ def initiated(play: Play) -> None:
     play.enqueue(play.process(), Submission(role="Runner", prompt=plan(1)))
 
 
+def rotated(play: Play) -> None:
+    """So many records that the journal's files are changed and freed several times; one worker dies on the way."""
+    store, other = play.process(), play.process()
+    play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(3)))
+    worker = store.join("w", role="Runner")
+    for number in range(9):
+        play.enqueue(other, Submission(role="Runner", prompt=plan(number), narrative="why\n" * 50))
+        claim = play.claim(store, worker)
+        if number % 3 == 2:
+            play.fail(store, claim, retryable=True)
+        else:
+            play.succeed(store, claim, files=STEP_FILES)
+    play.claim(store, worker)
+    die(store)
+    keeper = other.join("keeper", role=None)
+    other.recover(keeper)
+    [job_id] = other.stale()
+    play.verb(other.settle_stale, keeper, job_id)
+
+
+def overtaken(play: Play) -> None:
+    """A record of a commit whose job was taken away and killed meanwhile: the kill was told, the commit was not."""
+    assert play.recorder is not None
+    store = play.process()
+    [job_id] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    claim = play.claim(store, store.join("w", role="Runner"))
+    play.recorder.trap = lambda op, args: Crash() if op == "create" and args[0].endswith("/result.json") else None
+    with contextlib.suppress(Crash):
+        play.succeed(store, claim)
+    other = play.process()
+    play.verb(other.kill, other.join("op", role=None), job_id)
+
+
 PLAYS: tuple[Callable[[Play], None], ...] = (
     minted,
     delayed,
@@ -376,11 +417,13 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
     unroutable,
     slots,
     initiated,
+    rotated,
+    overtaken,
 )
 
 
 # Those without a trap in the recorder or a root of their own.
-ON_DISK = (minted, chosen, many, succeeded, retried, routed, children, stale, operated, slots)
+ON_DISK = (minted, chosen, many, succeeded, retried, routed, children, stale, operated, slots, rotated)
 # Fewer, for a disk that is synced after every call: all their steps are seen in a short run.
 BESIDE_A_NEIGHBOUR = (succeeded, routed, children, operated)
 
@@ -397,7 +440,7 @@ class Recorded:
     offspring: Mapping[tuple[str, str], tuple[str, ...]]
 
 
-def record(play: Callable[[Play], None], root: str) -> Recorded:
+def record(play: Callable[[Play], None], root: str, *, journal: bool = False) -> Recorded:
     """Play it once, from a root that is durable as it is (an empty folder for `initiated`)."""
     if play is initiated:
         os.mkdir(root)
@@ -406,7 +449,7 @@ def record(play: Callable[[Play], None], root: str) -> Recorded:
     recorder = Recorder(root)
     fs.set_seam(recorder)
     try:
-        told = perform(play, root, tell=recorder.tell, recorder=recorder)
+        told = perform(play, root, tell=recorder.tell, recorder=recorder, journal=journal)
     finally:
         fs.set_seam(None)
     return dataclasses.replace(told, log=Log.of(recorder))
@@ -419,8 +462,9 @@ def perform(
     tell: Callable[[Ack], None],
     recorder: Recorder | None = None,
     durable: bool = True,
+    journal: bool = False,
 ) -> Recorded:
-    director = Play(root, tell, recorder, durable=durable)
+    director = Play(root, tell, recorder, durable=durable, journal=journal)
     play(director)
     return Recorded(known=frozenset(director.known), again=tuple(director.again), offspring=director.offspring)
 
@@ -471,12 +515,13 @@ def after_the_cut(
             history.enqueued.add(ack.job_id)
         elif ack.status in (Status.SUCCEEDED, Status.FAILED) and ack.reason is Reason.COMMITTED:
             history.committed.setdefault(ack.job_id, []).append((ack.attempt, ack.status))
+    open_files(root, seed=30_000, clock=clock, boot=AFTER).close()
     _judge_waiting(root, acks)
     for number, what in enumerate(coming_back):
         if what == "drain":
-            drain(root, history, seed=10_000 + number, clock=clock).close()
+            drain(root, history, seed=10_000 + number, clock=clock, boot=AFTER).close()
             continue
-        store = open_files(root, seed=20_000, clock=clock)
+        store = open_files(root, seed=20_000, clock=clock, boot=AFTER)
         for item in recorded.again:
             history.enqueued.add(store.enqueue(item))
         store.close()

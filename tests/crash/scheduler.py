@@ -37,7 +37,8 @@ from farro.system.group_commit import GroupCommit
 from stage import Crash, die
 
 LOOKS = ("read", "list", "stat", "readlink", "flock")
-MUTATING = ("mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "fsync")
+MUTATING = ("mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "exchange", "move")
+MUTATING += ("utime", "fsync")
 OTHER = ("drop", "told")
 _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
@@ -46,7 +47,7 @@ _BIG_BANG_NS = 1_700_000_000 * 10**9
 # In staging an actor is alone (but for clean-up, which meets it in the schedules by chance): to leave it there is to
 # leave it at its next point. A kill there leaves debris, so kills stay.
 PRIVATE = "private"
-_TIMED = frozenset({"create", "write", "replace"})
+_TIMED = frozenset({"create", "write", "replace", "exchange"})
 KILL_POINTS = frozenset({*MUTATING, *OTHER, "flock"}) - {
     "fsync"
 }  # a kill before a look is a kill before the next change
@@ -151,7 +152,7 @@ class Run:
             self._point(self.running, op, path)
 
     def _set_time(self, op: str, args: tuple[Any, ...], result: Any) -> None:
-        if op == "replace" and args[1].endswith("/job.json"):
+        if op in ("replace", "exchange") and args[1].endswith("/job.json"):
             stamp(args[1], self.step)
         elif op == "create":
             self._fresh.pop(result, None)

@@ -2,7 +2,7 @@
 
 No scenario and no judgement: those are the suites' own (and stage.py's). Use `with seams.placed(KillAt(3)): ...`.
 A seam sees one call per mutating system call, in order: `perform(op, call, args)`; ops are "mkdir", "create", "write",
-"symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "fsync". Calls are counted from 1.
+"symlink", "link", "unlink", "rmdir", "replace", "exchange", "move", "utime", "fsync". Calls are counted from 1.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from farro.system import fs
 from stage import Crash
 
 MUTATING = frozenset(
-    {"mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "move", "utime", "truncate", "fsync"}
+    {"mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "exchange", "move", "utime", "truncate", "fsync"}
+    | {"write_sync", "syncfs"}
 )
-TAKES_EFFECT = frozenset({"move", "replace", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
+TAKES_EFFECT = frozenset({"move", "replace", "exchange", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
 """The calls whose error may be ambiguous: done, and yet reported as failed (a network filesystem's lost reply)."""
 
 Call = Callable[..., Any]

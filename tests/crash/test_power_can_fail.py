@@ -32,6 +32,7 @@ class Without:
     order: Order = Order.BORN
     acknowledged: bool = False  # cut only right after acknowledgements: all that holds on a disk without order
     nth: int | None = None  # only this one of those that match, from 1
+    journal: bool = False
 
 
 # Not here, because no state misses them: the destination of a move that carries a decision out (completed/, the next
@@ -86,18 +87,23 @@ WITHOUT = (
     Without(what="list of children", pattern=r".*/outbox/\d+\.json", play=powerplays.children),
     Without(what="its folder", pattern=rf"{JOB}/outbox", play=powerplays.children),
     Without(what="its folder, list forgotten", pattern=rf"{JOB}/outbox", play=powerplays.recommitted),
+    Without(what="record of an enqueue", pattern=r"\.journal/.*", play=powerplays.minted, journal=True),
+    Without(what="record of a commit", pattern=r"\.journal/.*", play=powerplays.succeeded, journal=True, nth=-1),
+    Without(what="name of the journal's file", pattern=r"jobs/\.journal", play=powerplays.minted, journal=True),
+    Without(what="the folders of a freed journal", pattern=r"everything", play=powerplays.rotated, journal=True),
 )
 
 
 @pytest.mark.parametrize("without", WITHOUT, ids=lambda without: without.what.replace(" ", "_"))
 def test_a_missing_sync_is_noticed(without: Without, shm: Path) -> None:
-    recorded = record(without.play, str(shm / "root"))
+    recorded = record(without.play, str(shm / "root"), journal=without.journal)
     matching = [
         entry
         for entry in recorded.log.entries
         if isinstance(entry, Synced) and re.fullmatch(rf"(.*/)?{without.pattern}", entry.what)
     ]
-    dropped = matching if without.nth is None else matching[without.nth - 1 : without.nth]
+    dropped = matching if without.nth is None else matching[without.nth :][:1] if without.nth < 0 else matching
+    dropped = dropped if without.nth is None or without.nth < 0 else matching[without.nth - 1 : without.nth]
     assert dropped, f"no such sync: {[e.what for e in recorded.log.entries if isinstance(e, Synced)]}"
     log = recorded.log.without_syncs(lambda entry: any(entry is one for one in dropped))
     cuts = recorded.log.told() if without.acknowledged else None

@@ -36,10 +36,11 @@ def judge_all(recorded: Recorded, folder: Path, limit: int, found: Iterator[Stat
 
 
 @pytest.mark.parametrize("turn", range(ROUNDS))
+@pytest.mark.parametrize("journal", [False, True], ids=["careful", "journal"])
 @pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
-def test_power_cut_keeps_what_was_acknowledged(play: Played, turn: int, shm: Path) -> None:
+def test_power_cut_keeps_what_was_acknowledged(play: Played, journal: bool, turn: int, shm: Path) -> None:
     """A cut after every call of every play, on a disk weaker than any that is promised."""
-    recorded = record(play, str(shm / "root"))
+    recorded = record(play, str(shm / "root"), journal=journal)
     count = judge_all(recorded, shm, STATES_A_PLAY, states(recorded.log, seed=21 + turn, randoms=RANDOMS_A_CUT))
     assert count >= 100
     if turn == 0:  # later rounds meet some of the same states again

@@ -173,7 +173,7 @@ def test_a_lock_whose_holder_died_is_removed_and_the_job_is_claimable(world: Wor
 
 def test_a_job_that_moved_but_says_queued_is_recovered_and_its_attempt_counted(world: World) -> None:
     """Row 3: job moved, job.json still `queued`: path wins; recovered, attempt counted."""
-    dies(world, KillAt(1, only=only("replace")), world.claim)
+    dies(world, KillAt(1, only=only("exchange")), world.claim)
     assert world.lifecycle(world.jobs[0]).status is Status.QUEUED
     store = watchdog(world)
     seen = store.find(world.jobs[0])

@@ -61,6 +61,8 @@ MUTATING = {
     "renameat2": "move",
     "utimensat": "utime",
     "fsync": "fsync",
+    "pwritev2": "write_sync",
+    "syncfs": "syncfs",
 }
 READING = frozenset(
     {"access", "faccessat", "faccessat2", "newfstatat", "stat", "lstat", "fstat", "statx", "readlink", "readlinkat"}
@@ -205,7 +207,7 @@ class Scene:
         self._enqueue("left-4")
         store = stage.open_files(self.root, seed=400)
         operator = store.join("operator", role=None)
-        with contextlib.suppress(Crash), seams.placed(seams.KillAt(1, only=frozenset({"replace"}))):
+        with contextlib.suppress(Crash), seams.placed(seams.KillAt(1, only=frozenset({"exchange"}))):
             store.kill(operator, "left-4")
         stage.die(store)
 
@@ -427,6 +429,8 @@ def seam_name(line: str, root: str) -> str | None:
         return "?open for writing" if re.search(r"O_(WRONLY|RDWR|TRUNC)", arguments) else None
     if name == "unlinkat":
         return "rmdir" if "AT_REMOVEDIR" in arguments else "unlink"
+    if name == "renameat2" and "RENAME_EXCHANGE" in arguments:
+        return "exchange"
     if name == "renameat2" and "RENAME_NOREPLACE" not in arguments:
         return "replace"
     return MUTATING.get(name, f"?{name}")

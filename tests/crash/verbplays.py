@@ -431,7 +431,7 @@ def _dead_while_dispatching(world: World) -> None:
 def _dead_before_the_decision_with_children_sealed(world: World) -> None:
     """results and children are written, job.json is not decided: these children must never come."""
     _claimed(world)
-    _dies_in(world, "replace", 4, _commits(with_children))
+    _dies_in(world, "exchange", 1, _commits(with_children))
     _watchdog(world)
 
 

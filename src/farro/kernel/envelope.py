@@ -89,19 +89,24 @@ class Lifecycle:
         return sum(1 for hop in self.hops if hop.reason is Reason.REQUEUED and hop.attempt >= self.hop_start)
 
     def to_json(self) -> bytes:
-        """A field a line: `cat job.json` reads well, and the C encoder does the work in two calls."""
-        flat = _encode_lines({name: getattr(self, name) for name in _FLAT})
-        lines = [flat[1:-1]]
-        for name in _NESTED:
-            value = getattr(self, name)
-            if name == "hops":
-                inside = ",\n    ".join(_encode(_plain(hop)) for hop in value)
-                text = f"[\n    {inside}\n  ]" if value else "[]"
-            elif value is None:
-                text = "null"
-            else:
-                text = _encode(_plain(value) if name == "decision" else value)
-            lines.append(f'"{name}": {text}')
+        """A field a line: `cat job.json` reads well, and the C encoder does the work in a few calls."""
+        hops = "[]"
+        if self.hops:
+            inside = ",\n    ".join(_encode(_plain(hop)) for hop in self.hops)
+            hops = f"[\n    {inside}\n  ]"
+        decision = "null" if self.decision is None else _encode(_plain(self.decision))
+        before_hops, before_routing, after_routing = (
+            _encode_lines({name: getattr(self, name) for name in names})[1:-1] for names in _FLAT
+        )
+        lines = [
+            before_hops,
+            f'"hops": {hops}',
+            before_routing,
+            f'"routing": {_encode(self.routing)}',
+            after_routing,
+            f'"error": {_encode(self.error)}',
+            f'"decision": {decision}',
+        ]
         # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
         # a job could not be committed for what its error says.
         return ("{\n  " + ",\n  ".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
@@ -141,8 +146,8 @@ class Envelope(Generic[P]):
 
 
 _FIELDS = tuple(item.name for item in fields(Lifecycle))
-_NESTED = ("routing", "hops", "error", "decision")
-_FLAT = tuple(name for name in _FIELDS if name not in _NESTED)
+_HOPS, _ROUTING, _ERROR = (_FIELDS.index(name) for name in ("hops", "routing", "error"))
+_FLAT = (_FIELDS[:_HOPS], _FIELDS[_HOPS + 1 : _ROUTING], _FIELDS[_ROUTING + 1 : _ERROR])
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), allow_nan=False).encode
 _encode_lines = json.JSONEncoder(ensure_ascii=False, separators=(",\n  ", ": "), allow_nan=False).encode
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 TEMPORARY = ".tmp-"  # no job, agent or role name may start with a dot
 
-# What may pass by itself: a full disk that is being cleaned, a flaky device, a burst of open files.
+# What may pass: a full disk that is being cleaned, a flaky device, a burst of open files.
 PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 if sys.platform == "win32":  # antivirus and indexers hold files for a moment
     PASSING |= {errno.EACCES, errno.EBUSY}
@@ -174,8 +174,7 @@ def create_file(path: str) -> int:
 
 def open_append(path: str) -> int:
     """A log file, made if it is not there, that is written at its end and can be read. The caller closes it."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW
-    return _perform("create", os.open, path, flags, 0o666)
+    return _perform("create", os.open, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW, 0o666)
 
 
 def truncate(fd: int, size: int) -> None:
@@ -183,20 +182,13 @@ def truncate(fd: int, size: int) -> None:
 
 
 def sync_descriptor(fd: int, path: str) -> None:
-    """Sync a file that is open already; OSError when the disk does not confirm."""
+    """Sync an open file; OSError when the disk does not confirm."""
     _perform("fsync", _fsync, fd, path)
 
 
 def write_through(fd: int, path: str, data: bytes, offset: int) -> None:
     """`data` at `offset`, on the disk when this returns: a write and a sync in one call. OSError: nobody knows."""
-    _perform("write_sync", _write_through, fd, path, data, offset)
-
-
-def _write_through(fd: int, path: str, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        done = os.pwritev(fd, [view], offset, os.RWF_DSYNC)
-        view, offset = view[done:], offset + done
+    _perform("write_sync", syscalls.write_through, fd, path, data, offset)
 
 
 def sync_filesystem(path: str) -> None:
@@ -302,22 +294,23 @@ def _write_atomic(path: str, data: bytes, sync: bool) -> None:
         raise
 
 
-def swap_in(path: str, data: bytes) -> None:
-    """As `write_atomic` without `sync`: the new file and the old one change places, then the old one goes.
+def swap_in(path: str, data: bytes, *, sync: bool) -> None:
+    """As `write_atomic`, once: the new file and the old one change places, then the old one goes.
 
-    ext4 begins to write a file out when it is renamed over another, as a safeguard for programs that do not sync: that
-    took 60 to 150 us of the 400 that a whole job costs in the kernel, for what nobody asked.
+    ext4 begins to write out a file that is renamed over another: 60 to 150 us of the 400 that a job costs in the kernel.
     """
     name = temporary(os.path.dirname(path))
     try:
         create(name, data)
+        if sync:
+            sync_all([name])
         exchange(name, path)
     except OSError as error:
         with contextlib.suppress(OSError):
             unlink(name)
         if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOENT):
             raise
-        _write_atomic(path, data, False)  # there is no old one, or this filesystem cannot
+        _write_atomic(path, data, sync)  # there is no old one, or this filesystem cannot
         return
     unlink(name)
 

@@ -14,6 +14,16 @@ _AT_FDCWD = -100
 _NOREPLACE = 1
 _EXCHANGE = 2
 
+
+
+def write_through(fd: int, path: str, data: bytes, offset: int) -> None:
+    """A write that returns when its bytes are on the disk."""
+    view = memoryview(data)
+    while view:
+        done = os.pwritev(fd, [view], offset, os.RWF_DSYNC)
+        view, offset = view[done:], offset + done
+
+
 if sys.platform == "linux":
     _libc = ctypes.CDLL(None, use_errno=True)
     _renameat2 = _libc.renameat2

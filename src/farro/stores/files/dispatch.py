@@ -50,10 +50,12 @@ def has_children(path: str, decision: Decision) -> bool:
 def unseal(path: str, attempt: int) -> list[str]:
     """Forget the list of a commit that failed half-way: this attempt now commits something without children. Answers
     what to sync before the decision: a list that comes back with the power would be delivered."""
-    if not fs.exists(_list_of(path, attempt)):
-        return []
     fs.unlink(_list_of(path, attempt))
     return [f"{path}/outbox"]
+
+
+def is_sealed(path: str, attempt: int) -> bool:
+    return fs.exists(_list_of(path, attempt))
 
 
 def _list_of(path: str, attempt: int) -> str:

@@ -114,10 +114,7 @@ def owned_lifecycle(ground: Ground, folder: str, job_id: str, role: str, status:
 def write_lifecycle(ground: Ground, folder: str, text: bytes, *, sync: bool) -> None:
     """Replace job.json. `sync`: the old one says what nothing else says, and must not be lost with the new one."""
     path = f"{folder}/job.json"
-    if sync and ground.policy.durable:
-        fs.write_atomic(path, text, sync=True, pause=ground.clock.sleep)
-    else:
-        fs.retried(lambda: fs.swap_in(path, text), path, ground.clock.sleep)
+    fs.retried(lambda: fs.swap_in(path, text, sync=sync and ground.policy.durable), path, ground.clock.sleep)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

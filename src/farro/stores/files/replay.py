@@ -81,15 +81,16 @@ def _restore(ground: Ground, job_id: str, story: Story) -> None:
         _rebuild(ground, job_id, story, life, place)
         return
     now = _lifecycle(found.path)
-    if now is None or len(now.hops) < len(life.hops):
-        _mend(found.path, story, life)
-        _write_life(ground, found.path, life)
-        shared = not found.place.startswith(("jobs/.held/", "jobs/outbox")) and "/in-progress/" not in found.place
-        if shared and found.place != place:
-            folders.drop_lock(found.path)
+    behind = now is None or len(now.hops) < len(life.hops)
+    final = life if now is None or behind else now
+    _mend(found.path, story, final)
+    if behind:
+        _write_life(found.path, life)
+    if not found.place.startswith(("jobs/.held/", "jobs/outbox")) and "/in-progress/" not in found.place:
+        folders.drop_lock(found.path)  # nobody is at work: its removal was lost
+        # Where it lies may be older than what it says: a move that was lost while the file was kept.
+        if found.place != place and (behind or final.hops[-1:] == life.hops[-1:]):
             try_move(found.path, ground.path(place, job_id))
-    else:
-        _mend(found.path, story, now)
 
 
 def _found(ground: Ground, job_id: str) -> views.Found | None:
@@ -123,8 +124,9 @@ def _rebuild(ground: Ground, job_id: str, story: Story, life: Lifecycle, place: 
     staged = f"{ground.staging}/{story.enqueued.staged}"
     if not fs.exists(staged):
         fs.mkdir(staged)
+    folders.drop_lock(staged)
     _mend(staged, story, life)
-    _write_life(ground, staged, life)
+    _write_life(staged, life)
     try_move(staged, ground.path(place, job_id))
 
 
@@ -156,7 +158,7 @@ def _files(home: str, record: Record) -> None:
         fs.write_atomic(f"{home}/{name}", data, sync=False)
 
 
-def _write_life(ground: Ground, path: str, life: Lifecycle) -> None:
+def _write_life(path: str, life: Lifecycle) -> None:
     fs.write_atomic(f"{path}/job.json", life.to_json(), sync=False)
     entered_ns = int(parse_timestamp(life.enqueued_at).timestamp() * 1e9)
     fs.set_mtime_ns(f"{path}/job.json", entered_ns)

@@ -68,17 +68,19 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
     lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
     text = lifecycle.to_json()
     with folders.fenced(path, claim.job_id):
-        plain = not children and not again and move.reason is not Reason.ROUTING_EXHAUSTED
+        # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
+        sealed = bool(children) or dispatch.is_sealed(path, claim.attempt)
+        plain = not sealed and not again and move.reason is not Reason.ROUTING_EXHAUSTED
         entry = _journalled(ground, claim, before, result, text) if plain else None
         careful = entry is None
         try:
             if result is not None:
                 folders.write_result(ground, claim.folder, result, again=again)
-            if careful and ground.policy.durable or children or again:
+            if sealed or (careful and ground.policy.durable):
                 durable = [] if result is None else result.durable(path, claim.folder)
                 if children:
                     durable += dispatch.seal(ground, path, claim.attempt, children)
-                elif again:
+                elif sealed:
                     durable += dispatch.unseal(path, claim.attempt)
                 ground.sync([*durable, held.folder])
             claim.envelope.runtime = _DECIDING
