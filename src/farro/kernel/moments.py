@@ -1,10 +1,11 @@
-"""Moments as text: how every time that farro writes is spelled, and read back.
+"""Moments and durations as text: how every time that farro writes is spelled and read back, and how long a person says.
 
 What time it is lives in system.clock.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 
@@ -24,3 +25,40 @@ def aware(moment: datetime) -> datetime:
     if moment.utcoffset() is None:
         raise ValueError(f"{moment.isoformat()} has no time zone; farro's times are UTC")
     return moment
+
+
+UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+MAX_DURATION_S = 36_525 * 86_400  # a hundred years: added to any moment of today it is still a moment
+
+_PARTS = re.compile(r"(?:([0-9]{1,12})w)?(?:([0-9]{1,12})d)?(?:([0-9]{1,12})h)?(?:([0-9]{1,12})m)?(?:([0-9]{1,12})s)?")
+_EXAMPLES = "such as 90s, 10m, 2h, 1d, 1w or 1h30m"
+
+
+def parse_duration(text: str) -> int:
+    """Seconds in a duration that a person writes: `90` (seconds), `90s`, `10m`, `2h`, `1d`, `1w`, `1h30m`.
+
+    Whole numbers, each unit once, the larger first. Raises ValueError that says what would be right.
+    """
+    bare = text.strip().lower()
+    found = _PARTS.fullmatch(f"{bare}s" if bare.isdecimal() else bare)
+    if not bare or found is None:
+        raise ValueError(f"{text!r} is not a duration {_EXAMPLES}{_why_not(bare)}")
+    seconds = sum(int(count) * unit for count, unit in zip(found.groups("0"), UNITS.values(), strict=True))
+    if seconds > MAX_DURATION_S:
+        raise ValueError(f"{text!r} is longer than a hundred years, the longest duration that farro takes")
+    return seconds
+
+
+def _why_not(bare: str) -> str:
+    """What a person most likely tripped over; empty when there is nothing better to say than the examples."""
+    if bare.startswith("-"):
+        return "; it cannot be negative"
+    if "." in bare or "," in bare:
+        return "; whole numbers only, in a smaller unit: 90m for one and a half hours"
+    units = re.findall(r"[a-z]+", bare)
+    unknown = next((unit for unit in units if unit not in UNITS), None)
+    if unknown is not None:
+        return f"; the units are w, d, h, m and s, not {unknown!r}"
+    if units != sorted(set(units), key=list(UNITS).index):
+        return "; each unit once, the larger first"
+    return ""

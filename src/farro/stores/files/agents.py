@@ -32,7 +32,7 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
     agent = Agent(id=ids.agent_id(name, slot, ground.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
     staged = f"{ground.staging}/{agent.id}"
     folder = f"{ground.holds if role is None else ground.in_progress(role)}/{agent.id}"
-    identity = {**ground.identity(), "started_at": timestamp(ground.clock.now())}
+    identity = {**ground.identity(), "started_at": timestamp(ground.clock.now()), "tags": sorted(agent.tags)}
     content = json.dumps(identity).encode() + b"\n"
 
     def build() -> leases.Lease:
@@ -114,7 +114,7 @@ def views(ground: Ground) -> list[AgentView]:
 
 def read_identity(folder: str) -> Mapping[str, Any]:
     try:
-        data = json.loads(fs.read_bytes(f"{folder}/{LEASE}", 4096))
+        data = json.loads(fs.read_bytes(f"{folder}/{LEASE}", 64 * 1024))  # tags may be many
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -1,0 +1,103 @@
+"""`farro prune`: removes finished jobs that nobody needs any more. How gently lives in operations.prune."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from farro.cli.options import common, open_root, person
+from farro.cli.tables import Bar, seconds, show_table, size, span
+from farro.cli.terminal import answer, say
+from farro.kernel.states import Status
+from farro.operations import prune as pruning
+from farro.operations.moments import moment_or_none
+from farro.operations.prune import Candidate, Choice
+from farro.operations.tree import FINISHED
+from farro.settings import Settings
+from farro.system.clock import SystemClock
+
+
+@click.command()
+@click.option("--older-than", callback=seconds, metavar="DURATION", help="Only what ended so long ago, such as 7d.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of those that are chosen.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([str(status) for status in FINISHED]),
+    help="Only jobs that ended so; may be repeated.",
+)
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role's jobs; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="List what would go; remove nothing.")
+@common
+def prune(
+    older_than: float | None,
+    keep: int | None,
+    statuses: tuple[str, ...],
+    roles: tuple[str, ...],
+    dry_run: bool,
+    root: str | None,
+    as_json: bool,
+) -> None:
+    """Remove finished jobs for good, gently, beside a live queue. Jobs that are not final are never touched.
+
+    With --older-than and --keep both, what is old and not among the newest N goes. A removed job's chosen id may be
+    used again. It can be stopped at any time: what it left half-way, the next prune removes.
+    """
+    store, settings = open_root(root)
+    if older_than is None and keep is None:
+        older_than, keep = _configured(settings)
+    if older_than is None and keep is None:
+        raise click.UsageError(
+            "say what may go: --older-than 7d, --keep 1000, or both; `prune` in the config sets it once and for all"
+        )
+    clock = SystemClock()
+    choice = Choice(
+        older_than_s=older_than,
+        keep=keep,
+        statuses=[Status.parse(status) for status in statuses] or FINISHED,
+        roles=roles,
+    )
+    chosen = pruning.candidates(store, choice, now=clock.now())
+    if dry_run:
+        _list(chosen, pruning.measured(store, chosen), as_json, clock)
+        return
+    bar = Bar("removed", len(chosen))
+    try:
+        done = pruning.prune(store, chosen, by=person(), clock=clock, progress=lambda count, total: bar.draw(count))
+    finally:
+        bar.clear()
+    if as_json:
+        answer(asdict(done))
+    else:
+        said = []
+        if done.jobs or not done.debris:
+            jobs = "1 job" if done.jobs == 1 else f"{done.jobs} jobs"
+            said.append(f"removed {jobs}" if done.jobs else "nothing to remove")
+        if done.debris:
+            said.append(f"removed what an earlier prune had left of {done.debris}")
+        say("; ".join(said) + (f"; {size(done.bytes)} are free again" if done.bytes else ""))
+
+
+def _configured(settings: Settings) -> tuple[float | None, int | None]:
+    section: Any = getattr(settings, "prune", None)
+    return getattr(section, "older_than_s", None), getattr(section, "keep", None)
+
+
+def _list(chosen: list[Candidate], held: int, as_json: bool, clock: SystemClock) -> None:
+    if as_json:
+        answer({"jobs": [asdict(job) for job in chosen], "bytes": held, "dry_run": True})
+        return
+    if not chosen:
+        say("nothing to remove")
+        return
+    now = clock.now()
+    rows = [("JOB", "ROLE", "STATUS", "ENDED")]
+    for job in chosen:
+        ended = moment_or_none(job.finalized_at)
+        age = "-" if ended is None else f"{span((now - ended).total_seconds())} ago"
+        rows.append((job.job_id, job.role, str(job.status), age))
+    show_table(rows)
+    say(f"{len(chosen)} {'job' if len(chosen) == 1 else 'jobs'}, {size(held)} would go; nothing was removed")
