@@ -26,6 +26,6 @@ def explain(job: str, root: str | None, as_json: bool) -> None:
         told = {"job_id": job_id, "status": facts.status, "reason": found.reason, "message": found.message}
         answer({**told, "fix": found.fix})
         return
-    say(f"{job_id} is {facts.status}: {found.message}")
+    say(f"{job_id} ({facts.status}): {found.message}")
     if found.fix is not None:
         say(f"  {found.fix}")

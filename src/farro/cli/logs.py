@@ -110,6 +110,7 @@ class _Screen:
     decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
     kept: str = ""
     open_line: bool = False
+    coloured: bool = False
 
     def show(self, source: Source, blocks: Iterable[bytes]) -> None:
         for block in blocks:
@@ -122,7 +123,7 @@ class _Screen:
     def end(self) -> None:
         if self.safe and self.last is not None:
             self._write(self.kept + self.decoder.decode(b"", final=True), final=True)
-            raw(b"\x1b[0m" + (b"\n" if self.open_line else b""))
+            raw((b"\x1b[0m" if self.coloured else b"") + (b"\n" if self.open_line else b""))
 
     def _headline(self, source: Source) -> None:
         last = self.last
@@ -132,7 +133,7 @@ class _Screen:
         self.decoder, self.kept = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
         again = f"attempt {source.attempt}, " if source.attempt > 1 else ""
         say(f"==> {again}step {source.step}: {source.stream} <==")
-        self.last, self.open_line = source, False
+        self.last, self.open_line, self.coloured = source, False, False
 
     def _write(self, text: str, final: bool = False) -> None:
         half = None if final else _HALF_COLOUR.search(text)
@@ -140,6 +141,7 @@ class _Screen:
         text = text[: half.start()] if half else text
         if text:
             parts = _COLOUR.split(text)
+            self.coloured |= len(parts) > 1
             shown = (part if place % 2 else printable(part, keep="\n\t\r") for place, part in enumerate(parts))
             raw("".join(shown).encode("utf-8", "backslashreplace"))
             self.open_line = not text.endswith("\n")

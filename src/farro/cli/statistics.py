@@ -66,7 +66,7 @@ def _page(lines: list[RoleStats], since: float) -> None:
         cells = ["all" if line.role == TOTAL else line.role]
         counts = (line.queued, line.delayed, line.in_progress, line.stale, line.succeeded, line.failed, line.killed)
         cells += [str(count) for count in counts]
-        cells.append(f"{line.throughput_per_min:.1f}")
+        cells.append(f"{line.throughput_per_min:.{1 if line.throughput_per_min >= 1 else 2}f}")
         cells += [span(value) for value in (line.latency_p50_s, line.latency_p95_s, line.wait_p50_s, line.wait_p95_s)]
         cells.append("-" if line.failure_rate is None else f"{line.failure_rate:.1%}")
         cells.append(span(line.oldest_queued_s))

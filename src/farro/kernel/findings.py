@@ -205,13 +205,12 @@ def _for_manager(facts: Facts, reason: str, what: str) -> Finding:
 
 def _needs_worker(facts: Facts) -> Iterator[Finding]:
     alive = [worker for worker in facts.workers if worker.alive]
-    tags = "".join(f" --tag {tag}" for tag in sorted(facts.tags))
     if not alive:
         dead = " (those that there were are dead)" if facts.workers else ""
         yield Finding(
             reason="no_worker",
             message=f"no worker of role {facts.role} runs{dead}",
-            fix=f"farro worker --role {facts.role}{tags}",
+            fix=_worker(facts),
         )
     elif not any(facts.tags <= worker.tags for worker in alive):
         offered = frozenset().union(*(worker.tags for worker in alive))
@@ -220,7 +219,7 @@ def _needs_worker(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             reason="tags",
             message=f"it needs a worker with the tags {', '.join(sorted(facts.tags))}, and {what}",
-            fix=f"farro worker --role {facts.role}{tags}",
+            fix=_worker(facts),
         )
 
 
@@ -229,8 +228,12 @@ def _needs_turn(facts: Facts) -> Finding:
     ahead = f", and {facts.before} {'job is' if facts.before == 1 else 'jobs are'} before it" if facts.before else ""
     if all(worker.busy for worker in able):
         slots = "the one slot that may take it is" if len(able) == 1 else f"all {len(able)} slots that may take it are"
-        return Finding(reason="workers_busy", message=f"{slots} busy{ahead}", fix=f"farro worker --role {facts.role}")
+        return Finding(reason="workers_busy", message=f"{slots} busy{ahead}", fix=_worker(facts))
     return Finding(reason="next", message=f"a worker is free and takes it in a moment{ahead}", fix=None)
+
+
+def _worker(facts: Facts) -> str:
+    return f"farro worker --role {facts.role}" + "".join(f" --tag {tag}" for tag in sorted(facts.tags))
 
 
 def said(seconds: float) -> str:

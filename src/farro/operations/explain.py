@@ -15,6 +15,7 @@ from farro.kernel.envelope import SCHEMA_VERSION
 from farro.kernel.findings import Dependency, Facts, Finding, Worker, finding
 from farro.kernel.ids import is_job_id
 from farro.kernel.states import Status
+from farro.operations import steps
 from farro.operations.moments import moment_or_none
 from farro.plans.tags import required_tags
 from farro.ports.store import AgentView, JobView, Store
@@ -22,7 +23,6 @@ from farro.system import fs
 
 MANAGER = "manager"  # the name that a manager's agents have
 HEARTBEAT = "agents/Manager/.heartbeat"
-_PROMPT_LIMIT = 16 << 20
 _JOB_LIMIT = 4 << 20
 
 
@@ -37,7 +37,7 @@ def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Fac
 def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
     life, folder = view.lifecycle, f"{root}/{view.place}/{view.job_id}"
     agents = store.agents()
-    prompt = read_prompt(folder)
+    prompt = steps.read_prompt(folder)
     holder = next((agent for agent in agents if view.job_id in agent.jobs), None)
     lock = None
     with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         agent=holder.id if holder is not None else life.agent,
         agent_alive=None if holder is None or holder.role is None else holder.alive,
         since_s=None if began is None else (now - began).total_seconds(),
-        step=current_step(folder, life.attempt) if view.status is Status.IN_PROGRESS else None,
+        step=steps.current(folder, life.attempt) if view.status is Status.IN_PROGRESS else None,
         not_before=moment_or_none(life.not_before),
         waits=view.place == places.WAITING,
         after=_dependencies(store, prompt, "after") if view.status is Status.QUEUED else (),
@@ -71,24 +71,6 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         lock=lock,
         lock_alive=any(agent.id == lock and agent.alive for agent in agents),
     )
-
-
-def current_step(folder: str, attempt: int) -> str | None:
-    """The step that began last."""
-    home = f"{folder}/attempts/{attempt:04d}/steps"
-    began: list[tuple[int, str]] = []
-    with contextlib.suppress(OSError):
-        for name in fs.subdirectories(home):
-            began.append((fs.lstat(f"{home}/{name}").st_mtime_ns, name))
-    return max(began)[1] if began else None
-
-
-def read_prompt(folder: str) -> Mapping[str, Any]:
-    try:
-        data = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _foreign(folder: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from farro.errors import UnknownRole
 from farro.kernel.states import Status
 from farro.operations import tree
-from farro.operations.explain import read_prompt
+from farro.operations.steps import read_prompt
 from farro.plans.tags import required_tags
 from farro.ports.store import JobView, Store
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from farro.errors import InputError, UnknownJob
 from farro.kernel.envelope import Lifecycle
+from farro.operations import steps
 from farro.operations.history import attempt_numbers, read_result
 from farro.ports.store import JobView, Store
 from farro.system import fs
@@ -98,17 +99,12 @@ def _sources(folder: str, attempt: int, chosen: Chosen) -> Iterator[Source]:
 
 
 def _steps(folder: str, attempt: int) -> list[str]:
-    """In the order in which they began. The result knows it; until there is one, the folders' times do: a step's folder
-    changes when its files are made, which is when it starts."""
-    home = f"{folder}/attempts/{attempt:04d}/steps"
-    began: dict[str, tuple[int, str]] = {}
-    for name in fs.subdirectories(home):
-        with contextlib.suppress(FileNotFoundError):
-            began[name] = (fs.lstat(f"{home}/{name}").st_mtime_ns, name)
+    """In the order in which they began; the result knows it best."""
+    began = steps.begun(folder, attempt)
     told = read_result(folder, attempt).get("step_results")
     known = [str(item.get("id")) for item in told if isinstance(item, dict)] if isinstance(told, list) else []
     places = {name: place for place, name in enumerate(known)}
-    return sorted(began, key=lambda name: (places.get(name, len(places)), began[name]))
+    return sorted(began, key=lambda name: places.get(name, len(places)))  # a stable sort
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.operations import tree
-from farro.operations.explain import named_dependencies, read_prompt
+from farro.operations.explain import named_dependencies
 from farro.operations.jobs import operator
 from farro.operations.moments import moment_or_none
+from farro.operations.steps import read_prompt
 from farro.ports.clock import Clock
 from farro.stores.files import FilesStore
-from farro.stores.files.prune import Trash, size
+from farro.stores.files.prune import size
 from farro.system import fs
 
 TOGETHER = 200  # renames before a pause
@@ -116,17 +117,10 @@ def prune(
         held = 0
         names = trash.names()
         for done, name in enumerate(_gently(store, names, clock), start=1):
-            held += _removed(trash, name)
+            held += trash.remove(name)
             progress(done, len(names))
             store.heartbeat(agent)
     return Pruned(jobs=taken, bytes=held, debris=debris)
-
-
-def _removed(trash: Trash, name: str) -> int:
-    try:
-        return trash.remove(name)
-    except FileNotFoundError:
-        return 0
 
 
 def _gently(store: FilesStore, names: Sequence[str], clock: Clock) -> Iterator[str]:

@@ -12,8 +12,7 @@ from datetime import datetime
 
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
-from farro.operations import tree
-from farro.operations.explain import current_step
+from farro.operations import steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.store import Change, Store
 
@@ -110,7 +109,7 @@ def picture(store: Store, root: str, *, now: datetime) -> Picture:
                     job_id=job_id,
                     role=life.role,
                     agent=agent.id,
-                    step=current_step(f"{root}/{view.place}/{job_id}", life.attempt),
+                    step=steps.current(f"{root}/{view.place}/{job_id}", life.attempt),
                     elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
                     orphaned=not agent.alive,
                 )
@@ -149,7 +148,7 @@ def moments(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator
     while (view := store.find(job_id)) is not None:
         life = view.lifecycle
         running = life.status is Status.IN_PROGRESS
-        step = current_step(f"{root}/{view.place}/{job_id}", life.attempt) if running else None
+        step = steps.current(f"{root}/{view.place}/{job_id}", life.attempt) if running else None
         if (now := (life.status, life.attempt, life.role, step)) != last:
             last = now
             yield Moment(lifecycle=life, step=step)

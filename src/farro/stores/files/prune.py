@@ -24,6 +24,7 @@ from farro.stores.files import folder as folders
 from farro.stores.files import submit
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
+from farro.stores.files.trouble import explained
 from farro.system import fs, leases
 
 TRASH = "jobs/.trash"
@@ -37,6 +38,7 @@ class Trash:
         self._ground = ground
         self._touched: set[str] = set()  # folders whose change must be on the disk before an id goes
 
+    @explained
     def take(self, job_id: str, place: str) -> bool:
         """Move a final job out of `place`. False: it is not there any more, or not final: it was left alone."""
         source = self._ground.path(place, job_id)
@@ -66,10 +68,12 @@ class Trash:
                 return name
         return f"{job_id}.{self._ground.random_bits(64):016x}"
 
+    @explained
     def names(self) -> list[str]:
         """What is to be taken apart, also what earlier pruners left."""
         return sorted(fs.subdirectories(self._ground.path(TRASH)))
 
+    @explained
     def remove(self, name: str) -> int:
         """Take one folder apart and let go of its id. Answers the bytes that it held."""
         if self._touched:
@@ -77,7 +81,10 @@ class Trash:
             self._touched.clear()
         path = self._ground.path(TRASH, name)
         held = size(path)
-        _empty(path)
+        try:
+            _empty(path)
+        except FileNotFoundError:
+            return 0  # somebody's hand was faster
         job_id = name.split(".", 1)[0]
         if ids.is_job_id(job_id):
             with contextlib.suppress(Damaged, FileNotFoundError):
