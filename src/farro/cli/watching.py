@@ -130,7 +130,8 @@ def _screen(store: FilesStore, clock: Clock, interval: float) -> None:
         while True:
             began_s = clock.monotonic_s()
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
-            _draw(page(picture(store, store.root, now=clock.now()), store.root), columns, rows)
+            # Some terminals do not know their size.
+            _draw(page(picture(store, store.root, now=clock.now()), store.root), columns or 80, rows or 24)
             took_s = clock.monotonic_s() - began_s
             clock.sleep(min(interval, max(0.1, took_s * _SHARE)))
             cursor = store.changes(cursor, timeout_s=interval).cursor
