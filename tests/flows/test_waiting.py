@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -147,7 +148,9 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
     process = subprocess.Popen([FARRO, "watch"], cwd=farro.path, env=farro.env, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
+    until = time.monotonic() + PATIENCE_S
     while b"RUNNING (1)" not in said:
+        assert time.monotonic() < until, "it did not draw the running job"
         said += os.read(ours, 65536)
     process.send_signal(number)
     try:
