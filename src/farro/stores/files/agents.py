@@ -32,7 +32,9 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
     agent = Agent(id=ids.agent_id(name, slot, ground.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
     staged = f"{ground.staging}/{agent.id}"
     folder = f"{ground.holds if role is None else ground.in_progress(role)}/{agent.id}"
-    identity = {**ground.identity(), "started_at": timestamp(ground.clock.now()), "tags": sorted(agent.tags)}
+    identity = {**ground.identity(), "started_at": timestamp(ground.clock.now())}
+    if agent.tags:
+        identity["tags"] = sorted(agent.tags)  # so that others can tell what nobody offers
     content = json.dumps(identity).encode() + b"\n"
 
     def build() -> leases.Lease:
