@@ -9,7 +9,7 @@ import click
 
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import Bar, seconds, show_table, size, span
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, note, say
 from farro.kernel.states import Status
 from farro.operations import prune as pruning
 from farro.operations.moments import moment_or_none
@@ -67,6 +67,10 @@ def prune(
     bar = Bar("removed", len(chosen))
     try:
         done = pruning.prune(store, chosen, by=person(), clock=clock, progress=lambda count, total: bar.draw(count))
+    except KeyboardInterrupt:
+        bar.clear()
+        note("what has left its folder already is removed by the next `farro prune`")
+        raise
     finally:
         bar.clear()
     if as_json:

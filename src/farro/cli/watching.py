@@ -23,13 +23,13 @@ from farro.kernel.moments import timestamp
 from farro.kernel.states import Status
 from farro.observe.log import printable
 from farro.operations import naming
-from farro.operations.watching import Moment, Onlooker, Picture, moments, picture
+from farro.operations.watching import Moment, Onlooker, Picture, Viewer, moments
 from farro.ports.clock import Clock
 from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
 
 STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
-_SHARE = 20  # a picture may cost so small a part of the time between two
+_SHARE = 5  # a picture that is dear is drawn less often: looking on may not become the work
 
 _ENTER = b"\x1b[?1049h\x1b[?25l"
 _LEAVE = b"\x1b[?25h\x1b[?1049l"
@@ -125,15 +125,16 @@ def _lines(store: FilesStore, clock: Clock, as_json: bool, interval: float) -> N
 
 def _screen(store: FilesStore, clock: Clock, interval: float) -> None:
     cursor = store.changes(None).cursor
+    viewer = Viewer(store, store.root)
     raw(_ENTER)
     try:
         while True:
             began_s = clock.monotonic_s()
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
             # Some terminals do not know their size.
-            _draw(page(picture(store, store.root, now=clock.now()), store.root), columns or 80, rows or 24)
+            _draw(page(viewer.picture(clock.now()), store.root), columns or 80, rows or 24)
             took_s = clock.monotonic_s() - began_s
-            clock.sleep(min(interval, max(0.1, took_s * _SHARE)))
+            clock.sleep(max(0.1, took_s * _SHARE))
             cursor = store.changes(cursor, timeout_s=interval).cursor
     finally:
         raw(_LEAVE)

@@ -6,7 +6,6 @@ One job is looked up with Store.find; what a folder's name means is told by kern
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -69,11 +68,6 @@ def _places(root: str, roles: tuple[str, ...], quarantined: bool) -> Iterator[tu
             yield places.completed(role, status), role, status
     if quarantined:
         yield places.QUARANTINE, None, Status.FAILED
-
-
-def newest(found: Iterable[Entry], count: int) -> list[Entry]:
-    """The `count` that changed last, the newest first."""
-    return heapq.nlargest(count, found, key=Entry.changed_at_s)
 
 
 def has_work(root: str, roles: Iterable[str]) -> bool:

@@ -5,19 +5,23 @@ How it is drawn lives in cli.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.operations import steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
-from farro.ports.store import Change, Store
+from farro.ports.store import AgentView, Change, Store
+from farro.system import fs
 
 SHOWN_RUNNING = 20
 SHOWN_ENDED = 8
+_TICK_S = 1.0  # longer than any disk's clock takes to go on
 
 
 class Onlooker:
@@ -88,41 +92,81 @@ class Picture:
     dead: tuple[str, ...]  # agents that died and were not recovered
 
 
-def picture(store: Store, root: str, *, now: datetime) -> Picture:
-    counts: dict[str, Counter[Status]] = {}
-    finished: list[tree.Entry] = []
-    for entry in tree.entries(root, store.roles()):
-        counts.setdefault(entry.role or "-", Counter())[entry.status] += 1
-        if entry.status in tree.FINISHED:
-            finished.append(entry)
-    agents = store.agents()
-    working = [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
-    alive = Counter(agent.role for agent in agents if agent.alive and agent.role is not None)
-    running = []
-    for agent, job_id in working[:SHOWN_RUNNING]:
-        view = store.find(job_id)
-        if view is not None and view.status is Status.IN_PROGRESS:
-            life = view.lifecycle
-            began = moment_or_none(life.updated_at)
-            running.append(
-                Running(
-                    job_id=job_id,
-                    role=life.role,
-                    agent=agent.id,
-                    step=steps.current(f"{root}/{view.place}/{job_id}", life.attempt),
-                    elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
-                    orphaned=not agent.alive,
-                )
-            )
-    return Picture(
-        at=now,
-        counts=counts,
-        running=tuple(running),
-        running_total=len(working),
-        ended=tuple(_ended(store, tree.newest(finished, SHOWN_ENDED))),
-        alive=alive,
-        dead=tuple(agent.id for agent in agents if not agent.alive),
-    )
+class Viewer:
+    """Looks at everything again and again. A folder of finished jobs that has not changed is not listed again: with a
+    hundred thousand of them, looking on would else be what this machine does all day."""
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store = store
+        self._root = root
+        self._shelves: dict[str, _Shelf] = {}
+
+    def picture(self, now: datetime) -> Picture:
+        store, root = self._store, self._root
+        counts: dict[str, Counter[Status]] = {}
+        for entry in tree.entries(root, store.roles(), {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
+            counts.setdefault(entry.role or "-", Counter())[entry.status] += 1
+        newest: list[tuple[float, tree.Entry]] = []
+        for role in store.roles():
+            for status in tree.FINISHED:
+                shelf = self._shelf(role, status, now)
+                newest += shelf.newest
+                if shelf.count:
+                    counts.setdefault(role, Counter())[status] += shelf.count
+        agents = store.agents()
+        working = [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
+        running = [self._running(agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
+        last = heapq.nlargest(SHOWN_ENDED, newest, key=lambda pair: pair[0])
+        return Picture(
+            at=now,
+            counts=counts,
+            running=tuple(job for job in running if job is not None),
+            running_total=len(working),
+            ended=tuple(_ended(store, [entry for _, entry in last])),
+            alive=Counter(agent.role for agent in agents if agent.alive and agent.role is not None),
+            dead=tuple(agent.id for agent in agents if not agent.alive),
+        )
+
+    def _shelf(self, role: str, status: Status, now: datetime) -> _Shelf:
+        place = places.completed(role, status)
+        try:
+            changed_ns = fs.lstat(f"{self._root}/{place}").st_mtime_ns
+        except FileNotFoundError:
+            return _Shelf(changed_ns=0, count=0, newest=())
+        known = self._shelves.get(place)
+        if known is not None and known.changed_ns == changed_ns:
+            return known
+        found = list(tree.entries(self._root, [role], {status}))
+        timed = [(entry.changed_at_s(), entry) for entry in found]
+        newest = tuple(heapq.nlargest(SHOWN_ENDED, timed, key=lambda pair: pair[0]))
+        shelf = _Shelf(changed_ns=changed_ns, count=len(found), newest=newest)
+        if now.timestamp() - changed_ns / 1e9 > _TICK_S:  # else another job may still come in the same tick
+            self._shelves[place] = shelf
+        return shelf
+
+    def _running(self, agent: AgentView, job_id: str, now: datetime) -> Running | None:
+        view = self._store.find(job_id)
+        if view is None or view.status is not Status.IN_PROGRESS:
+            return None
+        life = view.lifecycle
+        began = moment_or_none(life.updated_at)
+        return Running(
+            job_id=job_id,
+            role=life.role,
+            agent=agent.id,
+            step=steps.current(f"{self._root}/{view.place}/{job_id}", life.attempt),
+            elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
+            orphaned=not agent.alive,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shelf:
+    """One folder of finished jobs, as it was listed last."""
+
+    changed_ns: int
+    count: int
+    newest: tuple[tuple[float, tree.Entry], ...]
 
 
 def _ended(store: Store, entries: list[tree.Entry]) -> Iterator[Ended]:
