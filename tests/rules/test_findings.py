@@ -101,13 +101,13 @@ CASES = [
     (
         replace(QUEUED, waits=True, after=(Dependency(job_id="a", status=Status.KILLED, terminal=True),)),
         "dependency",
-        "killed, so it will never succeed",
+        "a to succeed (killed, so it never will)",
         "farro kill j",
     ),
     (
         replace(QUEUED, waits=True, after=(Dependency(job_id="a", status=None),)),
         "dependency",
-        "a to succeed (no such job, so it will never succeed)",
+        "a to succeed (no such job, so it never will)",
         "farro kill j",
     ),
     (
@@ -120,7 +120,7 @@ CASES = [
         replace(QUEUED, waits=True, after=(Dependency(job_id="a", status=Status.SUCCEEDED, terminal=True),)),
         "waiting",
         "what it waited for has ended",
-        "farro manager --once",
+        "farro watchdog --once",
     ),
     (replace(QUEUED, waits=True), "waiting", "the manager, or for a person", "farro manager --once"),
 ]

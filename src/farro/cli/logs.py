@@ -147,16 +147,35 @@ class _Screen:
             self.open_line = not text.endswith("\n")
 
 
+@dataclass
 class _Lines:
-    """A JSON object for each piece, as it comes."""
+    """A JSON object for each piece, as it comes; a character that came in halves waits for its second one."""
+
+    halves: dict[tuple[int, str, str], bytes] = field(default_factory=dict)
 
     def show(self, source: Source, blocks: Iterable[bytes]) -> None:
+        who = (source.attempt, source.step, source.stream)
         for block in blocks:
-            who = {"attempt": source.attempt, "step": source.step, "stream": source.stream}
-            raw(json.dumps({**who, **_text(block)}, ensure_ascii=False).encode() + b"\n")
+            data, self.halves[who] = _whole(self.halves.get(who, b"") + block)
+            self._write(who, data)
 
     def end(self) -> None:
-        pass
+        for who, data in self.halves.items():
+            self._write(who, data)
+
+    def _write(self, who: tuple[int, str, str], data: bytes) -> None:
+        if data:
+            told = {**dict(zip(("attempt", "step", "stream"), who, strict=True)), **_text(data)}
+            raw(json.dumps(told, ensure_ascii=False).encode() + b"\n")
+
+
+def _whole(data: bytes) -> tuple[bytes, bytes]:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            return data[: error.start], data[error.start :]
+    return data, b""
 
 
 def _document(told: Output, begin: list[tuple[Source, int]]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -47,19 +47,16 @@ def prune(
     used again. It can be stopped at any time: what it left half-way, the next prune removes.
     """
     store, settings = open_root(root)
+    wanted = [Status.parse(status) for status in statuses] or list(FINISHED)
+    ages_s: dict[Status, float | None] = dict.fromkeys(wanted, older_than)
     if older_than is None and keep is None:
-        older_than, keep = _configured(settings)
-    if older_than is None and keep is None:
+        ages_s = _configured(settings, wanted)
+    if not ages_s:
         raise click.UsageError(
-            "say what may go: --older-than 7d, --keep 1000, or both; `prune` in the config sets it once and for all"
+            "say what may go: --older-than 7d, --keep 1000, or both; or set `prune` in the config once and for all"
         )
     clock = SystemClock()
-    choice = Choice(
-        older_than_s=older_than,
-        keep=keep,
-        statuses=[Status.parse(status) for status in statuses] or FINISHED,
-        roles=roles,
-    )
+    choice = Choice(ages_s=ages_s, keep=keep, roles=roles)
     chosen = pruning.candidates(store, choice, now=clock.now())
     if dry_run:
         _list(chosen, pruning.measured(store, chosen), as_json, clock)
@@ -85,9 +82,10 @@ def prune(
         say("; ".join(said) + (f"; {size(done.bytes)} are free again" if done.bytes else ""))
 
 
-def _configured(settings: Settings) -> tuple[float | None, int | None]:
-    section: Any = getattr(settings, "prune", None)
-    return getattr(section, "older_than_s", None), getattr(section, "keep", None)
+def _configured(settings: Settings, wanted: list[Status]) -> dict[Status, float | None]:
+    """How long the config keeps jobs, for each status of which it says so."""
+    keep_s: Callable[[str], float | None] = getattr(getattr(settings, "prune", None), "keep_s", lambda status: None)
+    return {status: kept for status in wanted if (kept := keep_s(str(status))) is not None}
 
 
 def _list(chosen: list[Candidate], held: int, as_json: bool, clock: SystemClock) -> None:

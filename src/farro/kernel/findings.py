@@ -129,7 +129,7 @@ def _in_progress(facts: Facts) -> Finding:
 
 
 def _queued(facts: Facts) -> Iterator[Finding]:
-    if facts.after or facts.after_any or facts.waits:
+    if facts.waits:
         yield from _waits_for_others(facts)
     if facts.not_before is not None and facts.not_before > facts.now:
         left = said((facts.not_before - facts.now).total_seconds())
@@ -158,37 +158,29 @@ def _queued(facts: Facts) -> Iterator[Finding]:
 
 
 def _waits_for_others(facts: Facts) -> Iterator[Finding]:
-    parts, fix = [], None
-    for other in facts.after:
-        told = "no such job" if other.status is None else str(other.status)
-        if other.status is None or (other.terminal and other.status is not Status.SUCCEEDED):
-            told += ", so it will never succeed"
-            fix = fix or f"farro kill {facts.job_id}"
-        if other.status is not Status.SUCCEEDED:
-            parts.append(f"{other.job_id} to succeed ({told})")
-    for other in facts.after_any:
-        if not other.terminal and other.status is not None:
-            parts.append(f"{other.job_id} to end ({other.status})")
-    first = next((part for part in parts), None)
-    if first is not None:
-        pending = next(
-            other.job_id
-            for other in (*facts.after, *facts.after_any)
-            if other.status is None
-            or not (other.terminal and (other in facts.after_any or other.status is Status.SUCCEEDED))
-        )
+    wanted = [other for other in facts.after if other.status is not Status.SUCCEEDED]
+    lost = [other for other in wanted if other.status is None or other.terminal]
+    ending = [other for other in facts.after_any if other.status is not None and not other.terminal]
+    if wanted or ending:
+        never = ", so it never will"
+        parts = [
+            f"{other.job_id} to succeed ({other.status or 'no such job'}{never if other in lost else ''})"
+            for other in wanted
+        ]
+        parts += [f"{other.job_id} to end ({other.status})" for other in ending]
         yield Finding(
             reason="dependency",
             message=f"it waits for {' and for '.join(parts)}",
-            fix=fix or f"farro explain {pending}",
+            fix=f"farro kill {facts.job_id}" if lost else f"farro explain {(wanted + ending)[0].job_id}",
+        )
+    elif facts.after or facts.after_any:
+        yield Finding(
+            reason="waiting",
+            message="what it waited for has ended, and whoever was to let it go on has not done so",
+            fix="farro watchdog --once",
         )
     if facts.waits:
-        what = (
-            "what it waited for has ended; the manager lets it go on"
-            if facts.after or facts.after_any
-            else ("it waits for the manager, or for a person")
-        )
-        yield _for_manager(facts, "waiting", what)
+        yield _for_manager(facts, "waiting", "it waits for the manager, or for a person")
 
 
 def _for_manager(facts: Facts, reason: str, what: str) -> Finding:

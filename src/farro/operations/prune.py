@@ -7,9 +7,9 @@ is work in any queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from farro.errors import FarroError, UnknownRole
 from farro.kernel import places
@@ -33,11 +33,11 @@ _JOB_LIMIT = 4 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Which finished jobs may go: those that ended before `older_than_s` and are not among the newest `keep`."""
+    """Which finished jobs may go: of each status what ended so long ago, but not the newest `keep` of all."""
 
-    older_than_s: float | None = None
+    ages_s: Mapping[Status, float | None] = field(default_factory=lambda: dict.fromkeys(tree.FINISHED))
+    """A status that is not here is not touched; None: of any age."""
     keep: int | None = None
-    statuses: Collection[Status] = tree.FINISHED
     roles: Collection[str] = ()
 
 
@@ -66,7 +66,7 @@ def candidates(store: FilesStore, choice: Choice, *, now: datetime) -> list[Cand
     roles = [role for role in known if not choice.roles or role in choice.roles]
     wanted = _waited_for(store.root)
     found: list[tuple[datetime, Candidate]] = []
-    for entry in tree.entries(store.root, roles, set(choice.statuses)):
+    for entry in tree.entries(store.root, roles, choice.ages_s.keys()):
         life = _read(entry.path)
         ended = None if life is None else moment_or_none(life.finalized_at)
         if entry.role is None or life is None or ended is None or not life.terminal or entry.job_id in wanted:
@@ -86,10 +86,11 @@ def candidates(store: FilesStore, choice: Choice, *, now: datetime) -> list[Cand
     found.sort(key=lambda pair: (pair[0], pair[1].job_id))
     if choice.keep is not None:
         found = found[: max(0, len(found) - choice.keep)]
-    if choice.older_than_s is not None:
-        before = now - timedelta(seconds=choice.older_than_s)
-        found = [pair for pair in found if pair[0] < before]
-    return [candidate for _, candidate in found]
+    return [job for ended, job in found if _old_enough(choice.ages_s[job.status], now, ended)]
+
+
+def _old_enough(age_s: float | None, now: datetime, ended: datetime) -> bool:
+    return age_s is None or (now - ended).total_seconds() > age_s
 
 
 def measured(store: FilesStore, chosen: Sequence[Candidate]) -> int:

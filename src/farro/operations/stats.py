@@ -8,7 +8,6 @@ inside, and of each queue, at most so many are read. What was left out is said i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -114,17 +113,14 @@ def _waiting(
 
 
 def _queued(entry: tree.Entry, role: str, now: datetime) -> Waiting:
-    life = None
-    try:
-        path = f"{entry.path}/job.json"
-        age_s = max(0.0, now.timestamp() - os.lstat(path).st_mtime)  # its time is that of the entry into the queue
-        text = fs.read_bytes(path, _JOB_LIMIT)
-        if b'"not_before": "' in text:
-            life = Lifecycle.from_json(text)
-    except (OSError, FarroError):
-        return Waiting(role=role, state="queued")
+    life = _read(entry)
     due = None if life is None else moment_or_none(life.not_before)
-    return Waiting(role=role, state="delayed" if due is not None and due > now else "queued", age_s=age_s)
+    entered = None if life is None else moment_or_none(life.enqueued_at)
+    return Waiting(
+        role=role,
+        state="delayed" if due is not None and due > now else "queued",
+        age_s=None if entered is None else max(0.0, (now - entered).total_seconds()),
+    )
 
 
 def _of_no_place(entry: tree.Entry) -> Iterator[Waiting]:
