@@ -9,10 +9,12 @@ from typing import Any
 import click
 
 from farro.cli.options import common, open_root, person
+from farro.cli.tables import show_table
 from farro.cli.terminal import answer, say
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
-from farro.operations import jobs
+from farro.operations import jobs, listing, naming
+from farro.operations.listing import Asked
 from farro.ports.store import JobView
 from farro.system.clock import SystemClock
 
@@ -31,13 +33,17 @@ _FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
     help="Only jobs of this status; may be repeated.",
 )
 @click.option("--state", type=click.Choice(list(_STATES)), help="Only jobs in this folder of their role.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs that need this tag; may be repeated.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="The N that changed last, the newest first.")
 @common
 def ls(
     roles: tuple[str, ...],
     statuses: tuple[str, ...],
     state: str | None,
+    tags: tuple[str, ...],
     limit: int | None,
+    last: int | None,
     root: str | None,
     as_json: bool,
 ) -> None:
@@ -46,13 +52,16 @@ def ls(
     if state is not None:
         status = _STATES[state]
         wanted |= set(_FINISHED) if status is None else {status}
+    if last is not None and limit is not None:
+        raise click.UsageError("--last and --limit exclude each other: --last N is a limit too")
     store, _ = open_root(root)
-    found = jobs.ls(store, roles=roles or None, statuses=wanted or None, limit=limit)
+    asked = Asked(roles=roles, statuses=wanted, tags=tags, limit=limit, last=last)
+    found = listing.ls(store, store.root, asked)
     if as_json:
         answer({"jobs": [_view(view) for view in found]})
         return
     if not found:
-        say("no jobs" + (" like that" if roles or wanted else "; queue one with: farro enqueue --plan FILE"))
+        say("no jobs" + (" like that" if roles or wanted or tags else "; queue one with: farro enqueue --plan FILE"))
         return
     now = SystemClock().now()
     orphans = jobs.orphans(store) if any(view.status is Status.IN_PROGRESS for view in found) else frozenset()
@@ -68,26 +77,26 @@ def ls(
         )
         for view in found
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        say("  ".join([*cells, row[5]]).rstrip())
+    show_table(rows)
 
 
 @click.command()
 @click.argument("job")
 @common
 def show(job: str, root: str | None, as_json: bool) -> None:
-    """Show one job: its state, how it came there, its result and its files."""
+    """Show one job: its state, how it came there, its result and its files.
+
+    JOB is an id, or the beginning of one that no other job shares.
+    """
     store, _ = open_root(root)
-    details = jobs.show(store, store.root, job)
+    details = jobs.show(store, store.root, naming.resolve(store, store.root, job))
     if as_json:
         extras = {"files": list(details.files), "message": details.message, "orphaned": details.orphaned}
         answer({**_view(details.view), **extras})
         return
     life = details.view.lifecycle
     say(f"{life.job_id}  {life.status}  ({life.role}, attempt {life.attempt})")
-    say(f"  lies in   {details.view.place}/{job}")
+    say(f"  lies in   {details.view.place}/{life.job_id}")
     for name, value in (
         ("created", life.created_at),
         ("not before", life.not_before),
@@ -121,7 +130,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
 def requeue(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Put a stale job, or a failed one that is not final, back into its queue."""
     store, _ = open_root(root)
-    _told(jobs.requeue(store, job, by=person(), note=note), as_json)
+    _told(jobs.requeue(store, naming.resolve(store, store.root, job), by=person(), note=note), as_json)
 
 
 @click.command()
@@ -129,9 +138,13 @@ def requeue(job: str, note: str | None, root: str | None, as_json: bool) -> None
 @click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
 @common
 def kill(job: str, note: str | None, root: str | None, as_json: bool) -> int:
-    """End a job for good. Its processes end within two seconds. A job that is finished already answers what it is."""
+    """End a job for good. Its processes end within two seconds. A job that is finished already answers what it is.
+
+    JOB is an id, or at least eight characters of the beginning of one that no other job shares.
+    """
     store, _ = open_root(root)
-    told = jobs.kill(store, job, by=person(), note=note)
+    job_id = naming.resolve(store, store.root, job, shortest=naming.SHORTEST_TO_END)
+    told = jobs.kill(store, job_id, by=person(), note=note)
     _told(told, as_json, "" if told.status is Status.KILLED else " already")
     return 0 if told.status is Status.KILLED else 3
 
@@ -143,7 +156,7 @@ def kill(job: str, note: str | None, root: str | None, as_json: bool) -> int:
 def force_complete(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Declare a job succeeded, whatever its attempts say."""
     store, _ = open_root(root)
-    _told(jobs.force_complete(store, job, by=person(), note=note), as_json)
+    _told(jobs.force_complete(store, naming.resolve(store, store.root, job), by=person(), note=note), as_json)
 
 
 def _told(lifecycle: Lifecycle, as_json: bool, word: str = "") -> None:

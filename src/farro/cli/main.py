@@ -23,9 +23,16 @@ COMMANDS = {
     "manager": "farro.cli.daemons:manager",
     "ls": "farro.cli.jobs:ls",
     "show": "farro.cli.jobs:show",
+    "explain": "farro.cli.explain:explain",
+    "history": "farro.cli.history:history",
+    "logs": "farro.cli.logs:logs",
+    "wait": "farro.cli.waiting:wait",
+    "watch": "farro.cli.watching:watch",
+    "stats": "farro.cli.statistics:stats",
     "requeue": "farro.cli.jobs:requeue",
     "kill": "farro.cli.jobs:kill",
     "force-complete": "farro.cli.jobs:force_complete",
+    "prune": "farro.cli.prune:prune",
 }
 HELP = {
     "init": "Make a folder a farro root.",
@@ -35,9 +42,16 @@ HELP = {
     "manager": "Decide what becomes of stale jobs.",
     "ls": "List jobs.",
     "show": "Show one job.",
+    "explain": "Why a job is not running, and what helps.",
+    "history": "The whole life of a job.",
+    "logs": "What a job's steps said.",
+    "wait": "Wait until jobs have ended.",
+    "watch": "Watch the queues, or a job, live.",
+    "stats": "How each role does.",
     "requeue": "Put a stale or failed job back into its queue.",
     "kill": "End a job for good.",
     "force-complete": "Declare a job succeeded.",
+    "prune": "Remove finished jobs.",
 }
 
 

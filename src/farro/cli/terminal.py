@@ -34,6 +34,28 @@ def say(text: str = "") -> None:
     _echo(printable(text, keep="\n\t"))
 
 
+def note(text: str) -> None:
+    """What a person may want to know beside the answer, on stderr."""
+    with contextlib.suppress(OSError):
+        click.echo(printable(text, keep="\n\t"), err=True)
+
+
+def at_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def raw(data: bytes) -> None:
+    """Bytes on stdout as they are: into a pipe or a file. What shall be seen at a terminal is made harmless first."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
 def complain(text: str) -> None:
     """What went wrong, on stderr; with --json too, so that stdout holds one document or nothing."""
     with contextlib.suppress(OSError):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from farro.errors import UnknownJob, UnknownRole
+from farro.errors import UnknownJob
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.ports.store import Agent, JobView, Store
@@ -25,16 +25,6 @@ class JobDetails:
     files: tuple[str, ...]  # relative to the job's folder
     message: str | None  # result.md or error.md, as it lies at the top
     orphaned: bool  # the agent that holds it is dead
-
-
-def ls(
-    store: Store, *, roles: Collection[str] | None, statuses: Collection[Status] | None, limit: int | None
-) -> list[JobView]:
-    known = set(store.roles())
-    for role in roles or ():
-        if role not in known:
-            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
-    return store.list(roles=roles, statuses=statuses, limit=limit)
 
 
 def orphans(store: Store) -> frozenset[str]:

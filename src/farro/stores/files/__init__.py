@@ -22,8 +22,9 @@ Each part of a transaction is a file here, with what a crash at each of its poin
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from farro.kernel import places
@@ -33,7 +34,7 @@ from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
-from farro.stores.files import agents, claim, hold, recover, replay, settle, submit, views, watch
+from farro.stores.files import agents, claim, hold, prune, recover, replay, settle, submit, views, watch
 from farro.stores.files.ground import Ground, check_root
 from farro.stores.files.queue import QueueView
 from farro.stores.files.trouble import explained
@@ -151,6 +152,13 @@ class FilesStore:
     @explained
     def stale(self) -> list[str]:
         return sorted(fs.subdirectories(self._ground.path(places.STALE)))
+
+    @contextlib.contextmanager
+    def trash(self, agent: Agent) -> Iterator[prune.Trash]:
+        """Finished jobs may be removed, by one leased agent at a time."""
+        self._ground.mine(agent)
+        with prune.opened(self._ground) as trash:
+            yield trash
 
     # --- looking ---
 

@@ -33,6 +33,8 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
     staged = f"{ground.staging}/{agent.id}"
     folder = f"{ground.holds if role is None else ground.in_progress(role)}/{agent.id}"
     identity = {**ground.identity(), "started_at": timestamp(ground.clock.now())}
+    if agent.tags:
+        identity["tags"] = sorted(agent.tags)  # so that others can tell what nobody offers
     content = json.dumps(identity).encode() + b"\n"
 
     def build() -> leases.Lease:
@@ -114,7 +116,7 @@ def views(ground: Ground) -> list[AgentView]:
 
 def read_identity(folder: str) -> Mapping[str, Any]:
     try:
-        data = json.loads(fs.read_bytes(f"{folder}/{LEASE}", 4096))
+        data = json.loads(fs.read_bytes(f"{folder}/{LEASE}", 64 * 1024))  # tags may be many
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

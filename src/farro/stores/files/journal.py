@@ -17,6 +17,7 @@ does not have for longer than that.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -352,6 +353,15 @@ def names(root: str) -> list[str]:
         return [name for name in fs.listdir(f"{root}/{FOLDER}") if not name.startswith(".")]
     except FileNotFoundError:
         return []
+
+
+def mentioned(root: str) -> frozenset[str]:
+    """The ids of all jobs of which a journal speaks."""
+    found: set[str] = set()
+    for name in names(root):
+        with contextlib.suppress(FileNotFoundError):
+            found.update(record.job_id for record in read(f"{root}/{FOLDER}/{name}"))
+    return frozenset(found)
 
 
 def sweep(root: str, boot_id: str) -> list[str]:

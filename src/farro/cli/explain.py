@@ -1,0 +1,31 @@
+"""`farro explain`: why a job is not running, and the command that helps. The rules live in kernel.findings."""
+
+from __future__ import annotations
+
+import click
+
+from farro.cli.options import common, open_root
+from farro.cli.terminal import answer, say
+from farro.operations import explain as explaining
+from farro.operations import naming
+from farro.system.clock import SystemClock
+
+
+@click.command()
+@click.argument("job")
+@common
+def explain(job: str, root: str | None, as_json: bool) -> None:
+    """Why a job is not running, or what it does just now, and the command that helps.
+
+    JOB is an id, or the beginning of one that no other job shares.
+    """
+    store, _ = open_root(root)
+    job_id = naming.resolve(store, store.root, job)
+    facts, found = explaining.explain(store, store.root, job_id, now=SystemClock().now())
+    if as_json:
+        told = {"job_id": job_id, "status": facts.status, "reason": found.reason, "message": found.message}
+        answer({**told, "fix": found.fix})
+        return
+    say(f"{job_id} ({facts.status}): {found.message}")
+    if found.fix is not None:
+        say(f"  {found.fix}")

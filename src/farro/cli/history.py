@@ -1,0 +1,124 @@
+"""`farro history`: a job's life as a page, or as JSON. What it is told from lives in operations.history."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from farro.cli.options import common, open_root
+from farro.cli.tables import span, table
+from farro.cli.terminal import answer, say
+from farro.operations import history as histories
+from farro.operations import naming
+from farro.operations.history import AttemptTold, History
+from farro.operations.moments import moment_or_none, seconds_between
+from farro.system.clock import SystemClock
+
+
+@click.command()
+@click.argument("job")
+@common
+def history(job: str, root: str | None, as_json: bool) -> None:
+    """The whole life of a job: each attempt with its agent, steps and times, and each decision with its reason.
+
+    JOB is an id, or the beginning of one that no other job shares.
+    """
+    store, _ = open_root(root)
+    told = histories.history(store, store.root, naming.resolve(store, store.root, job))
+    if as_json:
+        answer(_data(told))
+    else:
+        _page(told)
+
+
+def _data(told: History) -> dict[str, Any]:
+    life: dict[str, Any] = json.loads(told.view.lifecycle.to_json())
+    return {
+        **life,
+        "place": told.view.place,
+        "damaged": told.view.damaged,
+        "attempts": [asdict(attempt) for attempt in told.attempts],
+        "audit": list(told.audit.lines),
+        "audit_whole": told.audit.whole,
+    }
+
+
+def _page(told: History) -> None:
+    life = told.view.lifecycle
+    say(f"{life.job_id}  {life.status}  ({life.role})")
+    # Sorted by time; what happened in the same millisecond stays in the order of the job's own life.
+    moments: list[tuple[str, int, str]] = [(life.created_at, 0, "created")]
+    if life.retry_of:
+        moments.append((life.created_at, 0, f"repeats {life.retry_of}"))
+    for attempt in told.attempts:
+        moments.append((attempt.started_at or life.created_at, 2 * attempt.number, _began(attempt)))
+    for hop in life.hops:
+        note = f": {hop.note}" if hop.note else ""
+        moments.append((hop.at, 2 * hop.attempt + 1, f"{hop.reason} → {hop.to} by {hop.by}{note}"))
+    if life.not_before and not life.terminal:
+        moments.append((life.not_before, 1 << 30, "may start then, not before"))
+    steps = {f"attempt {attempt.number} ": _steps(attempt) for attempt in told.attempts}
+    for at, _, what in sorted(moments):
+        say(f"  {_clock(at)}  {what}")
+        page = next((lines for begin, lines in steps.items() if what.startswith(begin)), "")
+        if page:
+            say(page)
+    if life.error:
+        say(f"  error: {life.error.get('category')}: {life.error.get('message')}")
+    if told.view.damaged:
+        say(f"  damaged: {told.view.damaged}")
+    _ending(told)
+    if told.audit.lines:
+        say("  audit log" + ("" if told.audit.whole else " (its older files were left out)"))
+        rows = [
+            (_clock(str(line.get("ts"))), str(line.get("event")), str(line.get("actor")), _codes(line))
+            for line in told.audit.lines
+        ]
+        say(table(rows, indent="    "))
+
+
+def _began(attempt: AttemptTold) -> str:
+    by = f" by {attempt.agent}" if attempt.agent else ""
+    if attempt.outcome is None:
+        return f"attempt {attempt.number} began{by}"
+    return f"attempt {attempt.number} began{by}, {attempt.outcome} after {span(attempt.duration_s)}"
+
+
+def _steps(attempt: AttemptTold) -> str:
+    if not attempt.steps:
+        return ""
+    rows = [
+        (
+            f"step {step.id}",
+            f"exit {step.exit_code}",
+            span(step.duration_s),
+            " ".join(part for part in (f"{step.tries} tries" if step.tries > 1 else "", step.error or "") if part),
+        )
+        for step in attempt.steps
+    ]
+    missing = (attempt.steps_total or 0) - len(attempt.steps)
+    page = table(rows, indent=" " * 27)
+    return page + (f"\n{' ' * 27}{missing} more not started" if missing > 0 else "")
+
+
+def _ending(told: History) -> None:
+    life = told.view.lifecycle
+    if life.terminal and life.finalized_at:
+        say(f"  {life.status} {span(seconds_between(life.created_at, life.finalized_at))} after it was created")
+    else:
+        created = moment_or_none(life.created_at)
+        age_s = None if created is None else (SystemClock().now() - created).total_seconds()
+        say(f"  {life.status}, created {span(age_s)} ago; `farro explain {life.job_id}` says what it waits for")
+
+
+def _codes(line: Any) -> str:
+    known = ("ts", "event", "actor", "job_id")
+    return " ".join(f"{name}={value}" for name, value in line.items() if name not in known and value is not None)
+
+
+def _clock(stamp: str) -> str:
+    """2026-01-31 12:00:00.000, as long as every other: columns stay in line."""
+    return stamp.replace("T", " ").rstrip("Z")

@@ -1,0 +1,196 @@
+"""`farro logs`: what a job's steps said, now or while it runs. Finding and following it lives in operations.logs.
+
+Into a pipe or a file go the bytes as the steps wrote them, and nothing else. At a terminal, each step has a headline,
+colours are kept and everything else that steers a terminal is shown escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from farro.cli.options import common, open_root
+from farro.cli.terminal import answer, at_terminal, note, raw, say
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Status
+from farro.observe.log import printable
+from farro.operations import logs as outputs
+from farro.operations import naming
+from farro.operations.logs import Chosen, Follower, Output, Piece, Source
+
+JSON_LIMIT = 1 << 20  # bytes of each stream in one JSON document; the files hold the whole
+
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
+
+
+@click.command()
+@click.argument("job")
+@click.option("--follow", "-f", is_flag=True, help="Go on while the job runs, through its moves and attempts.")
+@click.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option("--step", metavar="ID", help="Only this step.")
+@click.option("--stdout", "only_stdout", is_flag=True, help="Only what the steps said on stdout.")
+@click.option("--stderr", "only_stderr", is_flag=True, help="Only what the steps said on stderr.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; else the latest.")
+@common
+def logs(
+    job: str,
+    follow: bool,
+    tail: int | None,
+    step: str | None,
+    only_stdout: bool,
+    only_stderr: bool,
+    attempt: int | None,
+    root: str | None,
+    as_json: bool,
+) -> None:
+    """Print what a job's steps said, step after step, stdout before stderr.
+
+    JOB is an id, or the beginning of one that no other job shares. With --follow it ends when the job has ended; with
+    --json too it prints a JSON object a line.
+    """
+    if only_stdout and only_stderr:
+        raise click.UsageError("--stdout and --stderr exclude each other; leave both out to see both")
+    store, _ = open_root(root)
+    job_id = naming.resolve(store, store.root, job)
+    streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else outputs.STREAMS
+    chosen = Chosen(step=step, streams=streams, attempt=attempt)
+    told = outputs.output(store, store.root, job_id, chosen)
+    if step is not None and not (follow and not told.view.lifecycle.terminal):
+        outputs.check_step(store.root, told, step)
+    begin = [(source, 0) for source in told.sources] if tail is None else outputs.last_lines(told.sources, tail)
+    if follow:
+        _follow(Follower(store, store.root, job_id, chosen), told, begin, as_json)
+        store.close()
+    elif as_json:
+        answer(_document(told, begin))
+    else:
+        if told.attempt is None:
+            note(
+                f"{job_id} is {told.view.status} and has not run yet; `farro explain {job_id}` says why, --follow waits"
+            )
+        screen = _Screen()
+        for source, offset in begin:
+            screen.show(source, outputs.read(source.path, offset))
+        screen.end()
+
+
+def _follow(follower: Follower, told: Output, begin: list[tuple[Source, int]], as_json: bool) -> None:
+    follower.skip_to(begin)
+    screen: _Screen | _Lines = _Lines() if as_json else _Screen()
+    waits: Status | None = None
+
+    def turn(life: Lifecycle, pieces: Iterator[Piece]) -> None:
+        nonlocal waits
+        if life.status is not waits and life.status in (Status.QUEUED, Status.STALE):
+            note(f"{life.job_id} is {life.status}; waiting (`farro explain {life.job_id}` says why)")
+        waits = life.status
+        for piece in pieces:
+            screen.show(piece.source, [piece.data])
+
+    end = follower.run(turn)
+    screen.end()
+    if end.status is not Status.SUCCEEDED:
+        note(f"{end.job_id} is {end.status}")
+
+
+@dataclass
+class _Screen:
+    """stdout as it is now: whose output was written last, and what of it must wait for more to be understood."""
+
+    safe: bool = field(default_factory=at_terminal)
+    last: Source | None = None
+    decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
+    kept: str = ""
+    open_line: bool = False
+    coloured: bool = False
+
+    def show(self, source: Source, blocks: Iterable[bytes]) -> None:
+        for block in blocks:
+            if not self.safe:
+                raw(block)
+                continue
+            self._headline(source)
+            self._write(self.kept + self.decoder.decode(block))
+
+    def end(self) -> None:
+        if self.safe and self.last is not None:
+            self._write(self.kept + self.decoder.decode(b"", final=True), final=True)
+            raw((b"\x1b[0m" if self.coloured else b"") + (b"\n" if self.open_line else b""))
+
+    def _headline(self, source: Source) -> None:
+        last = self.last
+        if last is not None and (last.attempt, last.step, last.stream) == (source.attempt, source.step, source.stream):
+            return
+        self.end()
+        self.decoder, self.kept = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
+        again = f"attempt {source.attempt}, " if source.attempt > 1 else ""
+        say(f"==> {again}step {source.step}: {source.stream} <==")
+        self.last, self.open_line, self.coloured = source, False, False
+
+    def _write(self, text: str, final: bool = False) -> None:
+        half = None if final else _HALF_COLOUR.search(text)
+        self.kept = text[half.start() :] if half else ""
+        text = text[: half.start()] if half else text
+        if text:
+            parts = _COLOUR.split(text)
+            self.coloured |= len(parts) > 1
+            shown = (part if place % 2 else printable(part, keep="\n\t\r") for place, part in enumerate(parts))
+            raw("".join(shown).encode("utf-8", "backslashreplace"))
+            self.open_line = not text.endswith("\n")
+
+
+@dataclass
+class _Lines:
+    """A JSON object for each piece, as it comes; a character that came in halves waits for its second one."""
+
+    halves: dict[tuple[int, str, str], bytes] = field(default_factory=dict)
+
+    def show(self, source: Source, blocks: Iterable[bytes]) -> None:
+        who = (source.attempt, source.step, source.stream)
+        for block in blocks:
+            data, self.halves[who] = _whole(self.halves.get(who, b"") + block)
+            self._write(who, data)
+
+    def end(self) -> None:
+        for who, data in self.halves.items():
+            self._write(who, data)
+
+    def _write(self, who: tuple[int, str, str], data: bytes) -> None:
+        if data:
+            told = {**dict(zip(("attempt", "step", "stream"), who, strict=True)), **_text(data)}
+            raw(json.dumps(told, ensure_ascii=False).encode() + b"\n")
+
+
+def _whole(data: bytes) -> tuple[bytes, bytes]:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            return data[: error.start], data[error.start :]
+    return data, b""
+
+
+def _document(told: Output, begin: list[tuple[Source, int]]) -> dict[str, Any]:
+    shown = []
+    for source, offset in begin:
+        data = b"".join(outputs.read(source.path, offset, offset + JSON_LIMIT + 1))
+        cut = len(data) > JSON_LIMIT
+        shown.append({"step": source.step, "stream": source.stream, **_text(data[:JSON_LIMIT]), "truncated": cut})
+    life = told.view.lifecycle
+    return {"job_id": life.job_id, "status": life.status, "attempt": told.attempt, "output": shown}
+
+
+def _text(data: bytes) -> dict[str, str]:
+    """Text where it is text; else its bytes in base64, so that nothing is lost."""
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,0 +1,105 @@
+"""`farro prune`: removes finished jobs that nobody needs any more. How gently lives in operations.prune."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import click
+
+from farro.cli.options import common, open_root, person
+from farro.cli.tables import Bar, seconds, show_table, size, span
+from farro.cli.terminal import answer, note, say
+from farro.kernel.states import Status
+from farro.operations import prune as pruning
+from farro.operations.moments import moment_or_none
+from farro.operations.prune import Candidate, Choice
+from farro.operations.tree import FINISHED
+from farro.settings import Settings
+from farro.system.clock import SystemClock
+
+
+@click.command()
+@click.option("--older-than", callback=seconds, metavar="DURATION", help="Only what ended so long ago, such as 7d.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of those that are chosen.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([str(status) for status in FINISHED]),
+    help="Only jobs that ended so; may be repeated.",
+)
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role's jobs; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="List what would go; remove nothing.")
+@common
+def prune(
+    older_than: float | None,
+    keep: int | None,
+    statuses: tuple[str, ...],
+    roles: tuple[str, ...],
+    dry_run: bool,
+    root: str | None,
+    as_json: bool,
+) -> None:
+    """Remove finished jobs for good, gently, beside a live queue. Jobs that are not final are never touched.
+
+    With --older-than and --keep both, what is old and not among the newest N goes. A removed job's chosen id may be
+    used again. It can be stopped at any time: what it left half-way, the next prune removes.
+    """
+    store, settings = open_root(root)
+    wanted = [Status.parse(status) for status in statuses] or list(FINISHED)
+    ages_s: dict[Status, float | None] = dict.fromkeys(wanted, older_than)
+    if older_than is None and keep is None:
+        ages_s = _configured(settings, wanted)
+    if not ages_s:
+        raise click.UsageError(
+            "say what may go: --older-than 7d, --keep 1000, or both; or set `prune` in the config once and for all"
+        )
+    clock = SystemClock()
+    choice = Choice(ages_s=ages_s, keep=keep, roles=roles)
+    chosen = pruning.candidates(store, choice, now=clock.now())
+    if dry_run:
+        _list(chosen, pruning.measured(store, chosen), as_json, clock)
+        return
+    bar = Bar("removed", len(chosen))
+    try:
+        done = pruning.prune(store, chosen, by=person(), clock=clock, progress=lambda count, total: bar.draw(count))
+    except KeyboardInterrupt:
+        bar.clear()
+        note("what has left its folder already is removed by the next `farro prune`")
+        raise
+    finally:
+        bar.clear()
+    if as_json:
+        answer(asdict(done))
+    else:
+        said = []
+        if done.jobs or not done.debris:
+            jobs = "1 job" if done.jobs == 1 else f"{done.jobs} jobs"
+            said.append(f"removed {jobs}" if done.jobs else "nothing to remove")
+        if done.debris:
+            said.append(f"removed what an earlier prune had left of {done.debris}")
+        say("; ".join(said) + (f"; {size(done.bytes)} are free again" if done.bytes else ""))
+
+
+def _configured(settings: Settings, wanted: list[Status]) -> dict[Status, float | None]:
+    """How long the config keeps jobs, for each status of which it says so."""
+    keep_s: Callable[[str], float | None] = getattr(getattr(settings, "prune", None), "keep_s", lambda status: None)
+    return {status: kept for status in wanted if (kept := keep_s(str(status))) is not None}
+
+
+def _list(chosen: list[Candidate], held: int, as_json: bool, clock: SystemClock) -> None:
+    if as_json:
+        answer({"jobs": [asdict(job) for job in chosen], "bytes": held, "dry_run": True})
+        return
+    if not chosen:
+        say("nothing to remove")
+        return
+    now = clock.now()
+    rows = [("JOB", "ROLE", "STATUS", "ENDED")]
+    for job in chosen:
+        ended = moment_or_none(job.finalized_at)
+        age = "-" if ended is None else f"{span((now - ended).total_seconds())} ago"
+        rows.append((job.job_id, job.role, str(job.status), age))
+    show_table(rows)
+    say(f"{len(chosen)} {'job' if len(chosen) == 1 else 'jobs'}, {size(held)} would go; nothing was removed")

@@ -1,0 +1,83 @@
+"""`farro stats`: a table for people, NDJSON or CSV for programs. Reading lives in operations.stats, sums in observe."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from farro.cli.options import common, open_root
+from farro.cli.tables import seconds, show_table, span
+from farro.cli.terminal import answer, note, say
+from farro.observe.stats import COLUMNS, TOTAL, RoleStats
+from farro.operations import stats as statistics
+from farro.system.clock import SystemClock
+
+_HEAD = ("ROLE", "QUEUED", "DELAYED", "RUNNING", "STALE", "OK", "FAILED", "KILLED", "PER MIN", "P50", "P95", "WAIT P50")
+_MORE = ("WAIT P95", "FAILED %", "OLDEST")
+
+
+@click.command()
+@click.option("--since", callback=seconds, default="1h", show_default=True, metavar="DURATION", help="The window.")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role; may be repeated.")
+@click.option("--csv", "as_csv", is_flag=True, help="Answer as CSV, with a line of names.")
+@common
+def stats(since: float, roles: tuple[str, ...], as_csv: bool, root: str | None, as_json: bool) -> None:
+    """How each role does: depth of its queue now; jobs that ended, how fast and how well, inside the window.
+
+    Latency is from a job's first entry into a queue to its end, wait to its first claim. --json answers a JSON object a
+    line (NDJSON), one for each role; the role "*" sums them all.
+    """
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude each other")
+    if since <= 0:
+        raise click.UsageError("--since wants a window longer than nothing, such as 10m")
+    store, _ = open_root(root)
+    lines = statistics.stats(store, store.root, now=SystemClock().now(), window_s=since, roles=roles)
+    if as_json:
+        for line in lines:
+            answer(_data(line))
+    elif as_csv:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_data(line) for line in lines)
+        say(text.getvalue().rstrip("\n"))
+    else:
+        _page(lines, since)
+
+
+def _data(line: RoleStats) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(line).items()}
+
+
+def _page(lines: list[RoleStats], since: float) -> None:
+    busy = [line for line in lines if line.role == TOTAL or _has_something(line)]
+    if not any(_has_something(line) for line in busy):
+        say(f"nothing queued or running, and nothing ended in the last {span(since)}")
+        return
+    waits = any(line.waiting for line in busy)
+    head = [*_HEAD, *_MORE, *(["WAITING"] if waits else [])]
+    rows = [head]
+    for line in busy:
+        cells = ["all" if line.role == TOTAL else line.role]
+        counts = (line.queued, line.delayed, line.in_progress, line.stale, line.succeeded, line.failed, line.killed)
+        cells += [str(count) for count in counts]
+        cells.append(f"{line.throughput_per_min:.{1 if line.throughput_per_min >= 1 else 2}f}")
+        cells += [span(value) for value in (line.latency_p50_s, line.latency_p95_s, line.wait_p50_s, line.wait_p95_s)]
+        cells.append("-" if line.failure_rate is None else f"{line.failure_rate:.1%}")
+        cells.append(span(line.oldest_queued_s))
+        rows.append([*cells, *([str(line.waiting)] if waits else [])])
+    if len(rows) == 3:  # one role: its sum says the same
+        del rows[2]
+    show_table(rows, right=range(1, len(head)))
+    if any(line.bounded for line in lines):
+        note(f"too many jobs to read them all: this is of the newest, the last {span(lines[-1].window_s)}")
+
+
+def _has_something(line: RoleStats) -> bool:
+    standing = line.queued + line.delayed + line.waiting + line.in_progress + line.stale
+    return bool(standing + line.succeeded + line.failed + line.killed)

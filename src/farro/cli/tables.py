@@ -1,0 +1,91 @@
+"""Tables, durations and progress as people read them. What is in them lives in the commands.
+
+Everything goes through terminal.say, so that no text of a job steers the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from farro.cli.terminal import say
+from farro.kernel.moments import parse_duration
+
+
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """The callback of an option whose value is a duration: 90s, 10m, 2h, 1d."""
+    try:
+        return None if value is None else float(parse_duration(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> str:
+    """Columns as wide as their widest cell; those in `right` end at the same place. The last one is never padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+def show_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
+    say(table(rows, right=right, indent=indent))
+
+
+def span(seconds: float | None) -> str:
+    """How long, in at most two units: 0.25s, 12s, 3m20s, 2h05m, 4d1h; - when nobody knows."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{max(0.0, seconds):.2f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def size(count: int) -> str:
+    """Bytes: 512 B, 3.4 MiB."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable")
+
+
+class Bar:
+    """A bar on stderr that is drawn over itself, where that is a terminal and there is enough to wait for."""
+
+    _WIDTH = 30
+
+    def __init__(self, label: str, total: int, *, least: int = 4) -> None:
+        self._label = label
+        self._total = total
+        self._stream = sys.stderr if total >= least and sys.stderr is not None and sys.stderr.isatty() else None
+
+    def draw(self, done: int) -> None:
+        filled = self._WIDTH * min(done, self._total) // max(1, self._total)
+        self._write(f"\r\x1b[K{self._label} [{'#' * filled}{'.' * (self._WIDTH - filled)}] {done}/{self._total}")
+
+    def clear(self) -> None:
+        """Before a line is said, and at the end: nothing of the bar stays behind."""
+        self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.write(text)
+                self._stream.flush()

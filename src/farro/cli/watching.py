@@ -1,0 +1,184 @@
+"""`farro watch`: how everything stands, drawn anew as it changes; or a line for each change.
+
+Looking lives in operations.watching.
+The screen is the terminal's second one, so that leaving gives back what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import click
+
+from farro.cli.options import common, open_root
+from farro.cli.tables import span, table
+from farro.cli.terminal import answer, at_terminal, flush, raw, say
+from farro.kernel.moments import timestamp
+from farro.kernel.states import Status
+from farro.observe.log import printable
+from farro.operations import naming
+from farro.operations.watching import Moment, Onlooker, Picture, Viewer, moments
+from farro.ports.clock import Clock
+from farro.stores.files import FilesStore
+from farro.system.clock import SystemClock
+
+STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
+_SHARE = 5  # a picture that is dear is drawn less often: looking on may not become the work
+
+_ENTER = b"\x1b[?1049h\x1b[?25l"
+_LEAVE = b"\x1b[?25h\x1b[?1049l"
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Draw at least so often.",
+)
+@common
+def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> int:
+    """Watch the queues live, until Ctrl-C; or one JOB until it ends, with exit code 0 when it succeeded.
+
+    Into a pipe, and with --json, a line for each change.
+    """
+    store, _ = open_root(root)
+    clock = SystemClock()
+    try:
+        if job is not None:
+            return _one(store, naming.resolve(store, store.root, job), clock, as_json)
+        with contextlib.suppress(KeyboardInterrupt), _polite_end():
+            if as_json or not at_terminal():
+                _lines(store, clock, as_json, interval)
+            else:
+                _screen(store, clock, interval)
+        return 0
+    finally:
+        store.close()
+
+
+@contextlib.contextmanager
+def _polite_end() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: the terminal is given back."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# --- one job -----------------------------------------------------------------------------------------------------
+
+
+def _one(store: FilesStore, job_id: str, clock: Clock, as_json: bool) -> int:
+    last: Moment | None = None
+    for last in moments(store, store.root, job_id, every_s=STEP_S):
+        life = last.lifecycle
+        if as_json:
+            data = {"at": timestamp(clock.now()), "job_id": job_id, "role": life.role, "status": life.status}
+            answer({**data, "attempt": life.attempt, "step": last.step})
+        else:
+            say(f"{timestamp(clock.now())[11:19]}  {job_id}  {_state(last)}")
+        flush()
+    return 0 if last is not None and last.lifecycle.status is Status.SUCCEEDED else 1
+
+
+def _state(moment: Moment) -> str:
+    life = moment.lifecycle
+    if life.status is Status.IN_PROGRESS:
+        return f"in_progress, attempt {life.attempt}" + (f", step {moment.step}" if moment.step else "")
+    if life.error:
+        return f"{life.status}: {life.error.get('message')}".replace("\n", " ")
+    return str(life.status)
+
+
+# --- lines -------------------------------------------------------------------------------------------------------
+
+
+def _lines(store: FilesStore, clock: Clock, as_json: bool, interval: float) -> None:
+    onlooker = Onlooker(store, store.root)
+    while True:
+        for change in onlooker.run_once(interval):
+            at = timestamp(clock.now())
+            if as_json:
+                answer({"at": at, "job_id": change.job_id, "role": change.role, "status": change.status})
+            else:
+                say(f"{at}  {change.job_id}  {change.role or '-'}  {change.status}")
+        flush()
+
+
+# --- the screen --------------------------------------------------------------------------------------------------
+
+
+def _screen(store: FilesStore, clock: Clock, interval: float) -> None:
+    cursor = store.changes(None).cursor
+    viewer = Viewer(store, store.root)
+    raw(_ENTER)
+    try:
+        while True:
+            began_s = clock.monotonic_s()
+            columns, rows = os.get_terminal_size(sys.stdout.fileno())
+            # Some terminals do not know their size.
+            _draw(page(viewer.picture(clock.now()), store.root), columns or 80, rows or 24)
+            took_s = clock.monotonic_s() - began_s
+            clock.sleep(max(0.1, took_s * _SHARE))
+            cursor = store.changes(cursor, timeout_s=interval).cursor
+    finally:
+        raw(_LEAVE)
+
+
+def _draw(lines: list[str], columns: int, rows: int) -> None:
+    """Over the last picture, each line to its end and the rest of the screen emptied: nothing flickers."""
+    shown = [printable(line)[:columns] for line in lines[: rows - 1]]
+    raw(("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in shown) + "\x1b[J").encode("utf-8", "backslashreplace"))
+
+
+def page(told: Picture, root: str) -> list[str]:
+    """The picture as lines."""
+    lines = [f"farro {root}   {timestamp(told.at)[11:19]} UTC   Ctrl-C ends", ""]
+    roles = [role for role in sorted(told.counts) if any(told.counts[role].values()) or told.alive.get(role)]
+    roles += [role for role in sorted(told.alive) if role not in roles]
+    rows: list[tuple[Any, ...]] = [("ROLE", "WORKERS", "QUEUED", "RUNNING", "STALE", "OK", "FAILED", "KILLED")]
+    for role in roles:
+        count = told.counts.get(role, {})
+        numbers = [count.get(status, 0) for status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE)]
+        numbers += [count.get(status, 0) for status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED)]
+        rows.append((role, str(told.alive.get(role, 0)), *map(str, numbers)))
+    lines += table(rows, right=range(1, 8)).split("\n") if roles else ["no jobs, no workers"]
+    if told.running:
+        lines += ["", f"RUNNING ({told.running_total})"]
+        lines += table(
+            [
+                (
+                    job.job_id,
+                    job.role,
+                    span(job.elapsed_s),
+                    "its agent is dead" if job.orphaned else f"step {job.step}" if job.step else "",
+                    job.agent,
+                )
+                for job in told.running
+            ],
+            right=(2,),
+            indent="  ",
+        ).split("\n")
+    if told.ended:
+        lines += ["", "LAST ENDED"]
+        rows = [(job.job_id, job.role or "-", str(job.status), span(job.took_s)) for job in told.ended]
+        lines += table(rows, right=(3,), indent="  ").split("\n")
+    if told.dead:
+        lines += ["", f"DEAD AGENTS ({len(told.dead)}): `farro watchdog` recovers what they left"]
+        lines += [f"  {agent}" for agent in told.dead[:5]]
+    return lines

@@ -1,0 +1,61 @@
+"""Listing jobs: by role, status and tag, in the order of the places or the newest first. Printing lives in cli."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from farro.errors import UnknownRole
+from farro.kernel.states import Status
+from farro.operations import tree
+from farro.operations.steps import read_prompt
+from farro.plans.tags import required_tags
+from farro.ports.store import JobView, Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Which jobs; what is empty or None asks for all."""
+
+    roles: Collection[str] = ()
+    statuses: Collection[Status] = ()
+    tags: Collection[str] = ()  # a job needs all of them
+    limit: int | None = None
+    last: int | None = None
+
+
+def ls(store: Store, root: str, asked: Asked) -> list[JobView]:
+    known = set(store.roles())
+    for role in asked.roles:
+        if role not in known:
+            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
+    if asked.last is not None:
+        return _newest(store, root, asked, asked.last)
+    limit = None if asked.tags else asked.limit
+    found = store.list(roles=asked.roles or None, statuses=asked.statuses or None, limit=limit)
+    if asked.tags:
+        found = [view for view in found if _tagged(f"{root}/{view.place}/{view.job_id}", asked.tags)]
+    return found if asked.limit is None else found[: asked.limit]
+
+
+def _newest(store: Store, root: str, asked: Asked, count: int) -> list[JobView]:
+    """By the time at which each folder last changed: no job.json is opened but those that are shown."""
+    entries = tree.entries(root, store.roles(), quarantined=True)
+    if asked.tags:
+        entries = (entry for entry in entries if _tagged(entry.path, asked.tags))
+    found: list[JobView] = []
+    for entry in sorted(entries, key=tree.Entry.changed_at_s, reverse=True):
+        if len(found) >= count:
+            break
+        view = store.find(entry.job_id)
+        if (
+            view is not None
+            and (not asked.roles or view.lifecycle.role in asked.roles)
+            and (not asked.statuses or view.status in asked.statuses)
+        ):
+            found.append(view)
+    return found
+
+
+def _tagged(folder: str, tags: Collection[str]) -> bool:
+    return required_tags(read_prompt(folder)) >= set(tags)

@@ -1,0 +1,239 @@
+"""What a job's steps said: which files hold it, their last lines, and following them while the job runs and moves.
+
+Printing lives in cli; how a step writes its files lives in execution.
+
+Nothing is kept open between two looks (R4): a job's folder moves, so each look finds it anew and reads on from where it
+was. Invariant: what was read of a file is counted by its inode, for a step that is tried again renames its first
+output to stdout.1 and begins a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from farro.errors import InputError, UnknownJob
+from farro.kernel.envelope import Lifecycle
+from farro.operations import steps
+from farro.operations.history import attempt_numbers, read_result
+from farro.ports.store import JobView, Store
+from farro.system import fs
+
+STREAMS = ("stdout", "stderr")
+BLOCK = 256 << 10
+POLL_S = 0.2  # output that grows tells nobody; a job that moves on does
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One stream of one step of one attempt."""
+
+    attempt: int
+    step: str
+    stream: str
+    path: str  # as it lay when it was looked up
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """What a person asked to see."""
+
+    step: str | None = None
+    streams: Sequence[str] = STREAMS
+    attempt: int | None = None  # None: the latest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """The files to show, in the order in which their steps began."""
+
+    view: JobView
+    attempt: int | None  # None: it has not run
+    sources: tuple[Source, ...]
+
+
+def output(store: Store, root: str, job_id: str, chosen: Chosen) -> Output:
+    """What there is now. InputError names the attempts or steps that there are when the chosen one is not."""
+    for _ in range(4):
+        view = _find(store, root, job_id)
+        folder = f"{root}/{view.place}/{job_id}"
+        with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
+            numbers = attempt_numbers(folder)
+            if chosen.attempt is not None and chosen.attempt not in numbers:
+                there = ", ".join(map(str, numbers)) or "none yet"
+                raise InputError(f"{job_id} has no attempt {chosen.attempt}; there is {there}")
+            if not numbers:
+                return Output(view=view, attempt=None, sources=())
+            attempt = numbers[-1] if chosen.attempt is None else chosen.attempt
+            return Output(view=view, attempt=attempt, sources=tuple(_sources(folder, attempt, chosen)))
+    raise UnknownJob(f"{job_id} moves faster than it can be read; try again")
+
+
+def check_step(root: str, told: Output, step: str) -> None:
+    """InputError unless that attempt has that step; its names are told."""
+    if told.attempt is None:
+        return
+    folder = f"{root}/{told.view.place}/{told.view.job_id}"
+    names = _steps(folder, told.attempt)
+    if step not in names:
+        there = ", ".join(names) or "none"
+        raise InputError(f"{told.view.job_id} has no step {step} in attempt {told.attempt}; there is {there}")
+
+
+def _find(store: Store, root: str, job_id: str) -> JobView:
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    return view
+
+
+def _sources(folder: str, attempt: int, chosen: Chosen) -> Iterator[Source]:
+    for step in _steps(folder, attempt):
+        if chosen.step in (None, step):
+            for stream in chosen.streams:
+                path = f"{folder}/attempts/{attempt:04d}/steps/{step}/{stream}"
+                if fs.exists(path):
+                    yield Source(attempt=attempt, step=step, stream=stream, path=path)
+
+
+def _steps(folder: str, attempt: int) -> list[str]:
+    """In the order in which they began; the result knows it best."""
+    began = steps.begun(folder, attempt)
+    told = read_result(folder, attempt).get("step_results")
+    known = [str(item.get("id")) for item in told if isinstance(item, dict)] if isinstance(told, list) else []
+    places = {name: place for place, name in enumerate(known)}
+    return sorted(began, key=lambda name: places.get(name, len(places)))  # a stable sort
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def read(path: str, offset: int, end: int | None = None) -> Iterator[bytes]:
+    """The bytes of a file from `offset` on, in blocks, to `end` or to what is its end by then."""
+    fd = fs.open_read(path)
+    try:
+        while end is None or offset < end:
+            block = os.pread(fd, BLOCK if end is None else min(BLOCK, end - offset), offset)
+            if not block:
+                return
+            offset += len(block)
+            yield block
+    finally:
+        os.close(fd)
+
+
+def tail_offset(path: str, lines: int) -> tuple[int, int]:
+    """Where the last `lines` lines of a file begin, and how many there are (fewer when it is short). Read from the end:
+    a file of gigabytes costs as much as its last lines do."""
+    fd = fs.open_read(path)
+    try:
+        end = os.fstat(fd).st_size
+        if lines <= 0 or end == 0:
+            return end, 0
+        found = 0 if os.pread(fd, 1, end - 1) == b"\n" else 1  # an unfinished last line is a line too
+        position = end
+        while position > 0:
+            start = max(0, position - BLOCK)
+            block = os.pread(fd, position - start, start)
+            at = len(block)
+            while (at := block.rfind(b"\n", 0, at)) >= 0:
+                if found == lines:
+                    return start + at + 1, lines
+                found += 1
+            position = start
+        return 0, found
+    finally:
+        os.close(fd)
+
+
+def last_lines(sources: Sequence[Source], lines: int) -> list[tuple[Source, int]]:
+    """The last `lines` lines of all of them together, as one reads them: where to begin in each."""
+    begin: list[tuple[Source, int]] = []
+    for source in reversed(sources):
+        offset, found = tail_offset(source.path, lines)
+        lines -= found
+        begin.append((source, offset))
+    return list(reversed(begin))
+
+
+# --- following ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """Something that a step said just now."""
+
+    source: Source
+    data: bytes
+
+
+class Follower:
+    """Reads on where it was. `run_once` is one look; `run` repeats it until the job has ended."""
+
+    def __init__(self, store: Store, root: str, job_id: str, chosen: Chosen) -> None:
+        self._store = store
+        self._root = root
+        self._job_id = job_id
+        self._chosen = chosen
+        self._read: dict[int, int] = {}  # inode → bytes of it that were given out
+        self._attempt = chosen.attempt
+
+    def skip_to(self, begin: Sequence[tuple[Source, int]]) -> None:
+        """Begin there, not at the start: `--tail`."""
+        for source, offset in begin:
+            with contextlib.suppress(OSError):
+                self._read[fs.lstat(source.path).st_ino] = offset
+
+    def run_once(self) -> tuple[Lifecycle, Iterator[Piece]]:
+        """What the job is, and what came since the last look. Looked at in this order: of a job that has ended, all of
+        its output is in this look."""
+        view = _find(self._store, self._root, self._job_id)
+        return view.lifecycle, self._pieces(f"{self._root}/{view.place}/{self._job_id}")
+
+    def run(self, turn: Callable[[Lifecycle, Iterator[Piece]], None]) -> Lifecycle:
+        cursor = self._store.changes(None).cursor
+        while True:
+            life, pieces = self.run_once()
+            turn(life, pieces)
+            if life.terminal:
+                return life
+            cursor = self._store.changes(cursor, timeout_s=POLL_S).cursor
+
+    def _pieces(self, folder: str) -> Iterator[Piece]:
+        try:
+            numbers = attempt_numbers(folder)
+        except FileNotFoundError:
+            return  # it moved on: the next look finds it
+        if self._attempt is None and numbers:
+            self._attempt = numbers[-1]
+        for number in numbers:
+            if self._attempt is not None and number >= self._attempt:
+                if self._chosen.attempt is None:
+                    self._attempt = number
+                elif number != self._chosen.attempt:
+                    continue
+                for source in _sources(folder, number, self._chosen):
+                    yield from self._rest_of_earlier_tries(source)
+                    yield from self._more(source, source.path)
+
+    def _rest_of_earlier_tries(self, source: Source) -> Iterator[Piece]:
+        home, name = source.path.rsplit("/", 1)
+        with contextlib.suppress(OSError):
+            for other in sorted(fs.listdir(home)):
+                if other.startswith(f"{name}.") and fs.lstat(f"{home}/{other}").st_ino in self._read:
+                    yield from self._more(source, f"{home}/{other}")
+
+    def _more(self, source: Source, path: str) -> Iterator[Piece]:
+        try:
+            fd = fs.open_read(path)
+        except OSError:
+            return  # it moved on: the next look reads on
+        try:
+            inode = os.fstat(fd).st_ino  # of what was opened: the name may be another file's by now
+            while block := os.pread(fd, BLOCK, self._read.setdefault(inode, 0)):
+                self._read[inode] += len(block)
+                yield Piece(source=source, data=block)
+        finally:
+            os.close(fd)

@@ -1,0 +1,152 @@
+"""Removing finished jobs gently: which ones, and how slowly. The renames and removals live in stores.files.prune.
+
+Why slowly: a filesystem that deletes many files makes every create beside it wait (ext4: ten to forty times as long).
+So a job first leaves completed/ by one rename, and its files go in small batches with pauses, longer ones while there
+is work in any queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from farro.errors import FarroError, UnknownRole
+from farro.kernel import places
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Status
+from farro.operations import tree
+from farro.operations.explain import named_dependencies
+from farro.operations.jobs import operator
+from farro.operations.moments import moment_or_none
+from farro.operations.steps import read_prompt
+from farro.ports.clock import Clock
+from farro.stores.files import FilesStore
+from farro.stores.files.prune import size
+from farro.system import fs
+
+TOGETHER = 200  # renames before a pause
+BATCH, PAUSE_S = 20, 0.02  # folders that are removed before a pause
+BUSY_BATCH, BUSY_PAUSE_S = 5, 0.1  # the same while jobs are queued or running
+_JOB_LIMIT = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Which finished jobs may go: of each status what ended so long ago, but not the newest `keep` of all."""
+
+    ages_s: Mapping[Status, float | None] = field(default_factory=lambda: dict.fromkeys(tree.FINISHED))
+    """A status that is not here is not touched; None: of any age."""
+    keep: int | None = None
+    roles: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    job_id: str
+    place: str
+    role: str
+    status: Status
+    finalized_at: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pruned:
+    jobs: int
+    bytes: int
+    debris: int  # folders that an earlier prune had left
+
+
+def candidates(store: FilesStore, choice: Choice, *, now: datetime) -> list[Candidate]:
+    """What would go, the oldest first. Looks only; the pruner looks again."""
+    known = list(store.roles())
+    for role in choice.roles:
+        if role not in known:
+            raise UnknownRole(f"no role {role} here; there is {', '.join(known)}")
+    roles = [role for role in known if not choice.roles or role in choice.roles]
+    wanted = _waited_for(store.root)
+    found: list[tuple[datetime, Candidate]] = []
+    for entry in tree.entries(store.root, roles, choice.ages_s.keys()):
+        life = _read(entry.path)
+        ended = None if life is None else moment_or_none(life.finalized_at)
+        if entry.role is None or life is None or ended is None or not life.terminal or entry.job_id in wanted:
+            continue
+        found.append(
+            (
+                ended,
+                Candidate(
+                    job_id=entry.job_id,
+                    place=entry.place,
+                    role=entry.role,
+                    status=entry.status,
+                    finalized_at=str(life.finalized_at),
+                ),
+            )
+        )
+    found.sort(key=lambda pair: (pair[0], pair[1].job_id))
+    if choice.keep is not None:
+        found = found[: max(0, len(found) - choice.keep)]
+    return [job for ended, job in found if _old_enough(choice.ages_s[job.status], now, ended)]
+
+
+def _old_enough(age_s: float | None, now: datetime, ended: datetime) -> bool:
+    return age_s is None or (now - ended).total_seconds() > age_s
+
+
+def measured(store: FilesStore, chosen: Sequence[Candidate]) -> int:
+    """Bytes that these jobs hold."""
+    return sum(size(f"{store.root}/{job.place}/{job.job_id}") for job in chosen)
+
+
+def prune(
+    store: FilesStore,
+    chosen: Sequence[Candidate],
+    *,
+    by: str,
+    clock: Clock,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Pruned:
+    """Remove them. Stopped or killed at any point: each job is in completed/ still, or the next prune removes it."""
+    with operator(store, by) as agent, store.trash(agent) as trash:
+        debris = len(trash.names())
+        taken = 0
+        for count, job in enumerate(chosen, start=1):
+            taken += trash.take(job.job_id, job.place)
+            if count % TOGETHER == 0:
+                store.heartbeat(agent)
+                clock.sleep(PAUSE_S)
+        held = 0
+        names = trash.names()
+        for done, name in enumerate(_gently(store, names, clock), start=1):
+            held += trash.remove(name)
+            progress(done, len(names))
+            store.heartbeat(agent)
+    return Pruned(jobs=taken, bytes=held, debris=debris)
+
+
+def _gently(store: FilesStore, names: Sequence[str], clock: Clock) -> Iterator[str]:
+    left = list(reversed(names))
+    while left:
+        batch, pause_s = (BUSY_BATCH, BUSY_PAUSE_S) if tree.has_work(store.root, store.roles()) else (BATCH, PAUSE_S)
+        for _ in range(min(batch, len(left))):
+            yield left.pop()
+        if left:
+            clock.sleep(pause_s)
+
+
+def _waited_for(root: str) -> set[str]:
+    """Jobs that others name as what they wait for: their end must still be there to be seen."""
+    home = f"{root}/{places.WAITING}"
+    found: set[str] = set()
+    for name in fs.subdirectories(home):
+        prompt = read_prompt(f"{home}/{name}")
+        for key in ("after", "after_any"):
+            found.update(named_dependencies(prompt, key))
+    return found
+
+
+def _read(path: str) -> Lifecycle | None:
+    try:
+        return Lifecycle.from_json(fs.read_bytes(f"{path}/job.json", _JOB_LIMIT))
+    except (OSError, FarroError):
+        return None

@@ -1,0 +1,51 @@
+"""Which steps of an attempt have begun, in their order, as its folder tells it while it runs.
+
+How steps are run lives in execution; what came of them is in result.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from farro.system import fs
+
+_PROMPT_LIMIT = 16 << 20
+
+
+def begun(folder: str, attempt: int) -> list[str]:
+    """The steps' names. A step's folder changes when its files are made, which is when it starts; a disk's clock is
+    coarse, so steps of one tick stand as the plan lists them."""
+    home = f"{folder}/attempts/{attempt:04d}/steps"
+    times: dict[str, int] = {}
+    for name in fs.subdirectories(home):
+        with contextlib.suppress(FileNotFoundError):
+            times[name] = fs.lstat(f"{home}/{name}").st_mtime_ns
+    if len(set(times.values())) == len(times):
+        return sorted(times, key=times.__getitem__)
+    listed = {name: place for place, name in enumerate(_listed(read_prompt(folder)))}
+    return sorted(times, key=lambda name: (times[name], listed.get(name, len(listed)), name))
+
+
+def current(folder: str, attempt: int) -> str | None:
+    """The step that began last."""
+    names = begun(folder, attempt)
+    return names[-1] if names else None
+
+
+def read_prompt(folder: str) -> Mapping[str, Any]:
+    """prompt.json as it is; empty when it cannot be read."""
+    try:
+        data = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _listed(prompt: Mapping[str, Any]) -> list[str]:
+    items = prompt.get("steps") or prompt.get("tasks")
+    if not isinstance(items, list):
+        return []
+    return [str(item.get("id") or item.get("step_number")) for item in items if isinstance(item, dict)]

@@ -1,0 +1,201 @@
+"""Looking on while work happens: what changed, one thing after the other, and how everything stands now.
+
+How it is drawn lives in cli.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from farro.kernel import places
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Status
+from farro.operations import steps, tree
+from farro.operations.moments import moment_or_none, seconds_between
+from farro.ports.store import AgentView, Change, Store
+from farro.system import fs
+
+SHOWN_RUNNING = 20
+SHOWN_ENDED = 8
+_TICK_S = 1.0  # longer than any disk's clock takes to go on
+
+
+class Onlooker:
+    """What changed since the last look. The feed tells it; where it lost something, two listings are compared.
+
+    Invariant: `_known` is what was told last of each job that has not ended.
+    """
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store = store
+        self._root = root
+        self._cursor = store.changes(None).cursor  # before the first listing, so that nothing falls between
+        self._known = self._listed()
+
+    def run_once(self, timeout_s: float) -> list[Change]:
+        """Waits up to `timeout_s` for something."""
+        changes = self._store.changes(self._cursor, timeout_s=timeout_s)
+        self._cursor = changes.cursor
+        found = list(changes.items)
+        if changes.gap:
+            now = self._listed()
+            found = [
+                Change(job_id=job_id, role=role, status=status)
+                for job_id, (role, status) in now.items()
+                if self._known.get(job_id, (None, None))[1] is not status
+            ]
+            self._known = now
+        told = []
+        for change in found:
+            if changes.gap or self._known.get(change.job_id, (None, None))[1] is not change.status:
+                told.append(change)
+            self._known[change.job_id] = (change.role, change.status)
+        return told
+
+    def _listed(self) -> dict[str, tuple[str | None, Status]]:
+        found = tree.entries(self._root, self._store.roles(), quarantined=True)
+        return {entry.job_id: (entry.role, entry.status) for entry in found}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    job_id: str
+    role: str
+    agent: str
+    step: str | None
+    elapsed_s: float | None
+    orphaned: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    job_id: str
+    role: str | None
+    status: Status
+    took_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """How everything stands."""
+
+    at: datetime
+    counts: Mapping[str, Mapping[Status, int]]  # of each role that has or had work; "-" where nobody knows whose
+    running: tuple[Running, ...]
+    running_total: int
+    ended: tuple[Ended, ...]  # the newest first
+    alive: Mapping[str, int]  # live agents of each role
+    dead: tuple[str, ...]  # agents that died and were not recovered
+
+
+class Viewer:
+    """Looks at everything again and again. A folder of finished jobs that has not changed is not listed again: with a
+    hundred thousand of them, looking on would else be what this machine does all day."""
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store = store
+        self._root = root
+        self._shelves: dict[str, _Shelf] = {}
+
+    def picture(self, now: datetime) -> Picture:
+        store, root = self._store, self._root
+        counts: dict[str, Counter[Status]] = {}
+        for entry in tree.entries(root, store.roles(), {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
+            counts.setdefault(entry.role or "-", Counter())[entry.status] += 1
+        newest: list[tuple[float, tree.Entry]] = []
+        for role in store.roles():
+            for status in tree.FINISHED:
+                shelf = self._shelf(role, status, now)
+                newest += shelf.newest
+                if shelf.count:
+                    counts.setdefault(role, Counter())[status] += shelf.count
+        agents = store.agents()
+        working = [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
+        running = [self._running(agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
+        last = heapq.nlargest(SHOWN_ENDED, newest, key=lambda pair: pair[0])
+        return Picture(
+            at=now,
+            counts=counts,
+            running=tuple(job for job in running if job is not None),
+            running_total=len(working),
+            ended=tuple(_ended(store, [entry for _, entry in last])),
+            alive=Counter(agent.role for agent in agents if agent.alive and agent.role is not None),
+            dead=tuple(agent.id for agent in agents if not agent.alive),
+        )
+
+    def _shelf(self, role: str, status: Status, now: datetime) -> _Shelf:
+        place = places.completed(role, status)
+        try:
+            changed_ns = fs.lstat(f"{self._root}/{place}").st_mtime_ns
+        except FileNotFoundError:
+            return _Shelf(changed_ns=0, count=0, newest=())
+        known = self._shelves.get(place)
+        if known is not None and known.changed_ns == changed_ns:
+            return known
+        found = list(tree.entries(self._root, [role], {status}))
+        timed = [(entry.changed_at_s(), entry) for entry in found]
+        newest = tuple(heapq.nlargest(SHOWN_ENDED, timed, key=lambda pair: pair[0]))
+        shelf = _Shelf(changed_ns=changed_ns, count=len(found), newest=newest)
+        if now.timestamp() - changed_ns / 1e9 > _TICK_S:  # else another job may still come in the same tick
+            self._shelves[place] = shelf
+        return shelf
+
+    def _running(self, agent: AgentView, job_id: str, now: datetime) -> Running | None:
+        view = self._store.find(job_id)
+        if view is None or view.status is not Status.IN_PROGRESS:
+            return None
+        life = view.lifecycle
+        began = moment_or_none(life.updated_at)
+        return Running(
+            job_id=job_id,
+            role=life.role,
+            agent=agent.id,
+            step=steps.current(f"{self._root}/{view.place}/{job_id}", life.attempt),
+            elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
+            orphaned=not agent.alive,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shelf:
+    """One folder of finished jobs, as it was listed last."""
+
+    changed_ns: int
+    count: int
+    newest: tuple[tuple[float, tree.Entry], ...]
+
+
+def _ended(store: Store, entries: list[tree.Entry]) -> Iterator[Ended]:
+    for entry in entries:
+        view = store.find(entry.job_id)
+        if view is not None:
+            took_s = seconds_between(view.lifecycle.created_at, view.lifecycle.finalized_at)
+            yield Ended(job_id=entry.job_id, role=entry.role, status=view.status, took_s=took_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """One job as it stands, as far as a person who waits for it wants to know."""
+
+    lifecycle: Lifecycle
+    step: str | None
+
+
+def moments(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator[Moment]:
+    """Each time something about the job is another: its status, attempt or step. Over when it has ended, or is gone."""
+    cursor = store.changes(None).cursor
+    last: tuple[object, ...] | None = None
+    while (view := store.find(job_id)) is not None:
+        life = view.lifecycle
+        running = life.status is Status.IN_PROGRESS
+        step = steps.current(f"{root}/{view.place}/{job_id}", life.attempt) if running else None
+        if (now := (life.status, life.attempt, life.role, step)) != last:
+            last = now
+            yield Moment(lifecycle=life, step=step)
+        if life.terminal:
+            return
+        cursor = store.changes(cursor, timeout_s=every_s).cursor

@@ -1,0 +1,148 @@
+"""Pruning killed at every call: a job is in completed/ whole, or its debris is in the trash and the next prune ends it.
+
+The seams are crash.seams; what a prune chooses and how slowly it works is tested in tests/flows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import stage
+from crash.seams import Counting, KillAt, placed
+from farro.errors import Refused
+from farro.kernel.states import Status
+from farro.operations.prune import Choice, Pruned, candidates, prune
+from farro.stores.files import FilesStore
+from farro.stores.files.prune import TRASH
+from stage import Crash, QuickClock
+
+EVERYTHING = Choice(keep=0)
+BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
+
+
+def prepared(root: str) -> list[str]:
+    """Three finished jobs, one of a chosen id, and a queued one of a chosen id; answers the finished ones."""
+    store = stage.open_files(stage.make(root), seed=1)
+    finished = [store.enqueue(stage.submission(number)) for number in range(2)]
+    finished.append(store.enqueue(stage.submission(2, job_id="chosen")))
+    worker = store.join("w", role="Runner")
+    while stage.work_one(store, worker, stage.History()):
+        pass
+    store.enqueue(stage.submission(3, job_id="live"))
+    store.close()
+    return finished
+
+
+def opened(root: str, seed: int, durable: bool) -> FilesStore:
+    return stage.open_files(root, seed=seed, store_policy=stage.policy(durable=durable))
+
+
+def pruned(store: FilesStore) -> Pruned:
+    clock = QuickClock()
+    return prune(store, candidates(store, EVERYTHING, now=clock.now()), by="pruner", clock=clock)
+
+
+@BOTH
+def test_kill_at_every_call_of_prune(shm: Path, durable: bool) -> None:
+    before = str(shm / "before")
+    finished = prepared(before)
+    whole = str(shm / "whole")
+    shutil.copytree(before, whole, symlinks=True)
+    with placed(Counting()) as calls:
+        pruned(opened(whole, 2, durable))
+    seams = [KillAt(n, after=after) for n in range(1, calls.count + 1) for after in (False, True)]
+    for number, seam in enumerate(seams):
+        root = str(shm / str(number))
+        shutil.copytree(before, root, symlinks=True)
+        dying = opened(root, 2, durable)
+        with placed(seam), contextlib.suppress(Crash):
+            pruned(dying)
+        stage.die(dying)
+        _judge_wreck(root, finished, f"{seam!r}")
+        _judge_end(root, finished, durable, f"{seam!r}")
+        shutil.rmtree(root)
+
+
+def _judge_wreck(root: str, finished: list[str], how: str) -> None:
+    """Right after the kill, for whoever looks: each job is there whole, or not there at all."""
+    store = stage.open_files(root, seed=3)
+    for job_id in finished:
+        view = store.find(job_id)
+        if view is not None:
+            assert (view.status, view.damaged) == (Status.SUCCEEDED, None), how
+            stage._judge_job(root, job_id, f"{root}/{view.place}/{job_id}", view.place, stage.History(), terminal=True)
+    live = store.find("live")
+    assert live is not None, how
+    assert live.status is Status.QUEUED, how
+    stage.die(store)
+
+
+def _judge_end(root: str, finished: list[str], durable: bool, how: str) -> None:
+    """The next prune, after a watchdog, leaves nothing of them; a chosen id may be used again."""
+    store = opened(root, 4, durable)
+    store.recover(store.join("watchdog", role=None))
+    pruned(store)
+    assert [name for name in os.listdir(f"{root}/{TRASH}") if not name.startswith(".")] == [], how
+    assert set(stage.everywhere(root)) == {"live"}, how
+    assert os.listdir(f"{root}/jobs/.ids") == ["live"], how
+    assert store.enqueue(stage.submission(7, job_id="chosen")) == "chosen", how
+    again = store.find("chosen")
+    assert again is not None, how
+    assert again.status is Status.QUEUED, how
+    stage.die(store)
+
+
+def test_a_pruned_id_may_be_used_again(shm: Path) -> None:
+    """Also when the pruner died before it removed the empty folder: the new job's id is not taken for the old one's."""
+    root = str(shm / "root")
+    prepared(root)
+    dying = opened(root, 2, True)
+    with dying.trash(dying.join("p", role=None)) as trash:
+        assert trash.take("chosen", "agents/Runner/completed/succeeded")
+        (name,) = trash.names()
+        last = _rmdirs(f"{root}/{TRASH}/{name}") + 1
+        with placed(KillAt(last, only=frozenset({"rmdir"}))), contextlib.suppress(Crash):
+            trash.remove(name)
+    assert os.listdir(f"{root}/{TRASH}/{name}") == []
+    assert os.listdir(f"{root}/jobs/.ids") == ["live"]
+    stage.die(dying)
+    store = opened(root, 4, True)
+    assert store.enqueue(stage.submission(7, job_id="chosen")) == "chosen"
+    pruned(store)
+    assert "chosen" in os.listdir(f"{root}/jobs/.ids")
+    assert store.find("chosen") is not None
+    stage.die(store)
+
+
+def _rmdirs(path: str) -> int:
+    return sum(len(folders) for _, folders, _ in os.walk(path))
+
+
+def test_a_second_prune_is_refused_while_one_runs(shm: Path) -> None:
+    root = str(shm / "root")
+    prepared(root)
+    one, other = opened(root, 2, True), opened(root, 3, True)
+    with one.trash(one.join("p", role=None)), pytest.raises(Refused, match="another `farro prune`"):
+        pruned(other)
+    assert pruned(other).jobs == 3
+    for store in (one, other):
+        stage.die(store)
+
+
+def test_a_job_that_is_not_final_is_never_taken(shm: Path) -> None:
+    root = str(shm / "root")
+    prepared(root)
+    store = opened(root, 2, True)
+    with store.trash(store.join("p", role=None)) as trash:
+        assert not trash.take("live", "agents/Runner/incoming")
+        assert not trash.take("nobody", "agents/Runner/completed/succeeded")
+        assert trash.names() == []
+    live = store.find("live")
+    assert live is not None
+    assert live.status is Status.QUEUED
+    stage.die(store)
