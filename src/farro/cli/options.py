@@ -50,7 +50,12 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str | 
 def open_root(root: str | None, *, log: Log | None = None) -> tuple[FilesStore, Settings]:
     path = config.find_root(root)
     settings = config.load(path)
-    return app.open_store(path, settings, log=log or grave_only(sys.stderr)), settings
+    # A command brings no log of its own and ends at once; a daemon does, and goes on.
+    store = app.open_store(path, settings, log=log or grave_only(sys.stderr), actor=person(), brief=log is None)
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.call_on_close(store.close)
+    return store, settings
 
 
 def person() -> str:

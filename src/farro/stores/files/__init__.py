@@ -23,7 +23,7 @@ Each part of a transaction is a file here, with what a crash at each of its poin
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from farro.kernel import places
@@ -31,6 +31,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
+from farro.observe.audit import Value
 from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import agents, claim, hold, recover, settle, submit, views, watch
@@ -43,9 +44,10 @@ from farro.system import fs
 class FilesStore:
     """The Store port over a folder. See ports.store for what each call promises."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, on_close: Callable[[], None] | None = None) -> None:
         check_root(ground.root)
         self._ground = ground
+        self._on_close = on_close
         self._feeds: dict[str | None, Feed] = {}
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
         self._view_lock = threading.Lock()
@@ -194,9 +196,14 @@ class FilesStore:
     def pending(self, role: str) -> int:
         return views.pending(self._ground, role)
 
+    def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
+        self._ground.audit(event, actor=actor, **codes)
+
     def close(self) -> None:
         for feed in self._feeds.values():
             feed.close()
         self._feeds.clear()
         for held in list(self._ground.held.values()):
             agents.leave(self._ground, held.agent)
+        if self._on_close is not None:
+            self._on_close()

@@ -76,6 +76,7 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
             folders.refresh_mirrors(path, claim.attempt)
             ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
             del held.claims[claim.job_id]
+            ground.tell(lifecycle)
             return lifecycle  # stays where it is, marked: the watchdog collects it (SPEC-1 §12)
     carry_out(ground, held, path, lifecycle)
     del held.claims[claim.job_id]
@@ -123,5 +124,7 @@ def carry_out(ground: Ground, held: Held, path: str, lifecycle: Lifecycle) -> No
         children = dispatch.has_children(path, decision)
         if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
+    if decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked
+        ground.tell(lifecycle)
     if children:
         dispatch.dispatch(ground, held, lifecycle.job_id)

@@ -49,7 +49,7 @@ class Staged:
             self.lease = None
 
 
-def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]:
+def enqueue_many(ground: Ground, submissions: Sequence[Submission], by: str | None = None) -> list[str]:
     """All are staged, then synced together, then published, then their queues are synced together."""
     prompts = [_check(ground, submission) for submission in submissions]
     staged: list[Staged] = []
@@ -68,9 +68,10 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
             _register(ground, item)
         if chosen:
             ground.sync([ground.registry])
-        for item in staged:
-            _publish(ground, item)
+        ours = [item for item in staged if _publish(ground, item)]
         ground.sync(dict.fromkeys(ground.incoming(item.role) for item in staged))
+        for item in ours:
+            ground.audit("enqueued", actor=by, job_id=item.job_id, role=item.role, status="queued", attempt=0)
         return [item.job_id for item in staged]
     except BaseException as error:
         if isinstance(error, Exception):  # not a kill: leave no debris behind for a plain refusal
@@ -224,8 +225,8 @@ def registered(ground: Ground, job_id: str) -> tuple[str, str]:
     return digest, name
 
 
-def _publish(ground: Ground, item: Staged) -> None:
-    """The commit point of an enqueue."""
+def _publish(ground: Ground, item: Staged) -> bool:
+    """The commit point of an enqueue. False: another submitter of the same chosen id was faster."""
     source, path = f"{ground.staging}/{item.name}", f"{ground.incoming(item.role)}/{item.job_id}"
     try:
         moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
@@ -237,7 +238,7 @@ def _publish(ground: Ground, item: Staged) -> None:
         raise StorageTrouble(f"{ground.incoming(item.role)} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:
         raise StorageTrouble(f"{item.job_id} vanished from staging before it was queued; submit it again")
-    # GONE with a chosen id: another submitter of the same id has published it already.
+    return moved is Moved.DONE
 
 
 def _discard(ground: Ground, item: Staged) -> None:
