@@ -23,9 +23,10 @@ from contracts.test_store import (
     success,
     worker,
 )
-from farro.errors import IdConflict, IllegalTransition
+from farro.errors import CapacityReached, IdConflict, IllegalTransition
 from farro.kernel.outcome import Child
 from farro.kernel.states import TRANSITIONS, Reason, Status
+from farro.operations.admission import Caps, Gate, admitted
 from farro.ports.store import Store
 from stage import plan, submission
 
@@ -177,3 +178,13 @@ def test_an_open_failure_that_is_requeued_says_what_it_was(kit: Adapter) -> None
     job_id = make_open_failure(kit.store)
     kit.store.requeue(operator(kit.store), job_id)
     assert events(kit, job_id)[-1] == ("requeued", "failed", "queued")
+
+
+def test_a_refused_and_a_forced_enqueue_are_told(kit: Adapter) -> None:
+    caps = Caps(role=1, roles={})
+    with pytest.raises(CapacityReached):
+        admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob"))
+    refused = {"event": "cap_refused", "role": "Runner", "cap": 1, "load": 0, "wanted": 2, "user": "bob"}
+    assert kit.audited == [refused]
+    admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob", force=True, may_force=("*",)))
+    assert [told["event"] for told in kit.audited] == ["cap_refused", "enqueued", "enqueued", "cap_forced"]

@@ -233,7 +233,7 @@ import os, sys, time
 from farro.observe.audit import *
 from farro.system.clock import SystemClock
 folder, me, until = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
-policy = AuditPolicy(max_bytes=65536, keep=1000, quota_bytes=1 << 40, flush_s=0.01, strict=me.endswith("0"))
+policy = AuditPolicy(max_bytes=int(sys.argv[4]), keep=1000, quota_bytes=1 << 40, flush_s=0.01, strict=me.endswith("0"))
 log = AuditLog(folder, actor=me, clock=SystemClock(), policy=policy)
 count = 0
 while time.monotonic() < until:
@@ -252,7 +252,10 @@ def test_sixteen_writers_through_rotations_lose_tear_and_double_nothing(tmp_path
     """One of them is killed on the way: what it had flushed is there, what it had not is whole or absent."""
     seconds = 60 if torture() else 4
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), f"w{n}", str(seconds)], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), f"w{n}", str(seconds), str(seconds << 14)],
+            stdout=subprocess.PIPE,
+        )
         for n in range(16)
     ]
     assert writers[1].stdout is not None

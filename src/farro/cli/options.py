@@ -6,6 +6,8 @@ What the commands do lives in their own files.
 from __future__ import annotations
 
 import getpass
+import os
+import pwd
 import re
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import click
 
 from farro import app, config
 from farro.observe.log import Log, grave_only
+from farro.operations.admission import Gate
 from farro.settings import Settings
 from farro.stores.files import FilesStore
 
@@ -56,6 +59,15 @@ def open_root(root: str | None, *, log: Log | None = None) -> tuple[FilesStore, 
     if context is not None:
         context.call_on_close(store.close)
     return store, settings
+
+
+def gate(settings: Settings, force: bool) -> Gate:
+    """What keeps the caps for this user. Who that is, the kernel says: LOGNAME is anybody's to set."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return Gate.of(settings, user=user, force=force)
 
 
 def person() -> str:

@@ -324,11 +324,8 @@ class MemoryStore:
 
     def stale(self) -> list[str]:
         with self._lock:
-            return sorted(
-                job_id
-                for job_id, job in self._jobs.items()
-                if job.lifecycle.status is Status.STALE and job.owner is None
-            )
+            stale = [job for job in self._jobs.values() if job.lifecycle.status is Status.STALE and job.owner is None]
+        return sorted(job.lifecycle.job_id for job in stale)
 
     # --- looking ---
 
@@ -378,6 +375,9 @@ class MemoryStore:
                 if roles is None or job.lifecycle.role in roles:
                     answer[Status.IN_PROGRESS if job.owner else job.lifecycle.status] += 1
         return answer
+
+    def load(self, role: str | None) -> int:
+        return self.pending(role) if role is not None else sum(map(self.pending, self._roles))
 
     def pending(self, role: str) -> int:
         counts = self.count(roles=[role])

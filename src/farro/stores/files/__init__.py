@@ -196,6 +196,10 @@ class FilesStore:
     def pending(self, role: str) -> int:
         return views.pending(self._ground, role)
 
+    @explained
+    def load(self, role: str | None) -> int:
+        return views.load(self._ground, role)
+
     def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         self._ground.audit(event, actor=actor, **codes)
 
