@@ -118,8 +118,7 @@ def manager(once: bool, root: str | None, as_json: bool) -> int:
     def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
         return Manager(store=store, log=log, timetable=_timetable(store, settings, log))
 
-    nothing = "no stale jobs, no schedule due"
-    return _keep(make, "manager", "decided", told, nothing, once=once, root=root, as_json=as_json)
+    return _keep(make, "manager", "decided", told, "no stale jobs", once=once, root=root, as_json=as_json)
 
 
 @click.command()
