@@ -31,6 +31,7 @@ COMMANDS = {
     "requeue": "farro.cli.jobs:requeue",
     "kill": "farro.cli.jobs:kill",
     "force-complete": "farro.cli.jobs:force_complete",
+    "service": "farro.cli.service:service",
     "completion": "farro.cli.completion:completion",
 }
 HELP = {
@@ -46,6 +47,7 @@ HELP = {
     "requeue": "Put a stale or failed job back into its queue.",
     "kill": "End a job for good.",
     "force-complete": "Declare a job succeeded.",
+    "service": "Install workers, watchdog and manager as systemd services.",
     "completion": "Print what makes Tab complete farro's commands.",
 }
 
