@@ -30,12 +30,12 @@ def codes(lifecycle: Lifecycle) -> dict[str, str | int | None]:
     if reason is Reason.ROUTED:
         role, onward = lifecycle.hops[-1].role, lifecycle.role
     return {
-        "event": reason.value,
+        "event": reason,
         "actor": lifecycle.agent,
         "job_id": lifecycle.job_id,
         "role": role,
-        "from": None if reason is Reason.ENQUEUED else came_from(lifecycle).value,
-        "status": lifecycle.status.value,
+        "from": None if reason is Reason.ENQUEUED else came_from(lifecycle),
+        "status": lifecycle.status,
         "next": onward,
         "attempt": lifecycle.attempt,
         "correlation_id": lifecycle.correlation_id,
