@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -37,7 +36,7 @@ from farro.system import fs, leases
 FOLDER = "schedules"
 STATES = "jobs/.schedules"
 _ENDINGS = (".json", ".yaml", ".yml")
-_LOOK_BACK = timedelta(days=400)  # what was missed before that is not counted any more
+_LOOK_BACK = (timedelta(days=1), timedelta(days=32), timedelta(days=400))
 _AHEAD = timedelta(days=1)  # a time handled farther in the future than this comes from a clock that was wrong
 
 
@@ -187,14 +186,16 @@ def next_due(entry: Entry, after: datetime) -> datetime | None:
 
 
 def _dues(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[datetime], int]:
-    """The times that fell due in (after, now], the latest of them, and how many there were in all."""
-    moments = cron.due(schedule.parsed(), zone_of(schedule.zone), max(after, now - _LOOK_BACK))
-    count = 0
-    latest: deque[datetime] = deque(maxlen=MOST_MISSED)
-    for moment in takewhile(lambda moment: moment <= now, moments):
-        count += 1
-        latest.append(moment)
-    return list(latest), count
+    """The times that fell due in (after, now], the latest of them, and how many there were as far as was looked: no
+    farther back than it takes to find those that may run. A year of minutes would keep a manager busy for seconds."""
+    line, zone = schedule.parsed(), zone_of(schedule.zone)
+    dues: list[datetime] = []
+    for back in _LOOK_BACK:
+        start = max(after, now - back)
+        dues = list(takewhile(lambda moment: moment <= now, cron.due(line, zone, start)))
+        if start == after or len(dues) >= MOST_MISSED:
+            break
+    return dues[-MOST_MISSED:], len(dues)
 
 
 # --- firing ---
