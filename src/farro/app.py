@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from farro.observe.audit import AuditLog, AuditPolicy
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import StorePolicy
@@ -20,9 +21,28 @@ from farro.system import process_identity
 from farro.system.clock import SystemClock
 
 
-def open_store(root: str, settings: Settings, *, clock: Clock | None = None, log: Log | None = None) -> FilesStore:
-    """The file store of a root, wired to the real machine."""
-    durable = settings.durability == "power"
+def open_store(
+    root: str,
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    log: Log | None = None,
+    actor: str = "farro",
+    brief: bool = False,
+) -> FilesStore:
+    """The file store of a root, wired to the real machine. `actor` is who enqueues, for the audit log; `brief` is for a
+    process that ends at once and needs no thread to write that log."""
+    audit = AuditLog(
+        f"{root}/logs",
+        actor=actor,
+        clock=clock or SystemClock(),
+        policy=_audit_policy(settings),
+        background=not brief,
+        log=log,
+    )
+    if not brief:
+        audit.mend()
+    durable, dice = settings.durability == "power", random.SystemRandom()
     boot_id = str(process_identity.identity()["boot_id"])
     return FilesStore(
         Ground(
@@ -32,13 +52,27 @@ def open_store(root: str, settings: Settings, *, clock: Clock | None = None, log
                 retry=settings.retry.policy(),
                 stale_after_s=settings.watchdog.stale_after_s,
             ),
-            journal=Journal(root=root, boot_id=boot_id, random_bits=random.SystemRandom().getrandbits) if durable else None,
+            journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
             clock=clock or SystemClock(),
             reap=_reap,
             kill_hung=process_identity.kill_identified,
             identity=_identity,
             log=log or no_log,
-        )
+            audit=audit.record,
+        ),
+        on_close=audit.close,
+    )
+
+
+def _audit_policy(settings: Settings) -> AuditPolicy:
+    section = getattr(settings, "audit", None)
+    if section is None:
+        return AuditPolicy()
+    return AuditPolicy(
+        strict=section.mode == "strict",
+        max_bytes=section.max_bytes,
+        keep=section.keep,
+        quota_bytes=section.quota_bytes,
     )
 
 

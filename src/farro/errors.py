@@ -11,7 +11,9 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     │   ├── UnknownRole       no such role in this root
     │   └── IdConflict        that id was submitted before with other content
     ├── Refused               not allowed now                     exit 3
-    │   └── IllegalTransition the job's state does not permit it
+    │   ├── IllegalTransition the job's state does not permit it
+    │   ├── CapacityReached   a queue is full
+    │   └── NotPermitted      the config does not permit it to this user
     ├── TryAgain              nothing changed; the same call may succeed later
     │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
     ├── Lost                  somebody else owns it now: stop, write nothing
@@ -91,6 +93,14 @@ class Refused(FarroError):
 
 class IllegalTransition(Refused):
     """The transition is not in the table of `kernel.states`. Nothing changed."""
+
+
+class CapacityReached(Refused):
+    """A role, or all of them together, has as many jobs as its cap allows. Nothing was queued."""
+
+
+class NotPermitted(Refused):
+    """The config does not permit this to this user. Nothing changed."""
 
 
 class TryAgain(FarroError):

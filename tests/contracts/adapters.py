@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from farro.kernel.retry import RetryPolicy
+from farro.observe.audit import Audit, Value
 from farro.ports.store import Agent, Store, StorePolicy
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground
@@ -28,6 +29,14 @@ def low(a: float, b: float) -> float:
     return a
 
 
+def kept_in(events: list[dict[str, Any]]) -> Audit:
+    def audit(event: str, *, actor: str | None = None, **codes: Value) -> None:
+        told = {"event": event, "actor": actor, **codes}
+        events.append({name: value for name, value in told.items() if value is not None})
+
+    return audit
+
+
 class Adapter(Protocol):
     """A store under test, its clock, and the hand of fate."""
 
@@ -35,6 +44,7 @@ class Adapter(Protocol):
     clock: ManualClock
     store: Store
     logged: list[tuple[str, str, Mapping[str, Any]]]
+    audited: list[dict[str, Any]]  # every event that the store told
 
     def process(self) -> Store:
         """Another process on the same jobs."""
@@ -54,10 +64,16 @@ class Memory:
     name: str = "memory"
     clock: ManualClock = field(default_factory=lambda: ManualClock(START))
     logged: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
+    audited: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(
-            roles=ROLES, policy=self.policy, clock=self.clock, random_bits=random.Random(0).getrandbits, uniform=low
+            roles=ROLES,
+            policy=self.policy,
+            clock=self.clock,
+            random_bits=random.Random(0).getrandbits,
+            uniform=low,
+            audit=kept_in(self.audited),
         )
 
     def process(self) -> MemoryStore:
@@ -81,6 +97,7 @@ class Files:
     name: str = "files"
     clock: ManualClock = field(default_factory=lambda: ManualClock(START))
     logged: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
+    audited: list[dict[str, Any]] = field(default_factory=list)
     reaped: list[list[str]] = field(default_factory=list)
     hung: list[Mapping[str, Any]] = field(default_factory=list)
     when_hung: Callable[[Mapping[str, Any]], bool] = lambda identity: False
@@ -100,6 +117,7 @@ class Files:
                 kill_hung=self._kill_hung,
                 identity=lambda: {"host": "stage", "boot_id": "0", "pid": 1, "start": 0},
                 log=lambda level, message, fields: self.logged.append((level, message, fields)),
+                audit=kept_in(self.audited),
                 random_bits=random.Random(len(self.stores)).getrandbits,
                 uniform=low,
             )

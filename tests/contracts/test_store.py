@@ -1185,3 +1185,22 @@ def test_closing_returns_whoever_waits(kit: Adapter) -> None:
     thread.join(PATIENCE_S / 2)
     assert not thread.is_alive()
     assert len(answers) == 1
+
+
+def test_load_counts_what_is_queued_waiting_or_in_progress(kit: Adapter) -> None:
+    store = kit.store
+    assert store.load("Runner") == store.load(None) == 0
+    for _ in range(4):
+        store.enqueue(submission())
+    store.enqueue(submission(role="CodeReviewer"))
+    agent = worker(store)
+    done, running = claimed(store, agent), claimed(store, agent)
+    store.commit(done, success(done))
+    assert (store.load("Runner"), store.load("CodeReviewer"), store.load(None)) == (3, 1, 4)
+    store.release(running)
+    assert store.load("Runner") == 3
+    kit.die(agent)
+    store.recover(operator(store))
+    assert store.load("Runner") == 3
+    assert drained(store, worker(store))
+    assert (store.load("Runner"), store.load(None)) == (0, 1)

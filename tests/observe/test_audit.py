@@ -8,6 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import pytest
 from crash import seams
 from farro.observe import audit
 from farro.observe.audit import AuditLog, AuditPolicy
-from farro.system.clock import ManualClock
+from farro.system.clock import ManualClock, SystemClock
 from support import torture
 
 STRICT = AuditPolicy(strict=True)
@@ -65,7 +68,7 @@ def test_buffered_lines_are_there_after_a_flush_and_at_exit(tmp_path: Path) -> N
 @pytest.mark.parametrize("text", ["two\nlines", "\x1b[31mred", "a secret: hunter2!", "ü", "x" * 300])
 def test_only_codes_get_in(tmp_path: Path, text: str) -> None:
     log(tmp_path).record("failed", job_id="j1", error=text)
-    assert lines(tmp_path)[0]["error"] == "(not a code)"
+    assert lines(tmp_path)[0]["error"] == "(not-a-code)"
 
 
 def test_a_full_file_is_rotated_and_the_last_goes(tmp_path: Path) -> None:
@@ -146,12 +149,91 @@ def test_a_rotation_killed_at_any_call_loses_nothing(tmp_path: Path) -> None:
     raise AssertionError("the rotation never ended")
 
 
+def test_a_background_writer_is_one_thread_and_needs_no_flush(tmp_path: Path) -> None:
+    """What a kill can take is what came within `flush_s`; while nothing comes, the thread waits without turning."""
+    before = threading.active_count()
+    writer = AuditLog(str(tmp_path), actor="test", clock=SystemClock(), policy=AuditPolicy(flush_s=0.01))
+    assert threading.active_count() == before
+    for number in range(50):
+        writer.record("claimed", attempt=number)
+    assert threading.active_count() == before + 1
+    _eventually(lambda: (tmp_path / "audit.log").exists() and attempts(tmp_path) == list(range(50)))
+    writer.record("claimed", attempt=50)
+    _eventually(lambda: attempts(tmp_path) == list(range(51)))
+    assert threading.active_count() == before + 1
+    writer.close()
+
+
+def test_a_command_that_ends_at_once_starts_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    clock = ManualClock(NOON)
+    writer = AuditLog(str(tmp_path), actor="test", clock=clock, background=False)
+    writer.record("enqueued", attempt=1)
+    clock.advance(0.5)
+    writer.record("enqueued", attempt=2)
+    assert threading.active_count() == before
+    assert not (tmp_path / "audit.log").exists()
+    clock.advance(0.6)
+    writer.record("enqueued", attempt=3)  # it did not end at once after all: no line is older than a second
+    assert attempts(tmp_path) == [1, 2, 3]
+    writer.record("enqueued", attempt=4)
+    writer.close()
+    assert attempts(tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_forked_child_writes_its_own_lines_only(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from farro.observe.audit import *; from farro.system.clock import SystemClock\n"
+        "log = AuditLog(sys.argv[1], actor='x', clock=SystemClock(), policy=AuditPolicy(flush_s=3600))\n"
+        "log.record('enqueued', attempt=1)\n"
+        "child = os.fork()\n"
+        "log.record('enqueued', attempt=3 if child else 2)\n"
+        "log.flush()\n"
+        "child and os.waitpid(child, 0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert sorted(map(str, attempts(tmp_path))) == ["1", "2", "3"]
+
+
+def test_a_process_that_starts_takes_a_torn_tail_away_and_says_so(tmp_path: Path) -> None:
+    log(tmp_path).record("claimed", attempt=1)
+    with open(tmp_path / "audit.log", "ab") as file:
+        file.write(b'{"ts": "2026-11')
+    log(tmp_path).mend()
+    assert [line["event"] for line in lines(tmp_path)] == ["claimed", "audit_repaired"]
+    log(tmp_path).mend()
+    assert len(lines(tmp_path)) == 2
+
+
+def test_trouble_with_the_log_is_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    writer = AuditLog(
+        str(tmp_path / "missing"),
+        actor="test",
+        clock=ManualClock(NOON),
+        policy=STRICT,
+        log=lambda level, message, fields: said.append(f"{level}: {message}: {fields['why']}"),
+    )
+    writer.record("claimed", attempt=1)
+    writer.record("claimed", attempt=2)
+    assert writer.errors == 2
+    assert len(said) == 1
+    assert said[0].startswith("error: the audit log could not be written; jobs go on: ")
+
+
+def _eventually(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 WRITER = """
 import os, sys, time
 from farro.observe.audit import *
 from farro.system.clock import SystemClock
 folder, me, until = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
-policy = AuditPolicy(max_bytes=65536, keep=1000, quota_bytes=1 << 40, flush_s=0.01, strict=me.endswith("0"))
+policy = AuditPolicy(max_bytes=int(sys.argv[4]), keep=1000, quota_bytes=1 << 40, flush_s=0.01, strict=me.endswith("0"))
 log = AuditLog(folder, actor=me, clock=SystemClock(), policy=policy)
 count = 0
 while time.monotonic() < until:
@@ -170,7 +252,10 @@ def test_sixteen_writers_through_rotations_lose_tear_and_double_nothing(tmp_path
     """One of them is killed on the way: what it had flushed is there, what it had not is whole or absent."""
     seconds = 60 if torture() else 4
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), f"w{n}", str(seconds)], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), f"w{n}", str(seconds), str(seconds << 14)],
+            stdout=subprocess.PIPE,
+        )
         for n in range(16)
     ]
     assert writers[1].stdout is not None

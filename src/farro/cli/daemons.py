@@ -1,4 +1,7 @@
-"""`farro worker`, `watchdog`, `manager`: start a loop, turn signals into a graceful end. The loops live in services."""
+"""`farro worker`, `watchdog`, `manager`, `scheduler`: start a loop, turn signals into a graceful end.
+
+The loops live in services.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from typing import Any
 import click
 
 from farro import app
-from farro.cli.options import daemon, read_root
+from farro.cli.options import daemon, gate, person, read_root
 from farro.cli.terminal import answer, forget_stdout, say
 from farro.observe.log import GRAVE, Log, grave_only, lines
 from farro.services.keeper import Keeper
-from farro.settings import RunnersSettings
+from farro.settings import RunnersSettings, Settings
+from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
 
 GRACE_S = 5.0  # for running steps after the first signal
@@ -48,7 +52,7 @@ def worker(
     clock = SystemClock()
     path, settings = read_root(root)
     log = _log(f"worker/{role}", as_json, settings.runners)
-    store = app.open_store(path, settings, log=log)
+    store = app.open_store(path, settings, log=log, actor=f"worker/{role}")
     performer = Performer(
         root=path,
         base_env=dict(os.environ),
@@ -71,8 +75,8 @@ def worker(
             stop=stop,
             clock=clock,
             log=log,
-            # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
             turns=turns,
+            # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
 
@@ -103,24 +107,57 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
         data = {"job_id": item.job_id, "agent": item.agent, "what": item.what}
         return data, f"{item.what:<16} {item.job_id or item.agent or ''}".rstrip()
 
-    return _keep(Watchdog, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json)
+    def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
+        return Watchdog(store=store, log=log)
+
+    return _keep(make, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json)
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Decide what is stale now, then exit.")
 @daemon
 def manager(once: bool, root: str | None, as_json: bool) -> int:
-    """Decide what becomes of stale jobs: queued again while attempts remain, else killed with the reason."""
+    """Decide what becomes of stale jobs: queued again while attempts remain, else killed with the reason. And run
+    schedules/*.json when they are due."""
     from farro.services.manager import Manager
 
-    def told(life: Any) -> tuple[Mapping[str, Any], str]:
-        return {"job_id": life.job_id, "status": life.status}, f"{life.job_id} is {life.status}"
+    def told(item: Any) -> tuple[Mapping[str, Any], str]:
+        if hasattr(item, "schedule"):
+            return _told_run(item)
+        return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
-    return _keep(Manager, "manager", "decided", told, "no stale jobs", once=once, root=root, as_json=as_json)
+    def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
+        return Manager(store=store, log=log, timetable=_timetable(store, settings, log))
+
+    return _keep(make, "manager", "decided", told, "no stale jobs", once=once, root=root, as_json=as_json)
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Run what is due now, then exit.")
+@daemon
+def scheduler(once: bool, root: str | None, as_json: bool) -> int:
+    """Run schedules/*.json when they are due. For who runs no manager, which does this too; any number may run."""
+    from farro.services.scheduler import Scheduler
+
+    def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
+        return Scheduler(store=store, log=log, timetable=_timetable(store, settings, log))
+
+    return _keep(make, "scheduler", "scheduled", _told_run, "no schedule is due", once=once, root=root, as_json=as_json)
+
+
+def _told_run(run: Any) -> tuple[Mapping[str, Any], str]:
+    due = f"{run.due:%Y-%m-%dT%H:%M:%SZ}"
+    return {"schedule": run.schedule, "due": due, "job_id": run.job_id}, f"{run.schedule} of {due}: {run.job_id}"
+
+
+def _timetable(store: FilesStore, settings: Settings, log: Log) -> Any:
+    from farro.services.scheduler import Timetable
+
+    return Timetable(store=store, root=store.root, clock=SystemClock(), log=log, gate=gate(settings, force=False))
 
 
 def _keep(
-    make: Callable[..., Keeper],
+    make: Callable[[FilesStore, Settings, Log], Keeper],
     name: str,
     key: str,
     told: Callable[[Any], tuple[Mapping[str, Any], str]],
@@ -133,8 +170,8 @@ def _keep(
     """One turn with its answer, or turns with a log until a signal comes."""
     path, settings = read_root(root)
     log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json, settings.runners))
-    store = app.open_store(path, settings, log=log)
-    service = make(store=store, log=log)
+    store = app.open_store(path, settings, log=log, actor=person())
+    service = make(store, settings, log)
     try:
         if not once:
             _on_signals(service.stop)

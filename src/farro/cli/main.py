@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from farro.cli import terminal
 from farro.errors import FarroError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name → where it lives: a command's imports are paid by that command alone.
 COMMANDS = {
@@ -21,6 +24,8 @@ COMMANDS = {
     "worker": "farro.cli.daemons:worker",
     "watchdog": "farro.cli.daemons:watchdog",
     "manager": "farro.cli.daemons:manager",
+    "scheduler": "farro.cli.daemons:scheduler",
+    "schedules": "farro.cli.schedules:schedules",
     "ls": "farro.cli.jobs:ls",
     "show": "farro.cli.jobs:show",
     "explain": "farro.cli.explain:explain",
@@ -33,13 +38,17 @@ COMMANDS = {
     "kill": "farro.cli.jobs:kill",
     "force-complete": "farro.cli.jobs:force_complete",
     "prune": "farro.cli.prune:prune",
+    "service": "farro.cli.service:service",
+    "completion": "farro.cli.completion:completion",
 }
 HELP = {
     "init": "Make a folder a farro root.",
     "enqueue": "Queue plans and print their ids.",
     "worker": "Work a role's queue.",
     "watchdog": "Recover what dead agents left.",
-    "manager": "Decide what becomes of stale jobs.",
+    "manager": "Decide what becomes of stale jobs; run schedules.",
+    "scheduler": "Run schedules, where no manager does.",
+    "schedules": "List, check and run schedules.",
     "ls": "List jobs.",
     "show": "Show one job.",
     "explain": "Why a job is not running, and what helps.",
@@ -52,6 +61,8 @@ HELP = {
     "kill": "End a job for good.",
     "force-complete": "Declare a job succeeded.",
     "prune": "Remove finished jobs.",
+    "service": "Install workers, watchdog and manager as systemd services.",
+    "completion": "Print what makes Tab complete farro's commands.",
 }
 
 
@@ -64,24 +75,36 @@ class Lazy(click.Group):
             return None
         module, _, attribute = COMMANDS[name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        if ctx.resilient_parsing:  # a shell asks what may stand next
+            from farro.cli.completion import equip
+
+            equip(command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The names of commands without their modules: click would import every one of them for its help."""
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(name, help=HELP[name]) for name in COMMANDS if name.startswith(incomplete)]
+        return names if not incomplete.startswith("-") else super(click.Group, self).shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS:
+        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"did you mean `farro {near[0]}`?" if near else "`farro --help` lists the commands"
+            program = ctx.info_name
+            hint = f"did you mean `{program} {near[0]}`?" if near else f"`{program} --help` lists the commands"
             ctx.fail(f"no command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="farro", message="farro %(version)s")
+@click.version_option(package_name="farro", message="%(prog)s %(version)s")
 def farro() -> None:
     """Agent and command work that you can trust: a job is a folder, a plan is its steps, a role is a queue.
 
@@ -96,11 +119,15 @@ def farro() -> None:
     """
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command; the exit code. 0 ok, 1 failed, 2 usage or bad input, 3 refused. No traceback for a mistake."""
+def run(arguments: list[str], *, program: str = "farro", command: click.Command = farro) -> int:
+    """Run one command; the exit code. 0 ok, 1 failed, 2 usage or bad input, 3 refused. No traceback for a mistake.
+    `program` is the name that its help and its complaints bear (cli.aliases)."""
     terminal.make_encodable()
+    terminal.program = program
     try:
-        answer = farro.main(args=arguments, prog_name="farro", standalone_mode=False)
+        answer = command.main(
+            args=arguments, prog_name=program, standalone_mode=False, help_option_names=["-h", "--help"]
+        )
         terminal.flush()
         return answer if isinstance(answer, int) else 0
     except click.ClickException as error:

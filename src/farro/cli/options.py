@@ -5,6 +5,8 @@ What the commands do lives in their own files.
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import click
 from farro import app, config
 from farro.cli import terminal
 from farro.observe.log import Log, grave_only
+from farro.operations.admission import Gate
 from farro.settings import Settings
 from farro.stores.files import FilesStore
 
@@ -49,7 +52,21 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str | 
 
 def open_root(root: str | None, *, log: Log | None = None) -> tuple[FilesStore, Settings]:
     path, settings = read_root(root)
-    return app.open_store(path, settings, log=log or grave_only(sys.stderr)), settings
+    # A command brings no log of its own and ends at once; a daemon does, and goes on.
+    store = app.open_store(path, settings, log=log or grave_only(sys.stderr), actor=person(), brief=log is None)
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.call_on_close(store.close)
+    return store, settings
+
+
+def gate(settings: Settings, force: bool) -> Gate:
+    """What keeps the caps for this user. Who that is, the kernel says: LOGNAME is anybody's to set."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return Gate.of(settings, user=user, force=force)
 
 
 def read_root(root: str | None) -> tuple[str, Settings]:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from farro import documents
-from farro.cli.options import common, open_root
+from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import answer, say
 from farro.documents import Document
 from farro.errors import InputError
@@ -24,6 +24,7 @@ MANY_LIMIT = 256 << 20
     "--id", "job_id", metavar="ID", help="The job's id, chosen by you. The same id and plan again: the same job."
 )
 @click.option("--role", metavar="ROLE", help="The queue; else the plan's `role`, else Runner.")
+@click.option("--force", is_flag=True, help="Queue it though a cap is reached, if the config permits it to you.")
 @click.argument("source", required=False)
 @common
 def enqueue(
@@ -31,6 +32,7 @@ def enqueue(
     many: str | None,
     job_id: str | None,
     role: str | None,
+    force: bool,
     source: str | None,
     root: str | None,
     as_json: bool,
@@ -42,9 +44,9 @@ def enqueue(
     given = [name for name in (plan_file, many, source) if name is not None]
     if len(given) != 1:
         raise click.UsageError("name one thing to queue: --plan FILE, --many FILE.ndjson, or - for standard input")
-    store, _ = open_root(root)
+    store, settings = open_root(root)
     found = _read_many(many) if many is not None else [_read_plan(given[0])]
-    ids = submit.enqueue(store, found, role=role, job_id=job_id, source=_name(given[0]))
+    ids = submit.enqueue(store, found, role=role, job_id=job_id, source=_name(given[0]), gate=gate(settings, force))
     if as_json:
         answer({"jobs": ids})
     else:

@@ -17,6 +17,8 @@ import click
 from farro.errors import FarroError
 from farro.observe.log import printable
 
+program = "farro"  # as it was called: an alias complains in its own name
+
 
 class ReaderGone(FarroError):
     """Whoever read the answer has left (`farro ls | head -1`): no error, and nobody to tell."""
@@ -60,7 +62,7 @@ def complain(text: str) -> None:
     """What went wrong, on stderr; with --json too, so that stdout holds one document or nothing."""
     with contextlib.suppress(OSError):
         for line in text.splitlines():
-            click.echo(f"farro: {printable(line)}", err=True)
+            click.echo(f"{program}: {printable(line)}", err=True)
 
 
 def flush() -> None:

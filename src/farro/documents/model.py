@@ -58,6 +58,15 @@ class Document:
         spot = self._spots.get(path)
         return None if spot is None else spot.key if key else spot.value
 
+    def inside(self, name: str) -> Document:
+        """The member of that name as a document of its own; its places are those of the whole text."""
+
+        def spots() -> dict[Path, Spot]:
+            self.locate(())
+            return {path[1:]: spot for path, spot in (self._spots or {}).items() if path[:1] == (name,)}
+
+        return Document(self.data[name], self.source, spots)
+
     def problem(self, path: Path, message: str, *, key: bool = False) -> Problem:
         """A problem at that path; what is missing stands where the innermost container that exists begins."""
         place = self.locate(path, key=key)

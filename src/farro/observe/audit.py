@@ -1,205 +1,185 @@
-"""The audit log: logs/audit.log, one JSON object a line, codes only; many processes append and rotate it safely.
+"""The audit log: one JSON object a line, codes only, buffered for a second or synced line by line (SPEC-1 §8).
 
-Free text, prompts and results never come here (they live in hops[] and in the job); who did what to a job is told by
-the callers. The history of one job is in its own job.json.
+Free text, prompts and results never come here (they live in hops[] and in the job). Which events exist is up to the
+callers; the files, their rotation and their repair live in observe.audit_file.
 
-One lock file orders all writers. Under it a writer looks whether the file is still the one it has open, takes away a
-torn tail that a killed writer left, rotates if it is time, and appends its lines with one write. Alternatives that
-fail: O_APPEND alone keeps lines whole, but a rotation between open and write loses them; a shared lock for appending
-cannot take back a half-written line when the disk is full. [tests/observe/test_audit.py]
+An event is told after it happened: a line about something that did not happen is worse than a line that is missing
+after a kill. So a killed process may leave transitions untold: those of its last second, and the one between its rename
+and its telling. The truth about a job is in its own job.json, whose hops[] are part of the transition itself.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import json
 import os
-import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Protocol
 
 from farro.kernel.moments import timestamp
+from farro.observe.audit_file import AuditFiles, AuditPolicy, files
+from farro.observe.log import Log
 from farro.ports.clock import Clock
-from farro.system import fs, leases
 
-NAME = "audit.log"
-_CODE = re.compile(r"[A-Za-z0-9_.:/@+ -]{0,200}")
+__all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit"]
+
 Value = str | int | bool | None
+# What codes are made of: nothing in it needs an escape in JSON, and no sentence gets through it.
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/@+-"
+_LONGEST = 200
+NOT_A_CODE = "(not-a-code)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AuditPolicy:
-    """SPEC-1 §8, pinned."""
+class Audit(Protocol):
+    def __call__(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
+        """Tell of one event; never raises. A code that is None is left out."""
 
-    max_bytes: int = 50 << 20
-    keep: int = 10  # files, the current one among them
-    quota_bytes: int = 512 << 20
-    strict: bool = False  # sync every line; else written at most every `flush_s` and at exit
-    flush_s: float = 1.0
+
+def no_audit(event: str, *, actor: str | None = None, **codes: Value) -> None:
+    """For stores that keep no audit log."""
 
 
 class AuditLog:
-    """One writer. `record` never raises and never waits for the disk in buffered mode: a full disk stops no job
-    (RELIABILITY 28); `errors` counts what could not be written, and `last_error` says why."""
+    """One process's writer. `record` never raises and never waits for the disk in buffered mode: a full disk stops no
+    job (RELIABILITY 28); `errors` counts what could not be written, `last_error` says why, and the log is told.
 
-    def __init__(self, folder: str, *, actor: str, clock: Clock, policy: AuditPolicy | None = None) -> None:
+    With `background` a thread writes what was buffered within `flush_s`; it starts with the first event and waits
+    without turning while there is nothing to write. Without it, which is for commands that end at once, lines are
+    written with the first event after `flush_s`, by `close`, and at exit.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        actor: str,
+        clock: Clock,
+        policy: AuditPolicy | None = None,
+        background: bool = True,
+        log: Log | None = None,
+    ) -> None:
         self._folder = folder
-        self._path = f"{folder}/{NAME}"
         self._actor = actor
         self._clock = clock
         self._policy = policy or AuditPolicy()
-        self._buffer: list[bytes] = []
-        self._mutex = threading.Lock()  # guards everything below; never held while another process is waited for
-        self._writing = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._day: str | None = None  # of the file that `_fd` is
-        self._fd: int | None = None
-        self._pid = os.getpid()
+        self._background = background and not self._policy.strict
+        self._log = log
         self.errors = 0
         self.last_error: str | None = None
+        self._second = (-1, "")  # the second that was spelled last: most events share theirs with others
+        self._closed = False
+        self._start_anew()
         atexit.register(self.flush)
 
-    def record(self, event: str, **codes: Value) -> None:
+    def _start_anew(self) -> None:
+        """As at first, and in a forked child: what its parent buffered is the parent's to write, and a lock that
+        another thread held at the fork would never be free again."""
+        self._pid = os.getpid()
+        self._buffer: list[bytes] = []
+        self._since_s = 0.0  # when the oldest line of `_buffer` came
+        self._mutex = threading.Lock()  # guards _buffer; never held while the disk or another process is waited for
+        self._writing = threading.Lock()
+        self._wake = threading.Event()  # there is something in `_buffer`
+        self._thread: threading.Thread | None = None
+        self._files = AuditFiles(self._folder, self._policy, self._line)
+
+    def record(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         """Append one event. Values are codes: anything else is replaced, so that no text of a prompt gets in here."""
-        line = {"ts": timestamp(self._clock.now()), "event": event, "actor": self._actor}
-        data = (json.dumps({**line, **{name: _code(value) for name, value in codes.items()}}) + "\n").encode()
+        line = self._line(event, actor, codes)
+        if self._pid != os.getpid():
+            self._start_anew()
+        late = self._policy.strict
         with self._mutex:
-            if self._pid != os.getpid():  # a fork: what its parent buffered is the parent's to write
-                self._pid, self._buffer, self._timer, self._fd = os.getpid(), [], None, None
-            self._buffer.append(data)
-            if not self._policy.strict:
-                if self._timer is None:
-                    self._timer = threading.Timer(self._policy.flush_s, self.flush)
-                    self._timer.daemon = True
-                    self._timer.start()
-                return
-        self.flush()
+            self._buffer.append(line)
+            if len(self._buffer) == 1 and not late:
+                self._since_s = self._clock.monotonic_s()
+                if self._background:
+                    self._wake.set()
+                    if self._thread is None:
+                        self._thread = threading.Thread(target=self._keep_flushing, name="audit", daemon=True)
+                        self._thread.start()
+            elif not self._background and not late:
+                late = self._clock.monotonic_s() - self._since_s >= self._policy.flush_s
+        if late or self._closed:
+            self.flush()
+
+    def _line(self, event: str, actor: str | None, codes: Mapping[str, Value]) -> bytes:
+        """By hand: three of these are made for every job, and codes need no escapes. All of them are checked at once;
+        only when something is wrong is it looked for."""
+        moment = self._clock.now()
+        second = int(moment.timestamp())
+        if second != self._second[0]:
+            self._second = (second, timestamp(moment)[:20])
+        actor = actor or self._actor
+        texts = "".join([event, actor, *[value for value in codes.values() if isinstance(value, str)]])
+        if len(texts) > _LONGEST or not _is_code(texts):
+            event, actor = _code(event), _code(actor)
+            codes = {name: _code(value) if isinstance(value, str) else value for name, value in codes.items()}
+        parts = [
+            f', "{name}": "{value}"' if isinstance(value, str) else f', "{name}": {_number(value)}'
+            for name, value in codes.items()
+            if value is not None
+        ]
+        head = f'{{"ts": "{self._second[1]}{moment.microsecond // 1000:03d}Z", "event": "{event}", "actor": "{actor}"'
+        return f"{head}{''.join(parts)}}}\n".encode()
+
+    def _keep_flushing(self) -> None:
+        pause = threading.Event()  # nobody sets it: a sleep that is not the injected clock's, for a real thread
+        while not self._closed:
+            self._wake.wait()
+            pause.wait(self._policy.flush_s)
+            self._wake.clear()
+            self.flush()
 
     def flush(self) -> None:
         """Write what is buffered. Called by itself every second, and at exit."""
+        if self._pid != os.getpid():
+            return
         with self._writing:
             with self._mutex:
                 lines, self._buffer = self._buffer, []
-                self._timer = None
             if not lines:
                 return
             try:
-                self._append(lines)
+                self._files.append(lines, timestamp(self._clock.now())[:10])
             except OSError as error:
-                self.errors += len(lines)
-                self.last_error = f"{error.filename or self._path}: {error.strerror}"
+                self._missed(len(lines) - getattr(error, "written", 0), error)
+
+    def mend(self) -> None:
+        """A long-lived process does this when it starts: a torn tail is not left for the next event to find."""
+        with self._writing:
+            try:
+                torn = self._files.mend()
+            except OSError as error:
+                self._missed(0, error)
+                return
+        if torn:
+            self.record("audit_repaired", bytes=torn)
+
+    def _missed(self, lines: int, error: OSError) -> None:
+        why = f"{error.filename or self._folder}: {error.strerror or error}"
+        if self._log is not None and why != self.last_error:  # once for each trouble: it may last
+            self._log("error", "the audit log could not be written; jobs go on", {"name": "audit", "why": why})
+        self.errors += lines
+        self.last_error = why
 
     def close(self) -> None:
+        """Write what is buffered. An event that still comes is written at once."""
+        self._closed = True
         self.flush()
+        self._wake.set()  # the thread ends within `flush_s`
         atexit.unregister(self.flush)
         with self._writing:
-            self._forget()
-
-    # --- under the lock file ---
-
-    def _append(self, lines: list[bytes]) -> None:
-        with leases.exclusively(f"{self._folder}/.audit.lock"):
-            for start in range(0, len(lines), 1000):  # a write of moderate size: one call, seldom split
-                self._write(b"".join(lines[start : start + 1000]))
-
-    def _write(self, data: bytes) -> None:
-        fd = self._current()
-        size = repair(fd)
-        today = timestamp(self._clock.now())[:10]
-        if size and (size + len(data) > self._policy.max_bytes or self._first_day(fd, today) != today):
-            self._rotate()
-            fd, size, self._day = self._current(), 0, today
-        try:
-            fs.write(fd, data)
-            if self._policy.strict:
-                fs.sync_descriptor(fd, self._path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                fs.truncate(fd, size)  # no half line stays behind for others to append to
-            raise
-
-    def _current(self) -> int:
-        """The descriptor of what is called audit.log now; another process may have rotated it."""
-        if self._fd is not None:
-            try:
-                if fs.lstat(self._path).st_ino == os.fstat(self._fd).st_ino:
-                    return self._fd
-            except FileNotFoundError:
-                pass
-            self._forget()
-        self._fd = fs.open_append(self._path)
-        return self._fd
-
-    def _forget(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-        self._fd = self._day = None
-
-    def _first_day(self, fd: int, today: str) -> str:
-        """The UTC day of the file's first line: a new day starts a fresh file."""
-        if self._day is None:
-            found = re.match(rb'\{"ts": "([0-9-]{10})T', os.pread(fd, 64, 0))
-            self._day = found[1].decode() if found else today
-        return self._day
-
-    def _rotate(self) -> None:
-        """audit.log → .1 → … → .9. From the oldest on: a crash in between leaves a gap, never two files of one name."""
-        self._forget()
-        for name in files(self._folder):
-            number = int(name.rpartition(".")[2]) if name != NAME else 0
-            if number + 1 < self._policy.keep:
-                fs.replace(f"{self._folder}/{name}", f"{self._path}.{number + 1}")
-            else:
-                fs.unlink(f"{self._folder}/{name}")
-        deleted = enforce_quota(self._folder, self._policy)
-        for name, size in deleted:
-            line = {"ts": timestamp(self._clock.now()), "event": "audit_deleted", "actor": self._actor}
-            fs.write(self._current(), (json.dumps({**line, "file": name, "bytes": size}) + "\n").encode())
+            self._files.forget()
 
 
-def repair(fd: int) -> int:
-    """Take away a tail without its newline: a killed writer's half line was never whole. Answers the size."""
-    size = os.fstat(fd).st_size
-    if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
-        return size
-    end = size
-    while end > 0:
-        start = max(0, end - 65536)
-        found = os.pread(fd, end - start, start).rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
-            break
-        end = start
-    fs.truncate(fd, end)
-    return end
+def _is_code(text: str) -> bool:
+    return not text.encode("utf-8", "replace").translate(None, _ALPHABET)
 
 
-def files(folder: str) -> list[str]:
-    """The log's files that are there, oldest first."""
-    named = [
-        (int(found[1] or 0), name)
-        for name in fs.listdir(folder)
-        if (found := re.fullmatch(r"audit\.log(?:\.([0-9]+))?", name))
-    ]
-    return [name for _, name in sorted(named, reverse=True)]
+def _code(text: str) -> str:
+    return text if len(text) <= _LONGEST and _is_code(text) else NOT_A_CODE
 
 
-def enforce_quota(folder: str, policy: AuditPolicy) -> list[tuple[str, int]]:
-    """Delete the oldest rotated files until the rest fits; answers what went."""
-    sizes = [(name, fs.lstat(f"{folder}/{name}").st_size) for name in files(folder)]
-    total = sum(size for _, size in sizes)
-    gone = []
-    for name, size in sizes:
-        if total <= policy.quota_bytes or name == NAME:
-            break
-        fs.unlink(f"{folder}/{name}")
-        total -= size
-        gone.append((name, size))
-    return gone
-
-
-def _code(value: Value) -> Value:
-    if isinstance(value, str) and _CODE.fullmatch(value) is None:
-        return "(not a code)"
-    return value
+def _number(value: Value) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

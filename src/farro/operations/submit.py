@@ -11,6 +11,7 @@ from typing import Any
 from farro.documents import Document, refusal
 from farro.errors import BadName, InputError, Problem, Refused, UnknownRole
 from farro.kernel import ids
+from farro.operations.admission import Gate, admitted
 from farro.plans.loading import load_many
 from farro.plans.model import Plan
 from farro.ports.store import Store, Submission
@@ -19,9 +20,16 @@ DEFAULT_ROLE = "Runner"
 
 
 def enqueue(
-    store: Store, documents: Sequence[Document], *, role: str | None = None, job_id: str | None = None, source: str
+    store: Store,
+    documents: Sequence[Document],
+    *,
+    role: str | None = None,
+    job_id: str | None = None,
+    source: str,
+    gate: Gate | None = None,
 ) -> list[str]:
-    """Enqueue the plan of each document; answers the ids in the same order. All of them are good, or none is queued."""
+    """Enqueue the plan of each document; answers the ids in the same order. All of them are good, or none is queued.
+    `gate` keeps the caps; without one there are none."""
     if job_id is not None:
         _check_option("--id", lambda: ids.check_job_id(job_id))
     known = set(store.roles())
@@ -39,12 +47,11 @@ def enqueue(
         raise refusal(source, problems)
     for plan, document in pairs:
         _refuse_unkept(plan, document)
-    return store.enqueue_many(
-        [
-            Submission(role=role or plan.role or DEFAULT_ROLE, prompt=_prompt(document.data), job_id=job_id or plan.id)
-            for plan, document in pairs
-        ]
-    )
+    submissions = [
+        Submission(role=role or plan.role or DEFAULT_ROLE, prompt=_prompt(document.data), job_id=job_id or plan.id)
+        for plan, document in pairs
+    ]
+    return admitted(store, submissions, gate)
 
 
 def _problems(

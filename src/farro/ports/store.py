@@ -221,6 +221,14 @@ class Store(Protocol):
     def pending(self, role: str) -> int:
         """Jobs of that queue that are queued, delayed, running or in somebody's hands; no finished job is looked at."""
 
+    def load(self, role: str | None) -> int:
+        """Jobs that are queued, waiting or in progress in that role, or in all roles: what caps are compared with. Not
+        a scan of jobs where the store can count."""
+
+    def note(self, event: str, *, actor: str | None = None, **codes: str | int | bool | None) -> None:
+        """Tell the audit log of something that is no transition of a job (a refusal, a schedule's run). Transitions are
+        told by the store itself, after they are acknowledged. [test_every_transition_is_told]"""
+
     def roles(self) -> Iterable[str]: ...
 
     def close(self) -> None: ...

@@ -52,9 +52,13 @@ class Keeper(ABC):
         try:
             while not self._stopped:
                 self._safe_turn()
-                poll.poll(every_s * 1000)
+                poll.poll(self.patience_s(every_s) * 1000)
         finally:
             self.leave()
+
+    def patience_s(self, every_s: float) -> float:
+        """How long to sleep after a turn, at most `every_s`."""
+        return every_s
 
     def _safe_turn(self) -> None:
         try:

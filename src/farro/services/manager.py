@@ -1,4 +1,4 @@
-"""The manager's loop, as far as it decides stale jobs: again while attempts remain, else killed with the reason.
+"""The manager's loop, as far as it decides stale jobs (again while attempts remain, else killed) and fires schedules.
 
 Routing, workflows and auto-plan come with the manager's own issue; finding dead agents is the watchdog's.
 """
@@ -8,16 +8,28 @@ from __future__ import annotations
 from farro.errors import FarroError, Lost, SyncFailed
 from farro.kernel.envelope import Lifecycle
 from farro.observe.log import Log
+from farro.operations.schedules import Fired
 from farro.ports.store import Store
 from farro.services.keeper import Keeper
+from farro.services.scheduler import Timetable
 
 
 class Manager(Keeper):
-    def __init__(self, *, store: Store, log: Log) -> None:
+    def __init__(self, *, store: Store, log: Log, timetable: Timetable | None = None) -> None:
         super().__init__(store=store, name="manager", log=log)
+        self._timetable = timetable
 
-    def run_once(self) -> list[Lifecycle]:
-        """Decide every job that is stale now; answers what each became."""
+    def patience_s(self, every_s: float) -> float:
+        return every_s if self._timetable is None else self._timetable.patience_s(every_s)
+
+    def run_once(self) -> list[Lifecycle | Fired]:
+        """Decide every job that is stale now, and fire the schedules that are due; answers what was done."""
+        done: list[Lifecycle | Fired] = [*self._settle()]
+        if self._timetable is not None:
+            done += self._timetable.turn()
+        return done
+
+    def _settle(self) -> list[Lifecycle]:
         done: list[Lifecycle] = []
         if self._agent is not None:
             self.agent()  # a heartbeat: without it a manager with nothing to decide for `stale_after` is taken for hung

@@ -16,26 +16,17 @@ from typing import Any
 
 from farro import documents
 from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, UnknownJob, UnknownRole
-from farro.kernel import ids, moves, places, states
+from farro.kernel import ids, moves, places, states, telling
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.retry import Uniform
 from farro.kernel.states import Reason, Status
+from farro.observe.audit import Audit, no_audit
 from farro.plans.tags import required_tags
 from farro.ports.clock import Clock
-from farro.ports.store import (
-    Agent,
-    AgentView,
-    Change,
-    Changes,
-    Claim,
-    JobView,
-    Recovered,
-    StorePolicy,
-    Submission,
-)
+from farro.ports.store import Agent, AgentView, Change, Changes, Claim, JobView, Recovered, StorePolicy, Submission
 from farro.stores.feed import Feed
 
 
@@ -59,7 +50,9 @@ class MemoryStore:
         clock: Clock,
         random_bits: Callable[[int], int],
         uniform: Uniform,
+        audit: Audit = no_audit,
     ) -> None:
+        self.note = audit
         self._roles = sorted(map(ids.check_role, roles))
         self._policy = policy
         self._clock = clock
@@ -163,6 +156,7 @@ class MemoryStore:
         job.lifecycle = lifecycle
         self._entries += 1
         job.entered = self._entries
+        self.note(**telling.codes(lifecycle))  # type: ignore[arg-type]
         change = Change(job_id=lifecycle.job_id, role=lifecycle.role, status=lifecycle.status)
         self._feeds[None].publish([change])
         if lifecycle.status is Status.QUEUED:
@@ -228,6 +222,8 @@ class MemoryStore:
             for index, child in enumerate(children):
                 child_id = ids.child_id(claim.job_id, claim.attempt, index)
                 self._enqueue(Submission(role=child.role, prompt=child.prompt, job_id=child_id))
+            if children:
+                self.note("dispatched", actor=claim.agent.id, job_id=claim.job_id, children=len(children))
             return lifecycle
 
     def _decide(self, job: _Job, move: Move, by: str) -> Lifecycle:
@@ -310,6 +306,9 @@ class MemoryStore:
                 if not alive:
                     del self._agents[other.id]
                     done.append(Recovered(job_id=None, agent=other.id, what="agent_removed"))
+        for item in done:
+            if item.what != "stale":  # a transition, told where it happens
+                self.note("recovered", actor=agent.id, job_id=item.job_id, what=item.what, agent=item.agent)
         return done
 
     def _recover_job(self, job: _Job, job_id: str, owner: str, alive: bool, agent: Agent) -> list[Recovered]:
@@ -325,11 +324,8 @@ class MemoryStore:
 
     def stale(self) -> list[str]:
         with self._lock:
-            return sorted(
-                job_id
-                for job_id, job in self._jobs.items()
-                if job.lifecycle.status is Status.STALE and job.owner is None
-            )
+            stale = [job for job in self._jobs.values() if job.lifecycle.status is Status.STALE and job.owner is None]
+        return sorted(job.lifecycle.job_id for job in stale)
 
     # --- looking ---
 
@@ -379,6 +375,9 @@ class MemoryStore:
                 if roles is None or job.lifecycle.role in roles:
                     answer[Status.IN_PROGRESS if job.owner else job.lifecycle.status] += 1
         return answer
+
+    def load(self, role: str | None) -> int:
+        return self.pending(role) if role is not None else sum(map(self.pending, self._roles))
 
     def pending(self, role: str) -> int:
         counts = self.count(roles=[role])

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from farro.kernel import places
@@ -32,6 +32,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
+from farro.observe.audit import Value
 from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import agents, claim, hold, prune, recover, replay, settle, submit, views, watch
@@ -44,10 +45,11 @@ from farro.system import fs
 class FilesStore:
     """The Store port over a folder. See ports.store for what each call promises."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, on_close: Callable[[], None] | None = None) -> None:
         check_root(ground.root)
         self._ground = ground
         replay.replay(ground)  # before anyone looks: after a power cut the journals know better than the tree
+        self._on_close = on_close
         self._feeds: dict[str | None, Feed] = {}
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
         self._view_lock = threading.Lock()
@@ -203,6 +205,13 @@ class FilesStore:
     def pending(self, role: str) -> int:
         return views.pending(self._ground, role)
 
+    @explained
+    def load(self, role: str | None) -> int:
+        return views.load(self._ground, role)
+
+    def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
+        self._ground.audit(event, actor=actor, **codes)
+
     def close(self) -> None:
         for feed in self._feeds.values():
             feed.close()
@@ -211,3 +220,5 @@ class FilesStore:
             agents.leave(self._ground, held.agent)
         if self._ground.journal is not None:
             self._ground.journal.close()
+        if self._on_close is not None:
+            self._on_close()

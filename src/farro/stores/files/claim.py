@@ -225,6 +225,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
     precious = bool(before.hops or before.retry_of)
     folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
     held.claims[name] = attempt
+    ground.tell(lifecycle)
     return Claim(
         agent=held.agent,
         envelope=Envelope(prompt=prompt, lifecycle=lifecycle),

@@ -85,13 +85,18 @@ def finish(ground: Ground, path: str, job_id: str) -> bool:
         lifecycle = folders.read_lifecycle(path)
         if lifecycle.decision is None or not moves.is_decided(lifecycle, folders.highest_attempt(path)):
             raise Damaged(f"{job_id} lies in the outbox, but nothing is decided about its last attempt")
-        submit.enqueue_many(ground, _submissions(path, job_id, lifecycle.decision.attempt))
+        children = _submissions(path, job_id, lifecycle.decision.attempt)
+        submit.enqueue_many(ground, children, lifecycle.agent)
     except (SyncFailed, UnknownSchema):
         raise  # the disk's trouble, not the job's: an accepted commit must not end in quarantine for it
     except (Damaged, InputError, FileNotFoundError) as error:
         quarantine(ground, path, job_id, str(error))
         return False
-    return deliver(ground, path, places.parse(lifecycle.decision.to).path, job_id)
+    delivered = deliver(ground, path, places.parse(lifecycle.decision.to).path, job_id)
+    if delivered:
+        codes = {"role": lifecycle.role, "status": lifecycle.status.value, "attempt": lifecycle.attempt}
+        ground.audit("dispatched", actor=lifecycle.agent, job_id=job_id, **codes, children=len(children))
+    return delivered
 
 
 def _submissions(path: str, job_id: str, attempt: int) -> list[Submission]:

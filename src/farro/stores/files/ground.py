@@ -15,10 +15,12 @@ from functools import cached_property
 from typing import Any
 
 from farro.errors import AgentLost, NotARoot, UnknownRole
-from farro.kernel import ids, places
+from farro.kernel import ids, places, telling
+from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
 from farro.kernel.states import Status
+from farro.observe.audit import Audit, no_audit
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
@@ -57,6 +59,7 @@ class Ground:
     identity: Callable[[], Mapping[str, Any]]
     journal: Journal | None = None  # durability `power`: what stands for the syncs of enqueues and commits
     log: Log = no_log
+    audit: Audit = no_audit
     random_bits: Callable[[int], int] = random.SystemRandom().getrandbits
     uniform: Uniform = random.uniform
     held: dict[str, Held] = field(default_factory=dict)
@@ -125,6 +128,11 @@ class Ground:
         if job_id not in self.foreign:
             self.foreign.add(job_id)
             self.log("critical", "schema version unknown, job left where it lies", {"job_id": job_id, "why": why})
+
+    def tell(self, lifecycle: Lifecycle) -> None:
+        """A transition to the audit log, once it is acknowledged: a kill in between leaves it untold, and hops[] have
+        it. [test_every_transition_is_told]"""
+        self.audit(**telling.codes(lifecycle))  # type: ignore[arg-type]
 
     def mine(self, agent: Agent) -> Held:
         held = self.held.get(agent.id)

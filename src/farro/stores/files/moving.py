@@ -81,4 +81,6 @@ def quarantine(ground: Ground, folder: str, job_id: str, why: str) -> None:
             return
         ground.sync([ground.path(places.QUARANTINE)])
         ground.log("critical", "job quarantined", {"job_id": job_id, "why": why})
+        # Whoever quarantines has the job in its own folder (R1), which bears its name.
+        ground.audit("quarantined", actor=folder.split("/")[-2], job_id=job_id, status="failed")
         return

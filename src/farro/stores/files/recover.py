@@ -29,6 +29,8 @@ from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import Moved, deliver, quarantine, try_move
 from farro.system import fs, leases
 
+_TOLD = frozenset({"stale", "quarantined", "dispatched"})  # transitions, told where they happen
+
 
 class Pulse:
     """When each live agent's heartbeat was last seen to change, on this watchdog's own clock."""
@@ -80,6 +82,10 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
         done += [Recovered(job_id=None, agent=None, what=f"freed {n}") for n in journal.sweep(ground.root, ground.boot_id)]
     with _one_alone(ground, "staging"):
         done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
+    for item in done:
+        if item.what not in _TOLD:
+            what = item.what.split(" ", 1)[0]
+            ground.audit("recovered", actor=held.agent.id, job_id=item.job_id, what=what, agent=item.agent)
     return done
 
 

@@ -162,5 +162,7 @@ def carry_out(
         children = careful and dispatch.has_children(path, decision)
         if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id, sync=careful):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
+    if decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked
+        ground.tell(lifecycle)
     if children:
         dispatch.dispatch(ground, held, lifecycle.job_id)

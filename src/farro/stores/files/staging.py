@@ -12,7 +12,7 @@ from farro.stores.files import folder as folders
 from farro.stores.files import submit
 from farro.stores.files.agents import LEASE
 from farro.stores.files.ground import Ground
-from farro.stores.files.moving import try_move
+from farro.stores.files.moving import Moved, try_move
 from farro.system import fs, leases
 
 KEEP_S = 3600.0  # nobody stages for an hour
@@ -46,10 +46,13 @@ def _finish(ground: Ground, name: str, path: str) -> bool:
     job_id = name.split(".", 1)[0]
     try:
         if submit.registered(ground, job_id)[1] == name:
-            role = folders.read_lifecycle(path).role
+            lifecycle = folders.read_lifecycle(path)
+            role = lifecycle.role
             ground.sync([ground.registry])  # as its submitter would have: a job must not outlive its link (see submit)
-            try_move(path, f"{ground.incoming(role)}/{job_id}")
+            moved = try_move(path, f"{ground.incoming(role)}/{job_id}")
             ground.sync([ground.incoming(role)])
+            if moved is Moved.DONE:
+                ground.tell(lifecycle)
             return True
     except (Damaged, FileNotFoundError, FileExistsError) as error:
         if not fs.exists(path):

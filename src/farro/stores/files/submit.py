@@ -56,7 +56,7 @@ class Staged:
             self.lease = None
 
 
-def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]:
+def enqueue_many(ground: Ground, submissions: Sequence[Submission], by: str | None = None) -> list[str]:
     """All are staged, then synced together, then published, then their queues are synced together."""
     prompts = [_check(ground, submission) for submission in submissions]
     staged: list[Staged] = []
@@ -70,6 +70,7 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
                     _publish(ground, item)
             finally:
                 entry.finished()
+            _tell(ground, staged, by)
             return [item.job_id for item in staged]
         ground.sync([path for item in staged for path in _durable(ground, item)])
         # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
@@ -82,9 +83,9 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
             _register(ground, item)
         if chosen:
             ground.sync([ground.registry])
-        for item in staged:
-            _publish(ground, item)
+        ours = [item for item in staged if _publish(ground, item)]
         ground.sync(dict.fromkeys(ground.incoming(item.role) for item in staged))
+        _tell(ground, ours, by)
         return [item.job_id for item in staged]
     except BaseException as error:
         if isinstance(error, Exception):  # not a kill: leave no debris behind for a plain refusal
@@ -94,6 +95,11 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
     finally:
         for item in staged:
             item.drop()
+
+
+def _tell(ground: Ground, items: Sequence[Staged], by: str | None) -> None:
+    for item in items:
+        ground.audit("enqueued", actor=by, job_id=item.job_id, role=item.role, status="queued", attempt=0)
 
 
 def _durable(ground: Ground, item: Staged) -> list[str]:
@@ -249,8 +255,8 @@ def registered(ground: Ground, job_id: str) -> tuple[str, str]:
     return digest, name
 
 
-def _publish(ground: Ground, item: Staged) -> None:
-    """The commit point of an enqueue."""
+def _publish(ground: Ground, item: Staged) -> bool:
+    """The commit point of an enqueue. False: another submitter of the same chosen id was faster."""
     source, path = f"{ground.staging}/{item.name}", f"{ground.incoming(item.role)}/{item.job_id}"
     try:
         moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
@@ -262,7 +268,7 @@ def _publish(ground: Ground, item: Staged) -> None:
         raise StorageTrouble(f"{ground.incoming(item.role)} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:
         raise StorageTrouble(f"{item.job_id} vanished from staging before it was queued; submit it again")
-    # GONE with a chosen id: another submitter of the same id has published it already.
+    return moved is Moved.DONE
 
 
 def _discard(ground: Ground, item: Staged) -> None:

@@ -17,7 +17,7 @@ from farro.kernel.states import Status
 from farro.ports.store import JobView
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground
-from farro.system import fs
+from farro.system import counting, fs
 
 _LOOKS = 4  # a job that moves while we look is found at the next look
 _COMPLETED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
@@ -158,6 +158,15 @@ def pending(ground: Ground, role: str) -> int:
     agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(ground.in_progress(role))]
     holders = [f"jobs/.held/{name}" for name in fs.subdirectories(ground.holds)]
     return sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
+
+
+def load(ground: Ground, role: str | None) -> int:
+    """Queued, waiting or in progress, by counting folders where the filesystem does (counting.count_subdirectories)."""
+    if role is None:
+        return sum(load(ground, each) for each in ground.roles())
+    homes = [ground.incoming(role), *([ground.path(places.WAITING)] if role == "Manager" else [])]
+    homes += [f"{ground.in_progress(role)}/{agent}" for agent in fs.subdirectories(ground.in_progress(role))]
+    return sum(map(counting.count_subdirectories, homes))
 
 
 def _entries(ground: Ground, place: str) -> int:

@@ -1,0 +1,81 @@
+"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd (DESIGN §12).
+
+Thin: each is a command of farro under another name, which its help and its complaints bear.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from farro.cli.main import run
+
+
+def agent_cli() -> None:
+    """`agent-cli ls` is `farro ls`."""
+    sys.exit(run(sys.argv[1:], program="agent-cli"))
+
+
+def agentd() -> None:
+    """`agentd --role R --workers N` is `farro worker --role R --workers N`."""
+    from farro.cli.daemons import worker
+
+    _end_as("agentd", worker)
+
+
+def watchdogd() -> None:
+    from farro.cli.daemons import watchdog
+
+    _end_as("watchdogd", watchdog)
+
+
+def managerd() -> None:
+    """`managerd` is `farro manager`; `managerd watchdog VERB JOB` is `farro VERB JOB`."""
+    _end_as("managerd", manager_command())
+
+
+def _end_as(program: str, command: click.Command) -> None:
+    versioned = click.version_option(package_name="farro", message="%(prog)s %(version)s")(command)
+    sys.exit(run(sys.argv[1:], program=program, command=versioned))
+
+
+def manager_command() -> click.Command:
+    """SPEC-1 §12 and §C."""
+    from farro.cli import jobs
+    from farro.cli.daemons import manager
+    from farro.cli.options import common, daemon
+
+    @click.group(invoke_without_command=True)
+    @click.option("--once", is_flag=True, help="Decide what is stale now, then exit.")
+    @click.option("--auto-plan", type=click.Choice(["off", "on"]), default="off", show_default=True)
+    @daemon
+    @click.pass_context
+    def managerd(context: click.Context, once: bool, auto_plan: str, root: str | None, as_json: bool) -> int | None:
+        """Decide what becomes of stale jobs, and run schedules; or steer stale jobs by hand: managerd watchdog …"""
+        if auto_plan == "on":
+            raise click.BadParameter(
+                "this farro has no auto-plan yet, it comes with the manager's own issue; leave it off",
+                param_hint="--auto-plan",
+            )
+        context.obj = (root, as_json)
+        if context.invoked_subcommand is not None:
+            return None
+        answer: int = context.invoke(manager, once=once, root=root, as_json=as_json)
+        return answer
+
+    @managerd.group()
+    def watchdog() -> None:
+        """What a person does about stale jobs."""
+
+    @watchdog.command("list-stale")
+    @common
+    @click.pass_context
+    def list_stale(context: click.Context, root: str | None, as_json: bool) -> None:
+        """List the jobs that wait for a decision."""
+        above_root, above_json = context.obj
+        context.invoke(jobs.ls, statuses=("stale",), root=root or above_root, as_json=as_json or above_json)
+
+    for command in (jobs.requeue, jobs.kill, jobs.force_complete):
+        watchdog.add_command(command)
+    return managerd

@@ -1,0 +1,129 @@
+"""`farro completion`, and what Tab offers beside commands and options: jobs, roles, schedules, files.
+
+Which commands exist lives in cli.main; click speaks the shells' protocols. Looking for names must be quick and must not
+fail: a wrong config, or no root at all, offers nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from itertools import islice
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from farro import config
+from farro.cli.options import common
+from farro.cli.terminal import answer, say
+from farro.errors import FarroError
+from farro.kernel import ids
+
+OFFERED = 200  # names; nobody reads more
+LOOKED_AT = 20_000  # names: Tab must not read a queue of a million
+_JOBS = {"job", "jobs", "job_id", "job_ids", "after", "after_any"}
+_FILES = {"plan_file", "many", "source", "files"}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@common
+@click.pass_context
+def completion(context: click.Context, shell: str, root: str | None, as_json: bool) -> None:
+    """Print a script that makes Tab complete commands, options, job ids and roles.
+
+    \b
+    bash   put into ~/.bashrc:   eval "$(farro completion bash)"
+    zsh    put into ~/.zshrc:    eval "$(farro completion zsh)"
+    fish   farro completion fish > ~/.config/fish/completions/farro.fish
+    """
+    program = context.find_root().info_name or "farro"
+    made = get_completion_class(shell)
+    assert made is not None
+    variable = f"_{program}_COMPLETE".replace("-", "_").upper()
+    # Not `source()`, which starts a bash to ask for its version.
+    whole = made(context.find_root().command, {}, program, variable)
+    script = whole.source_template % whole.source_vars()
+    if as_json:
+        answer({"shell": shell, "script": script})
+    else:
+        say(script)
+
+
+def equip(command: click.Command) -> None:
+    """Tell every parameter of a command what its values are, by what it is called: once, for all commands."""
+    for parameter in command.params:
+        name = (parameter.name or "").lower()
+        if parameter._custom_shell_complete is not None or isinstance(parameter.type, click.Choice):
+            continue
+        if name in _JOBS:
+            parameter._custom_shell_complete = _jobs
+        elif name in ("role", "roles"):
+            parameter._custom_shell_complete = _roles
+        elif name == "root":
+            parameter._custom_shell_complete = _folders
+        elif name in _FILES:
+            parameter._custom_shell_complete = _some_file
+        elif name == "name" and isinstance(parameter, click.Argument):
+            parameter._custom_shell_complete = _schedules
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            equip(inner)
+
+
+def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of folders, those that are not finished first; no job is opened."""
+    root = _root(context)
+    if root is None:
+        return []
+    names = (
+        name for name in islice(_job_names(root), LOOKED_AT) if name.startswith(incomplete) and ids.is_job_id(name)
+    )
+    return [CompletionItem(name) for name in islice(names, OFFERED)]
+
+
+def _job_names(root: str) -> Iterator[str]:
+    roles = [f"{root}/agents/{name}" for name in _names(f"{root}/agents")]
+    for role in roles:
+        for agent in _names(f"{role}/in-progress"):
+            yield from _names(f"{role}/in-progress/{agent}")
+    yield from _names(f"{root}/jobs/stale")
+    for role in roles:
+        yield from _names(f"{role}/incoming")
+    for role in roles:
+        for ending in ("failed", "killed", "succeeded"):
+            yield from _names(f"{role}/completed/{ending}")
+
+
+def _roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    root = _root(context)
+    found = [] if root is None else sorted(_names(f"{root}/agents"))
+    return [CompletionItem(name) for name in found if name.startswith(incomplete) and ids.ROLE.fullmatch(name)]
+
+
+def _schedules(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    root = _root(context)
+    found = [] if root is None else sorted({name.rsplit(".", 1)[0] for name in _names(f"{root}/schedules")})
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+def _folders(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def _some_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _root(context: click.Context) -> str | None:
+    with contextlib.suppress(FarroError, OSError):
+        return config.find_root(context.params.get("root"))
+    return None
+
+
+def _names(folder: str) -> Iterator[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.startswith("."):
+                yield entry.name

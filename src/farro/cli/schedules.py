@@ -1,0 +1,131 @@
+"""`farro schedules`, `schedules run`, `schedules check`. What they do lives in operations.schedules."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from farro.cli.options import common, gate, open_root
+from farro.cli.terminal import answer, complain, say
+from farro.errors import InputError
+from farro.operations import schedules as operations
+from farro.operations.schedules import Entry
+from farro.system.clock import SystemClock
+
+
+@click.group(invoke_without_command=True)
+@common
+@click.pass_context
+def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
+    """List the schedules of this root: when each ran last and runs next, and what is wrong with it.
+
+    \b
+    A schedule is a file in schedules/, such as schedules/nightly.json:
+      {"cron": "30 2 * * MON-FRI", "zone": "Europe/Berlin",
+       "plan": {"steps": [{"id": "tidy", "command": "make", "args": ["clean"]}]}}
+    cron     minute hour day-of-month month day-of-week, or @hourly @daily @weekly @monthly
+    zone     UTC (the default), or a name such as Europe/Berlin
+    plan     the plan, or plan_file: its file, named from the schedule's folder
+    missed   run_once (the default), skip, or run_all: what happens to runs
+             whose time passed while nobody was there; run_all runs at most 100
+    Also: name, role, enabled. `farro manager` or `farro scheduler` runs them.
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = (root, as_json)
+        return
+    store, _ = open_root(root)
+    entries = operations.read(store.root, store.roles())
+    rows = [_row(store.root, entry) for entry in entries]
+    if as_json:
+        answer({"schedules": rows})
+    elif not rows:
+        say("no schedules; put one into schedules/, `farro schedules --help` shows how")
+    else:
+        say(_table(rows))
+        for entry in entries:
+            for problem in entry.problems:
+                complain(problem)
+
+
+@schedules.command("run")
+@click.argument("name")
+@common
+@click.pass_context
+def run(context: click.Context, name: str, root: str | None, as_json: bool) -> None:
+    """Run one schedule now, beside its timetable, also when it is disabled. Prints the job's id."""
+    root, as_json = _inherited(context, root, as_json)
+    store, settings = open_root(root)
+    entries = operations.read(store.root, store.roles())
+    found = [entry for entry in entries if entry.name == name]
+    if not found:
+        known = ", ".join(entry.name for entry in entries) or "none"
+        raise InputError(f"no schedule {name} in {store.root}/{operations.FOLDER}; there is {known}")
+    if found[0].problems:
+        raise InputError("\n".join(found[0].problems))
+    job_id = operations.fire_now(store, store.root, found[0], gate(settings, force=False))
+    if as_json:
+        answer({"jobs": [job_id]})
+    else:
+        say(job_id)
+
+
+@schedules.command("check")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@common
+@click.pass_context
+def check(context: click.Context, files: tuple[str, ...], root: str | None, as_json: bool) -> int:
+    """Check schedule files, in schedules/ or anywhere else: exit 2 and every problem with its place."""
+    root, as_json = _inherited(context, root, as_json)
+    store, _ = open_root(root)
+    entries = [operations.read_file(os.getcwd(), file, store.roles()) for file in files]
+    if as_json:
+        answer({"schedules": [_row(store.root, entry) for entry in entries]})
+    for entry in entries:
+        for problem in entry.problems:
+            complain(problem)
+        if entry.schedule is not None and not as_json:
+            due = operations.next_due(entry, SystemClock().now())
+            say(f"{entry.file}: good; next run {_moment(due)}")
+    return 2 if any(entry.problems for entry in entries) else 0
+
+
+def _inherited(context: click.Context, root: str | None, as_json: bool) -> tuple[str | None, bool]:
+    """`farro schedules --root R run NAME` is `farro schedules run NAME --root R`."""
+    above_root, above_json = context.obj or (None, False)
+    return root or above_root, as_json or above_json
+
+
+def _row(root: str, entry: Entry) -> dict[str, Any]:
+    known = operations.handled(root, entry.name) if not entry.problems else None
+    due = operations.next_due(entry, SystemClock().now()) if entry.active else None
+    schedule = entry.schedule
+    return {
+        "name": entry.name,
+        "file": entry.file,
+        "cron": schedule.cron if schedule else None,
+        "zone": schedule.zone if schedule else None,
+        "missed": schedule.missed if schedule else None,
+        "role": schedule.role if schedule else None,
+        "enabled": schedule.enabled if schedule else False,
+        "next": None if due is None else _moment(due),
+        "last": _moment(known.last_due) if known and known.last_due else None,
+        "last_job": known.last_job if known else None,
+        "problems": list(entry.problems),
+    }
+
+
+def _moment(moment: Any) -> str:
+    return "never" if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    cells = [("NAME", "CRON", "ZONE", "NEXT", "LAST", "")]
+    for row in rows:
+        remark = "has problems" if row["problems"] else "" if row["enabled"] else "disabled"
+        shown = (row["name"], row["cron"] or "-", row["zone"] or "-", row["next"] or "-", row["last"] or "-", remark)
+        cells.append(shown)
+    widths = [max(len(line[column]) for line in cells) for column in range(6)]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
+    return "\n".join(line.rstrip() for line in lines)

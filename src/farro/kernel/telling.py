@@ -1,0 +1,63 @@
+"""How a transition is told to the audit log: as codes, from the lifecycle that came of it.
+
+Writing them down lives in observe.audit; free text (notes, messages) is never among them.
+"""
+
+from __future__ import annotations
+
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.places import parse
+from farro.kernel.states import Reason, Status
+
+# Reasons that leave no doubt about what a job was before.
+_FROM = {
+    Reason.CLAIMED: Status.QUEUED,
+    Reason.COMMITTED: Status.IN_PROGRESS,
+    Reason.ROUTED: Status.IN_PROGRESS,
+    Reason.RETRIED: Status.IN_PROGRESS,
+    Reason.RELEASED: Status.IN_PROGRESS,
+    Reason.ROUTING_EXHAUSTED: Status.IN_PROGRESS,
+    Reason.AGENT_DIED: Status.IN_PROGRESS,
+    Reason.GAVE_UP: Status.STALE,
+}
+
+
+def codes(lifecycle: Lifecycle) -> dict[str, str | int | None]:
+    """The last transition of this lifecycle: `event` is its reason, `from` and `status` what it was and is. None where
+    there is nothing to say; `next` is the role that a routed job went on to."""
+    reason = last_reason(lifecycle)
+    role, onward = lifecycle.role, None
+    if reason is Reason.ROUTED:
+        role, onward = lifecycle.hops[-1].role, lifecycle.role
+    return {
+        "event": reason,
+        "actor": lifecycle.agent,
+        "job_id": lifecycle.job_id,
+        "role": role,
+        "from": None if reason is Reason.ENQUEUED else came_from(lifecycle),
+        "status": lifecycle.status,
+        "next": onward,
+        "attempt": lifecycle.attempt,
+        "correlation_id": lifecycle.correlation_id,
+        "error": None if lifecycle.error is None else lifecycle.error.get("category"),
+    }
+
+
+def last_reason(lifecycle: Lifecycle) -> Reason:
+    if lifecycle.status is Status.IN_PROGRESS:
+        return Reason.CLAIMED
+    return Reason.ENQUEUED if lifecycle.decision is None else lifecycle.decision.reason
+
+
+def came_from(lifecycle: Lifecycle) -> Status:
+    """What the job was before its last transition. Its history tells, also to whoever rolls a dead agent's decision
+    forward and never saw it."""
+    reason = last_reason(lifecycle)
+    if reason in _FROM:
+        return _FROM[reason]
+    if reason is Reason.REQUEUED and lifecycle.requeued_from is not None:
+        return lifecycle.requeued_from
+    earlier = lifecycle.hops[-2] if len(lifecycle.hops) > 1 else None
+    if lifecycle.attempt > (0 if earlier is None else earlier.attempt):
+        return Status.IN_PROGRESS  # an attempt was counted since: it was claimed
+    return Status.QUEUED if earlier is None else parse(earlier.to).status

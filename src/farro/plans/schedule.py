@@ -1,0 +1,107 @@
+"""A schedule: when a plan shall run, and what becomes of runs that were missed. Read from schedules/*.json or .yaml.
+
+Cron lines live in plans.cron; files, zones and firing live in operations.schedules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from farro.documents import Document, pydantic_problems, refusal
+from farro.errors import BadDocument, Problem
+from farro.plans.cron import BadCron, Cron
+from farro.plans.loading import load as load_plan
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+NAME_RULE = "1 to 32 of A-Z a-z 0-9 _ -, the first a letter or digit"
+MOST_MISSED = 100  # runs that `run_all` makes up for: the latest of them
+ON_TIME = timedelta(seconds=60)  # a run that comes so soon after its time was not missed
+
+
+class Schedule(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str | None = None  # else the file's name without its ending
+    cron: str
+    zone: str = "UTC"
+    missed: Literal["skip", "run_once", "run_all"] = "run_once"
+    plan: dict[str, Any] | list[Any] | None = None
+    plan_file: str | None = None  # beside the schedule's file
+    role: str | None = None  # else the plan's, else Runner
+    enabled: bool = True
+
+    def parsed(self) -> Cron:
+        return Cron.parse(self.cron)
+
+
+def load(document: Document, more: Callable[[Document, dict[str, Any]], Iterable[Problem]] = lambda *_: ()) -> Schedule:
+    """The schedule in a document; BadDocument with every problem and its place. `more` finds those that only the
+    machine knows of: zones, roles, files."""
+    problems: list[Problem] = []
+    schedule: Schedule | None = None
+    try:
+        schedule = Schedule.model_validate(document.data)
+    except ValidationError as error:
+        fields = list(Schedule.model_fields)
+        problems += pydantic_problems(document, error, known=lambda _: fields, original=lambda path: _plain(path))
+    data = document.data if isinstance(document.data, dict) else {}
+    problems += [*_own_problems(document, data), *more(document, data)]
+    if problems or schedule is None:
+        raise refusal(document.source, problems)
+    return schedule
+
+
+def _plain(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    return path[:1]  # a union's branches are no part of the text
+
+
+def _own_problems(document: Document, data: dict[str, Any]) -> Iterable[Problem]:
+    name = data.get("name")
+    if isinstance(name, str) and NAME.fullmatch(name) is None:
+        yield document.problem(("name",), f"is not a schedule's name: {NAME_RULE}")
+    if isinstance(data.get("cron"), str):
+        try:
+            Cron.parse(data["cron"])
+        except BadCron as error:
+            yield document.problem(("cron",), str(error))
+    given = [field for field in ("plan", "plan_file") if data.get(field) is not None]
+    if len(given) == 2:
+        yield document.problem(("plan_file",), "plan and plan_file say the same; keep one", key=True)
+    elif not given and data:
+        yield document.problem((), "has neither plan nor plan_file: what shall run?")
+    if isinstance(data.get("plan"), dict | list):
+        yield from plan_problems(document.inside("plan"), "plan")
+
+
+def plan_problems(document: Document, prefix: str = "") -> Iterable[Problem]:
+    """What is wrong with the plan of a schedule."""
+    dot = f"{prefix}." if prefix else ""
+    try:
+        plan = load_plan(document)
+    except BadDocument as bad:
+        for problem in bad.problems:
+            path = f"{dot}{problem.path}" if problem.path else prefix
+            yield Problem(path=path, message=problem.message, line=problem.line, column=problem.column)
+        return
+    if plan.id is not None:
+        found = document.problem(("id",), "every run of a schedule is a job of its own; take the id out", key=True)
+        yield Problem(path=f"{dot}id", message=found.message, line=found.line, column=found.column)
+
+
+def to_run(missed: str, dues: Sequence[datetime], now: datetime) -> Sequence[datetime]:
+    """Which of the times that fell due since the last one (in order) shall run now."""
+    if missed == "run_all":
+        return dues[-MOST_MISSED:]
+    if missed == "skip":
+        return [due for due in dues[-1:] if now - due <= ON_TIME]
+    return dues[-1:]
+
+
+def run_id(name: str, due: datetime) -> str:
+    """The job's id: the same for every process that fires this time, which makes firing safe to repeat."""
+    return f"sched-{name}-{due:%Y%m%dT%H%M%SZ}"

@@ -1,0 +1,190 @@
+"""Every transition of a job is told to the audit log once, whoever makes it; by every adapter of the Store port.
+
+The log itself is tested in tests/observe; that the installed program writes it, in tests/flows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+
+from contracts.adapters import Adapter
+from contracts.test_store import (
+    away,
+    claimed,
+    failure,
+    life,
+    make_open_failure,
+    make_stale,
+    operator,
+    success,
+    worker,
+)
+from farro.errors import CapacityReached, IdConflict, IllegalTransition
+from farro.kernel.outcome import Child
+from farro.kernel.states import TRANSITIONS, Reason, Status
+from farro.operations.admission import Caps, Gate, admitted
+from farro.ports.store import Store
+from stage import plan, submission
+
+
+def events(kit: Adapter, job_id: str) -> list[tuple[Any, ...]]:
+    """What was told of a job: (event, from, status)."""
+    return [
+        (told["event"], told.get("from"), told.get("status")) for told in kit.audited if told.get("job_id") == job_id
+    ]
+
+
+ENQUEUED = ("enqueued", None, "queued")
+CLAIMED = ("claimed", "queued", "in_progress")
+
+
+def test_every_transition_is_told(kit: Adapter) -> None:
+    """Random lives: the events of each job are the transitions of its history, in their order and no others."""
+    rng = random.Random(7)
+    store, dog = kit.store, operator(kit.store)
+    seen: set[tuple[Status, Status]] = set()
+    for _ in range(200):
+        job_id = store.enqueue(submission(routing=rng.choice([None, {"mode": "manager"}])))
+        for _ in range(rng.randrange(1, 8)):
+            _one_turn(kit, store, dog, rng, job_id)
+        told = events(kit, job_id)
+        history = life(store, job_id).hops
+        assert told[0] == ENQUEUED
+        assert [event for event, *_ in told if event not in ("enqueued", "claimed", "recovered")] == [
+            str(hop.reason) for hop in history
+        ]
+        chain = [(before, after) for event, before, after in told if event not in ("enqueued", "recovered")]
+        now = "queued"
+        for before, after in chain:  # each begins where the last one ended
+            assert before == now, told
+            now = after
+            seen.add((Status(before), Status(after)))
+        assert now == life(store, job_id).status
+        if not life(store, job_id).terminal:
+            store.kill(dog, job_id)
+    assert seen == set(TRANSITIONS), "the lives did not go through the whole table"
+
+
+def _one_turn(kit: Adapter, store: Store, dog: Any, rng: random.Random, job_id: str) -> None:
+    kit.clock.advance(100)
+    status = life(store, job_id).status
+    verbs = [
+        lambda: store.kill(dog, job_id),
+        lambda: store.requeue(dog, job_id),
+        lambda: store.force_complete(dog, job_id),
+        lambda: store.settle_stale(dog, job_id),
+        lambda: store.recover(dog),
+    ]
+    if status is Status.QUEUED and rng.random() < 0.8:
+        agent = worker(store, role=life(store, job_id).role)
+        claim = claimed(store, agent)
+        end = rng.randrange(9)
+        if end == 0:
+            store.commit(claim, success(claim))
+        elif end == 1:
+            store.commit(claim, failure(claim))
+        elif end == 2:
+            store.commit(claim, failure(claim, retryable=True))
+        elif end == 3:
+            store.release(claim)
+        elif end == 4:
+            store.commit(claim, away(claim))
+        elif end == 5:
+            store.route(claim, success(claim), "CodeReviewer")
+        elif end == 6:
+            kit.die(agent)
+        return
+    with contextlib.suppress(IllegalTransition):
+        rng.choice(verbs)()
+
+
+def test_an_event_holds_codes_and_who_did_it(kit: Adapter) -> None:
+    job_id = kit.store.enqueue(submission())
+    agent = worker(kit.store)
+    claim = claimed(kit.store, agent)
+    kit.store.commit(claim, failure(claim))
+    told = [event for event in kit.audited if event.get("job_id") == job_id][1:]
+    correlation = claim.envelope.lifecycle.correlation_id
+    shared = {"actor": agent.id, "job_id": job_id, "role": "Runner", "attempt": 1, "correlation_id": correlation}
+    assert told == [
+        {**shared, "event": "claimed", "from": "queued", "status": "in_progress"},
+        {**shared, "event": "committed", "from": "in_progress", "status": "failed", "error": "step_failed"},
+    ]
+
+
+def test_a_routed_job_tells_from_which_role_to_which(kit: Adapter) -> None:
+    kit.store.enqueue(submission())
+    claim = claimed(kit.store, worker(kit.store))
+    kit.store.route(claim, success(claim), "CodeReviewer")
+    assert (kit.audited[-1]["event"], kit.audited[-1]["role"], kit.audited[-1]["next"]) == (
+        "routed",
+        "Runner",
+        "CodeReviewer",
+    )
+
+
+def test_a_refused_call_tells_nothing(kit: Adapter) -> None:
+    job_id = kit.store.enqueue(submission(job_id="mine"))
+    kit.store.enqueue(submission(job_id="mine"))
+    with pytest.raises(IdConflict):
+        kit.store.enqueue(submission(job_id="mine", tags=["other"]))
+    dog = operator(kit.store)
+    with pytest.raises(IllegalTransition):
+        kit.store.force_complete(dog, job_id)
+    assert events(kit, job_id) == [ENQUEUED]
+    kit.store.kill(dog, job_id)
+    kit.store.kill(dog, job_id)  # answers what it already is
+    assert events(kit, job_id) == [ENQUEUED, ("killed", "queued", "killed")]
+
+
+def test_children_are_told_with_their_parent(kit: Adapter) -> None:
+    parent = kit.store.enqueue(submission())
+    claim = claimed(kit.store, worker(kit.store))
+    kit.store.commit(claim, success(claim, Child(role="Runner", prompt=plan()), Child(role="Runner", prompt=plan())))
+    told = [event["event"] for event in kit.audited]
+    assert sorted(told) == ["claimed", "committed", "dispatched", "enqueued", "enqueued", "enqueued"]
+    assert [event["children"] for event in kit.audited if event["event"] == "dispatched"] == [2]
+    assert ("committed", "in_progress", "succeeded") in events(kit, parent)
+
+
+def test_recovery_tells_what_it_did(kit: Adapter) -> None:
+    job_id = make_stale(kit)
+    assert events(kit, job_id) == [ENQUEUED, CLAIMED, ("agent_died", "in_progress", "stale")]
+    assert [told["what"] for told in kit.audited if told["event"] == "recovered"] == ["agent_removed"]
+    dog = operator(kit.store)
+    while kit.store.settle_stale(dog, job_id) is not None and life(kit.store, job_id).status is not Status.KILLED:
+        kit.clock.advance(100)
+        agent = worker(kit.store)
+        claimed(kit.store, agent)
+        kit.die(agent)
+        kit.store.recover(dog)
+    assert events(kit, job_id)[-1] == (str(Reason.GAVE_UP), "stale", "killed")
+
+
+def test_an_unroutable_job_is_told_once_though_it_is_collected_later(kit: Adapter) -> None:
+    job_id = kit.store.enqueue(submission())
+    claim = claimed(kit.store, worker(kit.store))
+    kit.store.commit(claim, away(claim))
+    kit.store.recover(operator(kit.store))
+    marked = ("routing_exhausted", "in_progress", "stale")
+    assert events(kit, job_id) == [ENQUEUED, CLAIMED, marked, ("recovered", None, None)]
+
+
+def test_an_open_failure_that_is_requeued_says_what_it_was(kit: Adapter) -> None:
+    job_id = make_open_failure(kit.store)
+    kit.store.requeue(operator(kit.store), job_id)
+    assert events(kit, job_id)[-1] == ("requeued", "failed", "queued")
+
+
+def test_a_refused_and_a_forced_enqueue_are_told(kit: Adapter) -> None:
+    caps = Caps(role=1, roles={})
+    with pytest.raises(CapacityReached):
+        admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob"))
+    refused = {"event": "cap_refused", "role": "Runner", "cap": 1, "load": 0, "wanted": 2, "user": "bob"}
+    assert kit.audited == [refused]
+    admitted(kit.store, [submission(), submission()], Gate(caps=caps, user="bob", force=True, may_force=("*",)))
+    assert [told["event"] for told in kit.audited] == ["cap_refused", "enqueued", "enqueued", "cap_forced"]

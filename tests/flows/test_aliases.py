@@ -1,0 +1,90 @@
+"""The seeds' names: the same commands, under a name that their help and complaints bear."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import farro as package
+from flows.program import Done, Program, endless, eventually, steps
+
+BIN = os.path.dirname(sys.executable)
+
+
+def alias(farro: Program, name: str, *args: str, code: int) -> Done:
+    done = subprocess.run(
+        [os.path.join(BIN, name), *args], cwd=farro.path, env=farro.env, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, f"exit {done.returncode} of {name} {' '.join(args)}\n{done.stdout}\n{done.stderr}"
+    return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+@pytest.mark.parametrize("name", ["agent-cli", "agentd", "managerd", "watchdogd"])
+def test_an_alias_bears_its_own_name(farro: Program, name: str) -> None:
+    assert alias(farro, name, "--version", code=0).out == f"{name} {package.__version__}\n"
+    assert alias(farro, name, "--help", code=0).out.startswith(f"Usage: {name} ")
+    wrong = alias(farro, name, "--nonsense", code=2)
+    assert f"Try '{name} --help'" in wrong.err or f"Try '{name} -h'" in wrong.err
+    assert "farro --" not in wrong.err
+
+
+def test_agent_cli_is_farro(farro: Program) -> None:
+    (farro.path / "plan.json").write_text(json.dumps(steps(("true",))))
+    job_id = alias(farro, "agent-cli", "enqueue", "plan.json", code=0).out.strip()
+    assert alias(farro, "agent-cli", "ls", "--state", "incoming", "--json", code=0).out.count(job_id) == 1
+    assert alias(farro, "agent-cli", "show", "nope", code=2).err.startswith("agent-cli: no job nope")
+    assert "did you mean `agent-cli enqueue`?" in alias(farro, "agent-cli", "enqueu", code=2).err
+
+
+def test_agentd_works_a_queue(farro: Program) -> None:
+    job_id = farro.enqueue(steps(("true",)))
+    alias(farro, "agentd", "--role", "Runner", "--workers", "1", "--drain", code=0)
+    assert farro.status(job_id) == "succeeded"
+
+
+def test_managerd_has_the_watchdogs_verbs(farro: Program) -> None:
+    """SPEC-1 §12: list-stale, requeue, kill, force-complete."""
+    jobs = [farro.enqueue(endless(f"started-{number}")) for number in range(3)]
+    worker = farro.start("worker", "--workers", "3")
+    eventually(lambda: all((farro.path / f"started-{number}").exists() for number in range(3)), "not started")
+    worker.kill()
+    alias(farro, "watchdogd", "--once", code=0)
+    told = json.loads(alias(farro, "managerd", "watchdog", "list-stale", "--json", code=0).out)
+    assert sorted(job["job_id"] for job in told["jobs"]) == sorted(jobs)
+    told = json.loads(alias(farro, "managerd", "--json", "watchdog", "list-stale", code=0).out)
+    assert len(told["jobs"]) == 3
+    alias(farro, "managerd", "watchdog", "requeue", jobs[0], code=0)
+    alias(farro, "managerd", "watchdog", "kill", jobs[1], "--note", "enough", code=0)
+    alias(farro, "managerd", "watchdog", "force-complete", jobs[2], code=0)
+    assert [farro.status(job) for job in jobs] == ["queued", "killed", "succeeded"]
+    assert "no job nope" in alias(farro, "managerd", "watchdog", "kill", "nope", code=2).err
+
+
+def test_managerd_runs_without_auto_plan_and_refuses_it(farro: Program) -> None:
+    assert alias(farro, "managerd", "--auto-plan=off", "--once", code=0).out == "no stale jobs\n"
+    assert "no auto-plan yet" in alias(farro, "managerd", "--auto-plan=on", "--once", code=2).err
+    process = subprocess.Popen(
+        [os.path.join(BIN, "managerd"), "--auto-plan", "off"],
+        cwd=farro.path,
+        env=farro.env,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "manager started" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_every_alias_is_declared(farro: Program) -> None:
+    text = Path(package.__file__).parents[2].joinpath("pyproject.toml").read_text()
+    for name in ("agent-cli", "agentd", "managerd", "watchdogd"):
+        assert f"\n{name} = " in text

@@ -1,0 +1,55 @@
+"""logs/audit.log as the installed program leaves it: every transition, codes only, also after kills."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flows.program import Program, endless, eventually, shell, steps
+
+
+def audited(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (root / "logs" / "audit.log").read_text().splitlines()]
+
+
+def told(root: Path, job_id: str) -> list[str]:
+    return [line["event"] for line in audited(root) if line.get("job_id") == job_id]
+
+
+def test_the_audit_log_tells_the_life_of_a_job(farro: Program) -> None:
+    good = farro.enqueue(steps(("echo", "a secret")))
+    bad = farro.enqueue(shell("exit 3"))
+    killed = farro.enqueue(steps(("true",)))
+    farro.run("kill", killed, code=0)
+    farro.worked()
+    assert told(farro.path, good) == ["enqueued", "claimed", "committed"]
+    assert told(farro.path, killed) == ["enqueued", "killed"]
+    last = [line for line in audited(farro.path) if line.get("job_id") == bad][-1]
+    assert (last["from"], last["status"], last["error"], last["role"]) == (
+        "in_progress",
+        "failed",
+        "step_failed",
+        "Runner",
+    )
+    assert "a secret" not in (farro.path / "logs" / "audit.log").read_text()
+
+
+def test_what_a_killed_worker_did_is_told_up_to_its_last_second(farro: Program) -> None:
+    job_id = farro.enqueue(endless())
+    worker = farro.start("worker")
+    eventually(lambda: told(farro.path, job_id) == ["enqueued", "claimed"], "a claim was not told within seconds")
+    worker.kill()
+    farro.run("watchdog", "--once", code=0)
+    farro.run("manager", "--once", code=0)
+    assert told(farro.path, job_id) == ["enqueued", "claimed", "agent_died", "requeued"]
+
+
+def test_a_job_goes_on_when_the_audit_log_cannot_be_written(farro: Program) -> None:
+    """Row 28: the job goes on; the error is counted and surfaced."""
+    (farro.path / "logs").rmdir()
+    (farro.path / "logs").write_text("in the way")
+    done = farro.run("enqueue", "-", stdin=json.dumps(steps(("true",))), code=0)
+    assert "the audit log could not be written; jobs go on" in done.err
+    farro.worked()
+    assert farro.status(done.out.strip()) == "succeeded"

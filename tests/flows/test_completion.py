@@ -1,0 +1,86 @@
+"""Tab, as a shell asks for it: by the protocol, and by a real bash."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from flows.program import FARRO, Program, steps
+from support import need
+
+
+def offered(farro: Program, line: str, env: Mapping[str, str] | None = None) -> list[str]:
+    """What Tab offers at the end of `line`."""
+    words = line.split(" ")
+    asked = {"_FARRO_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = farro.run(env={**asked, **(env or {})}, code=0)
+    assert done.err == ""
+    return [row.split(",", 1)[1] for row in done.out.split() if row.startswith("plain,")]
+
+
+def test_commands_and_options_are_offered(farro: Program) -> None:
+    assert {"ls", "show", "enqueue", "schedules"} <= set(offered(farro, "farro "))
+    assert offered(farro, "farro sho") == ["show"]
+    assert offered(farro, "farro --h") == ["--help"]
+    assert offered(farro, "farro ls --sta") == ["--status", "--state"]
+    assert "stale" in offered(farro, "farro ls --status ")
+    assert offered(farro, "farro schedules c") == ["check"]
+    offered(farro, "farro nonsense ")  # no error
+
+
+def test_jobs_roles_and_schedules_are_offered(farro: Program) -> None:
+    farro.enqueue(steps(("true",)), "--id", "first")
+    farro.enqueue(steps(("true",)), "--id", "finished")
+    farro.worked()
+    farro.enqueue(steps(("true",)), "--id", "fresh")
+    assert set(offered(farro, "farro show f")) == {"fresh", "finished", "first"}
+    assert offered(farro, "farro show f")[0] == "fresh", "what is not finished comes first"
+    assert offered(farro, "farro kill fr") == ["fresh"]
+    assert offered(farro, "farro worker --role Ru") == ["Runner"]
+    (farro.path / "schedules").mkdir()
+    (farro.path / "schedules" / "nightly.json").write_text("{}")
+    assert offered(farro, "farro schedules run ") == ["nightly"]
+
+
+def test_what_is_offered_is_bounded(farro: Program) -> None:
+    many = "\n".join(json.dumps({**steps(("true",)), "id": f"job{number}"}) for number in range(300))
+    farro.call("enqueue", "--many", "-", stdin=many, code=0)
+    assert len(offered(farro, "farro show ")) == 200
+
+
+def test_no_root_offers_nothing_and_complains_not(empty: Program) -> None:
+    assert offered(empty, "farro show ") == []
+    assert offered(empty, "farro show --root /nowhere ") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_printed_for_each_shell(farro: Program, shell: str) -> None:
+    script = farro.call("completion", shell, code=0).out
+    assert f"_FARRO_COMPLETE={shell}_complete" in script
+    assert farro.call("completion", shell, "--json", code=0).json["script"] in script
+    assert "tcsh" not in farro.call("completion", "tcsh", code=2).out
+
+
+def test_a_real_bash_completes(farro: Program) -> None:
+    farro.enqueue(steps(("true",)), "--id", "only-one")
+    script = (
+        'eval "$(farro completion bash)"; '
+        "complete -p farro; "
+        "COMP_WORDS=(farro show on); COMP_CWORD=2; _farro_completion farro on show; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        [need("bash"), "--norc", "-c", script],
+        cwd=farro.path,
+        env={**farro.env, "PATH": f"{os.path.dirname(FARRO)}:{farro.env['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "_farro_completion" in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[1:] == ["only-one"]
+    assert done.stderr == ""
