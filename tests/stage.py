@@ -104,9 +104,7 @@ def open_files(
 
 
 def small_journal(root: str, boot: str, random_bits: Callable[[int], int]) -> Journal:
-    return Journal(
-        root=root, boot_id=boot, random_bits=random_bits, eager_after=0, size=16 << 10, background=False
-    )
+    return Journal(root=root, boot_id=boot, random_bits=random_bits, eager_after=0, size=16 << 10, background=False)
 
 
 def die(store: FilesStore) -> None:

@@ -19,8 +19,21 @@ from farro.system import fs
 from stage import Crash
 
 MUTATING = frozenset(
-    {"mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "exchange", "move", "utime", "truncate", "fsync"}
-    | {"write_sync", "syncfs"}
+    {
+        "mkdir",
+        "create",
+        "write",
+        "symlink",
+        "link",
+        "unlink",
+        "rmdir",
+        "replace",
+        "exchange",
+        "move",
+        "utime",
+        "truncate",
+    }
+    | {"fsync", "write_sync", "syncfs"}
 )
 TAKES_EFFECT = frozenset({"move", "replace", "exchange", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
 """The calls whose error may be ambiguous: done, and yet reported as failed (a network filesystem's lost reply)."""

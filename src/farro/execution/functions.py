@@ -108,8 +108,9 @@ class FunctionRun:
         if self.exit is None and not self._abandoned and not self._over_quickly(timeout_s):
             with self._lock:
                 self._polled = True  # from now on its end has to be told there
-                if self.exit is not None:
-                    return self.exit
+                ended: Exit | None = self.exit
+            if ended is not None:
+                return ended
             poll = select.poll()
             poll.register(self._hand.done.fd, select.POLLIN)
             if wake_fd is not None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from farro.documents import Document, pydantic_problems, refusal
+from farro.documents import Document, refusal, shapes
 from farro.errors import BadDocument, Problem
 from farro.plans.cron import BadCron, Cron
 from farro.plans.loading import load as load_plan
@@ -23,14 +22,15 @@ MOST_MISSED = 100  # runs that `run_all` makes up for: the latest of them
 ON_TIME = timedelta(seconds=60)  # a run that comes so soon after its time was not missed
 
 
-class Schedule(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """One file of schedules/."""
 
-    name: str | None = None  # else the file's name without its ending
     cron: str
+    name: str | None = None  # else the file's name without its ending
     zone: str = "UTC"
     missed: Literal["skip", "run_once", "run_all"] = "run_once"
-    plan: dict[str, Any] | list[Any] | None = None
+    plan: Any = None  # an object or a task list; `load` checks it as a plan
     plan_file: str | None = None  # beside the schedule's file
     role: str | None = None  # else the plan's, else Runner
     enabled: bool = True
@@ -42,22 +42,13 @@ class Schedule(BaseModel):
 def load(document: Document, more: Callable[[Document, dict[str, Any]], Iterable[Problem]] = lambda *_: ()) -> Schedule:
     """The schedule in a document; BadDocument with every problem and its place. `more` finds those that only the
     machine knows of: zones, roles, files."""
-    problems: list[Problem] = []
-    schedule: Schedule | None = None
-    try:
-        schedule = Schedule.model_validate(document.data)
-    except ValidationError as error:
-        fields = list(Schedule.model_fields)
-        problems += pydantic_problems(document, error, known=lambda _: fields, original=lambda path: _plain(path))
+    checked = shapes.check(Schedule, document.data)
+    problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
     data = document.data if isinstance(document.data, dict) else {}
     problems += [*_own_problems(document, data), *more(document, data)]
-    if problems or schedule is None:
+    if problems or checked.value is None:
         raise refusal(document.source, problems)
-    return schedule
-
-
-def _plain(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    return path[:1]  # a union's branches are no part of the text
+    return checked.value
 
 
 def _own_problems(document: Document, data: dict[str, Any]) -> Iterable[Problem]:
@@ -74,7 +65,7 @@ def _own_problems(document: Document, data: dict[str, Any]) -> Iterable[Problem]
         yield document.problem(("plan_file",), "plan and plan_file say the same; keep one", key=True)
     elif not given and data:
         yield document.problem((), "has neither plan nor plan_file: what shall run?")
-    if isinstance(data.get("plan"), dict | list):
+    if data.get("plan") is not None:
         yield from plan_problems(document.inside("plan"), "plan")
 
 

@@ -15,7 +15,6 @@ _NOREPLACE = 1
 _EXCHANGE = 2
 
 
-
 def write_through(fd: int, path: str, data: bytes, offset: int) -> None:
     """A write that returns when its bytes are on the disk."""
     view = memoryview(data)

@@ -79,7 +79,9 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
             if delivered:
                 done.append(Recovered(job_id=name, agent=None, what="dispatched"))
     with _one_alone(ground, journal.FOLDER):
-        done += [Recovered(job_id=None, agent=None, what=f"freed {n}") for n in journal.sweep(ground.root, ground.boot_id)]
+        done += [
+            Recovered(job_id=None, agent=None, what=f"freed {n}") for n in journal.sweep(ground.root, ground.boot_id)
+        ]
     with _one_alone(ground, "staging"):
         done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
     for item in done:

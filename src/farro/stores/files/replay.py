@@ -102,9 +102,7 @@ def _found(ground: Ground, job_id: str) -> views.Found | None:
             life = _lifecycle(path)
             hops = -1 if life is None else len(life.hops)
             if best is None or hops > best[0]:
-                best = hops, views.Found(
-                    job_id=job_id, path=path, place=place, role=role, status=status, busy=busy
-                )
+                best = hops, views.Found(job_id=job_id, path=path, place=place, role=role, status=status, busy=busy)
     return None if best is None else best[1]
 
 

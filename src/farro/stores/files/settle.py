@@ -90,6 +90,7 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
             if move.reason is Reason.ROUTING_EXHAUSTED:
                 folders.refresh_mirrors(path, claim.attempt)
                 ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
+                ground.tell(lifecycle)
             else:
                 carry_out(ground, held, path, lifecycle, careful=careful, fresh=claim.attempt == 1 and not again)
         finally:
@@ -108,9 +109,7 @@ def _journalled(
     files = {} if result is None else result.small(claim.folder, LARGEST)
     if files is None:
         return None
-    record = Record(
-        kind="commit", job_id=claim.job_id, role=before.role, life=text, files=files, attempt=claim.attempt
-    )
+    record = Record(kind="commit", job_id=claim.job_id, role=before.role, life=text, files=files, attempt=claim.attempt)
     return ground.journalled([record])
 
 
