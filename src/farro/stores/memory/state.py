@@ -1,0 +1,122 @@
+"""What the memory store holds, and looking at it without changing anything.
+
+Verbs that change a job live in the package itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from farro.errors import UnknownRole
+from farro.kernel import ids, places
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.ids import IdMint
+from farro.kernel.retry import Uniform
+from farro.kernel.states import Status
+from farro.ports.clock import Clock
+from farro.ports.store import Agent, Changes, JobView, StorePolicy
+from farro.stores.feed import Feed
+
+
+@dataclass(kw_only=True, slots=True)
+class Job:
+    prompt: Mapping[str, Any]
+    digest: str | None  # of the content, for a chosen id
+    lifecycle: Lifecycle
+    entered: int  # the order of entry into its queue
+    owner: str | None = None
+    attempts: int = 0
+    results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class State:
+    """The jobs and agents in dictionaries; `_lock` guards all of them."""
+
+    def __init__(
+        self,
+        *,
+        roles: Collection[str],
+        policy: StorePolicy,
+        clock: Clock,
+        random_bits: Callable[[int], int],
+        uniform: Uniform,
+    ) -> None:
+        self._roles = sorted(map(ids.check_role, roles))
+        self._policy = policy
+        self._clock = clock
+        self._random_bits = random_bits
+        self._uniform = uniform
+        self._mint = IdMint(clock.now, random_bits)
+        self._jobs: dict[str, Job] = {}
+        self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
+        self._beats: dict[str, float] = {}  # on the clock that stands still while the machine sleeps (RELIABILITY 18)
+        self._entries = 0
+        self._feeds: dict[str | None, Feed] = {None: Feed(), **{role: Feed() for role in self._roles}}
+        self._lock = threading.RLock()
+
+    def roles(self) -> list[str]:
+        return list(self._roles)
+
+    # --- looking ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        return self._feed(role).since(cursor, timeout_s)
+
+    def wake(self, role: str | None) -> None:
+        self._feed(role).wake()
+
+    def _feed(self, role: str | None) -> Feed:
+        if role is not None:
+            self._check_role(role)
+        return self._feeds[role]
+
+    def find(self, job_id: str) -> JobView | None:
+        with self._lock:
+            job = self._jobs.get(ids.check_job_id(job_id))
+            return None if job is None else self._view(job)
+
+    def _view(self, job: Job) -> JobView:
+        now = job.lifecycle
+        place = f"{places.in_progress(now.role)}/{job.owner}" if job.owner else places.destination(now.role, now.status)
+        return JobView(lifecycle=now, place=place)
+
+    def list(
+        self,
+        *,
+        roles: Collection[str] | None = None,
+        statuses: Collection[Status] | None = None,
+        limit: int | None = None,
+    ) -> list[JobView]:
+        with self._lock:
+            found = [
+                self._view(job)
+                for _, job in sorted(self._jobs.items())
+                if (roles is None or job.lifecycle.role in roles)
+                and (statuses is None or job.lifecycle.status in statuses)
+            ]
+        return found[:limit]
+
+    def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
+        """By place, as the file store does: a job that was marked stale under its agent is in progress until it is
+        collected."""
+        answer = dict.fromkeys(Status, 0)
+        with self._lock:
+            for job in self._jobs.values():
+                if roles is None or job.lifecycle.role in roles:
+                    answer[Status.IN_PROGRESS if job.owner else job.lifecycle.status] += 1
+        return answer
+
+    def pending(self, role: str) -> int:
+        counts = self.count(roles=[role])
+        return counts[Status.QUEUED] + counts[Status.IN_PROGRESS]
+
+    def close(self) -> None:
+        for feed in self._feeds.values():
+            feed.close()
+
+    def _check_role(self, role: str) -> None:
+        if ids.check_role(role) not in self._roles:
+            raise UnknownRole(f"no role {role}; there is {', '.join(self._roles)}")
