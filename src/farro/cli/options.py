@@ -6,6 +6,7 @@ What the commands do lives in their own files.
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -14,13 +15,15 @@ from typing import Any, TypeVar
 import click
 
 from farro import app, config
+from farro.cli.terminal import complain
+from farro.errors import NotARoot
 from farro.observe.log import Log, grave_only
 from farro.settings import Settings
 from farro.stores.files import FilesStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here."
+ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here, else your own."
 
 
 def common(command: F) -> F:
@@ -47,10 +50,32 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
-def open_root(root: str | None, *, log: Log | None = None) -> tuple[FilesStore, Settings]:
-    path = config.find_root(root)
+def open_root(root: str | None, *, log: Log | None = None, make: bool = False) -> tuple[FilesStore, Settings]:
+    """The root that was named, else the nearest upwards, else the person's own; with `make` that one is made."""
+    try:
+        path = config.find_root(root)
+    except NotARoot:
+        path = own_root()
+        if root or os.environ.get("FARRO_ROOT") or not (make or os.path.isdir(f"{path}/jobs")):
+            raise
+        if not os.path.isdir(f"{path}/jobs"):
+            _make_own_root(path)
     settings = config.load(path)
     return app.open_store(path, settings, log=log or grave_only(sys.stderr)), settings
+
+
+def own_root() -> str:
+    """Where a person's jobs are kept who made no root: not in the repository that they happen to stand in."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "farro")
+
+
+def _make_own_root(path: str) -> None:
+    from farro.operations import roots
+
+    roots.init(path, config.load(path))
+    complain(f"jobs are kept in {path} (no root here; `farro init` makes one)")
 
 
 def person() -> str:

@@ -5,7 +5,11 @@ What time it is lives in system.clock.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+
+_UNITS_S = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 
 
 def timestamp(moment: datetime) -> str:
@@ -24,3 +28,11 @@ def aware(moment: datetime) -> datetime:
     if moment.utcoffset() is None:
         raise ValueError(f"{moment.isoformat()} has no time zone; farro's times are UTC")
     return moment
+
+
+def parse_duration(text: str) -> float:
+    """Seconds: `90`, `90s`, `10m`, `2h`, `1d`, `1w`, or several in that order from the largest: `1h30m`."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 2h, 1d or 1h30m")
+    return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS_S.values(), strict=True) if number)

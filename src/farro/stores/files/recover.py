@@ -23,7 +23,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Recovered, marker
-from farro.stores.files import agents, dispatch, settle, staging, views
+from farro.stores.files import agents, dispatch, settle, staging, unblock, views
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import Moved, deliver, quarantine, try_move
@@ -78,6 +78,8 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
                 done.append(Recovered(job_id=name, agent=None, what="dispatched"))
     with _one_alone(ground, "staging"):
         done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
+    with _one_alone(ground, "waiting"):
+        done += unblock.tend_all(ground, held)
     return done
 
 

@@ -8,6 +8,7 @@ Validation of what a prompt says lives in plans and roles; here its names and si
 - Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries staging → incoming,
   ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
   link, and a repeated submit would make a second job. [test_same_chosen_id_twice_is_one_job]
+- A job that runs after others is published among the waiting, once the index names it, durably (waiting).
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import contextlib
 import errno
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from farro import documents
 from farro.errors import BadName, Damaged, IdConflict, InputError, StorageTrouble
-from farro.kernel import ids, moves
+from farro.kernel import ids, moves, places
 from farro.kernel.envelope import Lifecycle
+from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
-from farro.stores.files import views
+from farro.stores.files import views, waiting
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
 from farro.system import fs, leases
@@ -37,8 +40,9 @@ _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 @dataclass(kw_only=True, slots=True)
 class Staged:
     job_id: str
-    role: str
+    home: str  # the folder that it is published into: its queue, or among the waiting
     name: str  # in jobs/.staging
+    blocks: list[str]  # the jobs that it waits for
     digest: str | None  # of the content, for a chosen id
     durable: list[str]  # what must be on the disk before it is published
     lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
@@ -49,13 +53,15 @@ class Staged:
             self.lease = None
 
 
-def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]:
-    """All are staged, then synced together, then published, then their queues are synced together."""
+def enqueue_many(ground: Ground, submissions: Sequence[Submission], into: str | None = None) -> list[str]:
+    """All are staged, then synced together, then published, then their queues are synced together. `into`: another
+    folder than their queue."""
     prompts = [_check(ground, submission) for submission in submissions]
+    blocks = waiting.blocking(ground, submissions)
     staged: list[Staged] = []
     try:
-        for submission, prompt in zip(submissions, prompts, strict=True):
-            staged.append(_stage(ground, submission, prompt))
+        for submission, prompt, blocked in zip(submissions, prompts, blocks, strict=True):
+            staged.append(_stage(ground, submission, prompt, blocked, into))
         ground.sync([path for item in staged for path in item.durable])
         chosen = [item for item in staged if item.digest is not None]
         # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
@@ -68,9 +74,10 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission]) -> list[str]
             _register(ground, item)
         if chosen:
             ground.sync([ground.registry])
+        ground.sync([path for item in staged for path in waiting.register(ground, item.job_id, item.blocks)])
         for item in staged:
             _publish(ground, item)
-        ground.sync(dict.fromkeys(ground.incoming(item.role) for item in staged))
+        ground.sync(dict.fromkeys(item.home for item in staged))
         return [item.job_id for item in staged]
     except BaseException as error:
         if isinstance(error, Exception):  # not a kill: leave no debris behind for a plain refusal
@@ -99,12 +106,13 @@ def _check(ground: Ground, submission: Submission) -> bytes:
     return prompt
 
 
-def _stage(ground: Ground, submission: Submission, prompt: bytes) -> Staged:
+def _stage(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
     """Everything but the rename. Each try has a name of its own; what a failed one left is swept later."""
-    return fs.retried(partial(_stage_once, ground, submission, prompt), ground.staging, ground.clock.sleep)
+    once = partial(_stage_once, ground, submission, prompt, blocks, into)
+    return fs.retried(once, ground.staging, ground.clock.sleep)
 
 
-def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged:
+def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
     with ground.lock:
         job_id = submission.job_id or ground.mint.mint()
     chosen = submission.job_id is not None
@@ -113,8 +121,9 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged
     fs.mkdir(folder)
     item = Staged(
         job_id=job_id,
-        role=submission.role,
+        home=ground.path(places.WAITING) if blocks else into or ground.incoming(submission.role),
         name=name,
+        blocks=blocks,
         digest=_digest(submission, prompt) if chosen else None,
         durable=[f"{folder}/prompt.json", f"{folder}/job.json", folder],
         # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
@@ -151,30 +160,33 @@ def _fill(ground: Ground, submission: Submission, prompt: bytes, item: Staged, f
         not_before=submission.not_before,
         routing=routing if isinstance(routing, dict) else None,
         retry_of=submission.retry_of,
+        waits=bool(item.blocks),
     )
-    write_first(ground, folder, lifecycle)
+    write_first(ground, folder, lifecycle, submission.prompt)
     if item.digest is not None:
         item.durable.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
 
 
-def write_first(ground: Ground, folder: str, lifecycle: Lifecycle) -> None:
+def write_first(ground: Ground, folder: str, lifecycle: Lifecycle, prompt: Mapping[str, Any]) -> None:
     fs.create(f"{folder}/job.json", lifecycle.to_json())
-    keep_order(ground, folder)
+    keep_order(ground, folder, prompt)
 
 
-def keep_order(ground: Ground, folder: str) -> None:
+def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None) -> None:
     """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
+
+    A priority is a head start on that time, of decades: the queue needs to know nothing else about a job to keep it.
 
     When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within
     one tick of the filesystem's clock (4 ms on many kernels), where names would decide. The time is always set, not
     only when it must be: a transaction that makes now a call more, now a call less cannot be tested at every call.
-    [test_order_is_the_time_of_entry]
+    [test_order_is_the_time_of_entry, test_a_higher_priority_is_claimed_first]
     """
     path = f"{folder}/job.json"
     written_ns = fs.lstat(path).st_mtime_ns
     with ground.lock:
         ground.last_entry_ns = entered_ns = max(written_ns, ground.last_entry_ns + 1)
-    fs.set_mtime_ns(path, entered_ns)
+    fs.set_mtime_ns(path, entered_ns - head_start_ns(prompt))
 
 
 def _digest(submission: Submission, prompt: bytes) -> str:
@@ -205,6 +217,8 @@ def _register(ground: Ground, item: Staged) -> None:
     if first != item.name:
         _discard(ground, item)
         item.name = first
+        item.blocks = waiting.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
+        item.home = ground.path(places.WAITING) if item.blocks else item.home
 
 
 def _check_conflict(item: Staged, digest: str | None) -> None:
@@ -226,7 +240,7 @@ def registered(ground: Ground, job_id: str) -> tuple[str, str]:
 
 def _publish(ground: Ground, item: Staged) -> None:
     """The commit point of an enqueue."""
-    source, path = f"{ground.staging}/{item.name}", f"{ground.incoming(item.role)}/{item.job_id}"
+    source, path = f"{ground.staging}/{item.name}", f"{item.home}/{item.job_id}"
     try:
         moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
     except FileExistsError as error:
@@ -234,7 +248,7 @@ def _publish(ground: Ground, item: Staged) -> None:
             f"{path} exists already, but its id was never registered; look at it with `farro show`"
         ) from error
     if moved is Moved.NO_DESTINATION:
-        raise StorageTrouble(f"{ground.incoming(item.role)} is missing; `farro init` makes it again")
+        raise StorageTrouble(f"{item.home} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:
         raise StorageTrouble(f"{item.job_id} vanished from staging before it was queued; submit it again")
     # GONE with a chosen id: another submitter of the same id has published it already.

@@ -19,6 +19,8 @@ from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
+from farro.plans import after
+from farro.plans.priority import priority
 from farro.plans.tags import required_tags
 from farro.ports.store import Agent, AgentView, Change, Claim, Recovered, Submission
 from farro.stores.memory.state import Job, State
@@ -89,7 +91,28 @@ class MemoryStore(State):
                 first = self._jobs[job_id].digest if job_id in self._jobs else digest
                 if job_id and wanted.setdefault(job_id, first) != digest:
                     raise IdConflict(f"{job_id} was submitted before with other content; the first job is untouched")
+            earlier: set[str] = set()
+            for submission in submissions:
+                self._blocks(submission, earlier)
+                earlier.update({submission.job_id} if submission.job_id else ())
             return [self._enqueue(submission) for submission in submissions]
+
+    def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
+        assert agent.role == submission.role, "an agent works its own role"
+        if after.dependencies(submission.prompt).all:
+            raise InputError("a job that runs after others cannot start at once; enqueue it")
+        with self._lock:
+            self._check_alive(agent)
+            known = submission.job_id in self._jobs
+            job = self._jobs[self.enqueue(submission)]
+            return None if known else self._claimed(job, agent, self._clock.now())
+
+    def _blocks(self, submission: Submission, earlier: Collection[str] = ()) -> list[str]:
+        """What it has to wait for; refused when it could never run."""
+        if submission.job_id in self._jobs:
+            return []
+        named = after.dependencies(submission.prompt)
+        return after.blocking(named, self._end_of, earlier=earlier, own=submission.job_id)
 
     def _enqueue(self, submission: Submission) -> str:
         if submission.job_id in self._jobs:
@@ -102,21 +125,24 @@ class MemoryStore(State):
             not_before=submission.not_before,
             routing=routing if isinstance(routing, dict) else None,
             retry_of=submission.retry_of,
+            waits=bool(blocks := self._blocks(submission)),
         )
         prompt = json.loads(documents.canonical(submission.prompt))
         digest = None if submission.job_id is None else _digest(submission)
-        self._jobs[lifecycle.job_id] = Job(prompt=prompt, digest=digest, lifecycle=lifecycle, entered=0)
+        self._jobs[lifecycle.job_id] = Job(prompt=prompt, digest=digest, lifecycle=lifecycle, entered=("", 0))
+        self._jobs[lifecycle.job_id].waits = bool(blocks)
         self._put(self._jobs[lifecycle.job_id], lifecycle)
         return lifecycle.job_id
 
     def _put(self, job: Job, lifecycle: Lifecycle) -> None:
         """The job's new state, told to whoever waits."""
         job.lifecycle = lifecycle
+        job.waits &= lifecycle.status is Status.QUEUED
         self._entries += 1
-        job.entered = self._entries
+        job.entered = (priority(job.prompt), self._entries)
         change = Change(job_id=lifecycle.job_id, role=lifecycle.role, status=lifecycle.status)
         self._feeds[None].publish([change])
-        if lifecycle.status is Status.QUEUED:
+        if lifecycle.status is Status.QUEUED and not job.waits:
             self._feeds[lifecycle.role].publish([change])
 
     # --- working ---
@@ -130,7 +156,7 @@ class MemoryStore(State):
             return None if job is None else self._claimed(job, agent, now)
 
     def _fits(self, job: Job, agent: Agent, now: datetime) -> bool:
-        if job.lifecycle.status is not Status.QUEUED or job.lifecycle.role != agent.role:
+        if job.lifecycle.status is not Status.QUEUED or job.lifecycle.role != agent.role or job.waits:
             return False
         due = job.lifecycle.not_before
         return required_tags(job.prompt) <= agent.tags and (due is None or datetime.fromisoformat(due) <= now)
@@ -186,7 +212,27 @@ class MemoryStore(State):
         if move.reason is not Reason.ROUTING_EXHAUSTED:
             job.owner = None
         self._put(job, lifecycle)
+        if lifecycle.terminal:
+            self._unblock(by)
         return lifecycle
+
+    def _unblock(self, by: str) -> None:
+        """A job has ended: see to those that wait, and to those that wait for these, until nothing changes."""
+        changed = True
+        while changed:
+            changed = False
+            for job in [job for job in self._jobs.values() if job.waits]:
+                named = after.dependencies(job.prompt)
+                verdict = after.judge(named, self._end_of)
+                now = self._clock.now()
+                if verdict.hopeless:
+                    move = moves.dependency_failed(job.lifecycle.role, verdict.hopeless)
+                    self._put(job, moves.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=now))
+                elif verdict.ready:
+                    job.waits = False
+                    note = f"after {', '.join(named.all)}"
+                    self._put(job, moves.unblocked(job.lifecycle, by=by, now=now, note=note))
+                changed |= bool(verdict.ready or verdict.hopeless)
 
     def _owned(self, claim: Claim) -> Job:
         job = self._jobs[claim.job_id]

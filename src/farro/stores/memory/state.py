@@ -16,6 +16,8 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
 from farro.kernel.states import Status
+from farro.plans import after
+from farro.plans.after import End
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Changes, JobView, StorePolicy
 from farro.stores.feed import Feed
@@ -26,7 +28,8 @@ class Job:
     prompt: Mapping[str, Any]
     digest: str | None  # of the content, for a chosen id
     lifecycle: Lifecycle
-    entered: int  # the order of entry into its queue
+    entered: tuple[str, int]  # the order in its queue: its priority, and then its entry
+    waits: bool = False  # outside its queue, for the jobs that it runs after
     owner: str | None = None
     attempts: int = 0
     results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -81,6 +84,8 @@ class State:
     def _view(self, job: Job) -> JobView:
         now = job.lifecycle
         place = f"{places.in_progress(now.role)}/{job.owner}" if job.owner else places.destination(now.role, now.status)
+        if job.waits:
+            return JobView(lifecycle=now, place=places.WAITING, waits_for=after.dependencies(job.prompt).all)
         return JobView(lifecycle=now, place=place)
 
     def list(
@@ -110,8 +115,33 @@ class State:
         return answer
 
     def pending(self, role: str) -> int:
-        counts = self.count(roles=[role])
-        return counts[Status.QUEUED] + counts[Status.IN_PROGRESS]
+        with self._lock:
+            counts = self.count(roles=[role])
+            waiting = [job_id for job_id, job in self._jobs.items() if job.waits and job.lifecycle.role == role]
+            stuck = sum(1 for job_id in waiting if self._stuck(job_id))
+        return counts[Status.QUEUED] + counts[Status.IN_PROGRESS] - stuck
+
+    def _stuck(self, job_id: str) -> bool:
+        """Whether what it waits for, directly or not, needs somebody's hand before it can go on."""
+        todo, seen = [job_id], set()
+        while todo:
+            job = self._jobs[todo.pop()]
+            if job.waits:
+                todo += [name for name in after.dependencies(job.prompt).all if name not in seen]
+                seen.update(todo)
+            elif job.lifecycle.status is Status.STALE or (
+                job.lifecycle.status is Status.FAILED and not job.lifecycle.terminal
+            ):
+                return True
+        return False
+
+    def _end_of(self, job_id: str) -> End:
+        job = self._jobs.get(job_id)
+        if job is None:
+            return End.GONE
+        if not job.lifecycle.terminal:
+            return End.OPEN
+        return End.SUCCEEDED if job.lifecycle.status is Status.SUCCEEDED else End.FAILED
 
     def close(self) -> None:
         for feed in self._feeds.values():
