@@ -110,7 +110,7 @@ def _followed(store: FilesStore, settings: Settings, submission: Submission, as_
         tail.close()
         app.release_worker()
     if caught:
-        complain(f"{_NAMES[caught[0]]}; {'it goes on elsewhere' if ended is None else 'the job was killed'}")
+        complain(f"{_NAMES[caught[0]]}; {'it goes on elsewhere' if ended is None else f'the job is {ended.status}'}")
     return _told(ended, 128 + caught[0] if caught else None, plan.steps[0].command, plan.steps[0].cwd, as_json)
 
 

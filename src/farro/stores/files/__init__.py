@@ -35,7 +35,7 @@ from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import agents, claim, hold, recover, settle, submit, unblock, views, waiting, watch
-from farro.stores.files.ground import Ground, Held, check_root
+from farro.stores.files.ground import Ground, check_root
 from farro.stores.files.queue import QueueView
 from farro.stores.files.trouble import explained
 from farro.system import fs
@@ -125,12 +125,11 @@ class FilesStore:
 
     @explained
     def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
-        held = self._ground.mine(claim.agent)
-        return self._ended(held, settle.commit(self._ground, held, claim, outcome))
+        return self._ended(settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome))
 
-    def _ended(self, held: Held, told: Lifecycle) -> Lifecycle:
+    def _ended(self, told: Lifecycle) -> Lifecycle:
         """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
-        unblock.after_end(self._ground, held, told)
+        unblock.after_end(self._ground, told)
         return told
 
     @explained
@@ -151,19 +150,16 @@ class FilesStore:
 
     @explained
     def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
-        held = self._ground.mine(agent)
-        return self._ended(held, hold.kill(self._ground, held, job_id, note, reason))
+        return self._ended(hold.kill(self._ground, self._ground.mine(agent), job_id, note, reason))
 
     @explained
     def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
-        held = self._ground.mine(agent)
-        return self._ended(held, hold.force_complete(self._ground, held, job_id, note))
+        return self._ended(hold.force_complete(self._ground, self._ground.mine(agent), job_id, note))
 
     @explained
     def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        held = self._ground.mine(agent)
-        told = hold.settle_stale(self._ground, held, job_id)
-        return None if told is None else self._ended(held, told)
+        told = hold.settle_stale(self._ground, self._ground.mine(agent), job_id)
+        return None if told is None else self._ended(told)
 
     # --- keeping house ---
 

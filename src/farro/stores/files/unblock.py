@@ -27,7 +27,7 @@ _LOOKS = 3  # before a dependency counts as gone, and not as one that was on the
 _PAUSE_S = 0.05
 
 
-def after_end(ground: Ground, held: Held, lifecycle: Lifecycle) -> None:
+def after_end(ground: Ground, lifecycle: Lifecycle) -> None:
     """A job has ended: see to those that waited for it. One look where nobody does.
 
     Its own end is accepted by now, so trouble here is logged and left to recovery, which looks at the same index.
@@ -35,7 +35,8 @@ def after_end(ground: Ground, held: Held, lifecycle: Lifecycle) -> None:
     if lifecycle.terminal:
         with _left_to_recovery(ground, lifecycle.job_id):
             if waiting.awaited(ground, lifecycle.job_id):
-                tend(ground, held, lifecycle.job_id)
+                with _holder(ground) as held:
+                    tend(ground, held, lifecycle.job_id)
 
 
 def look_again(ground: Ground, job_ids: list[str]) -> None:
@@ -44,12 +45,22 @@ def look_again(ground: Ground, job_ids: list[str]) -> None:
         left = [job_id for job_id in job_ids if _verdict(ground, job_id) not in (None, after.Verdict())]
         if not left:
             return
-        agent = agents.join(ground, "submit", role=None, slot=0, tags=())
-        try:
+        with _holder(ground) as held:
             for job_id in left:
-                _cascade(ground, ground.mine(agent), job_id)
-        finally:
-            agents.leave(ground, agent)
+                done = _settle(ground, held, job_id, gone_is_over=False)
+                if done is not None and done.terminal:
+                    tend(ground, held, job_id)
+
+
+@contextlib.contextmanager
+def _holder(ground: Ground) -> Iterator[Held]:
+    """An agent for this alone. A worker's own folder would do but for trouble half-way: what it could neither send on
+    nor put back would stay in the hands of a worker that lives on, and nobody would look for it there."""
+    agent = agents.join(ground, "unblock", role=None, slot=0, tags=())
+    try:
+        yield ground.mine(agent)
+    finally:
+        agents.leave(ground, agent)
 
 
 def tend_all(ground: Ground, held: Held) -> Iterator[Recovered]:
@@ -80,17 +91,11 @@ def tend(ground: Ground, held: Held, dependency: str, *, gone_is_over: bool = Fa
                     todo += [job_id] if done.terminal and waiting.awaited(ground, job_id) else []
             elif job_id not in staged:
                 found = views.locate(ground, job_id)
-                if found is None or (found.place != places.WAITING and not found.busy):
+                if found is None or not (found.busy or found.place == places.WAITING):  # else it may be put back
                     waiting.forget(ground, job_id, [name])
         if not dependents:
             waiting.drop_folder(ground, name)  # of a submitter that died between the two calls
     return told
-
-
-def _cascade(ground: Ground, held: Held, job_id: str) -> None:
-    done = _settle(ground, held, job_id, gone_is_over=False)
-    if done is not None:
-        after_end(ground, held, done)
 
 
 def _is_over(ground: Ground, job_id: str, gone_is_over: bool) -> bool:
@@ -124,12 +129,14 @@ def _settle(ground: Ground, held: Held, job_id: str, gone_is_over: bool) -> Life
         return None
     path, source = f"{held.folder}/{job_id}", ground.path(places.WAITING, job_id)
     found = views.Found(job_id=job_id, path=source, place=places.WAITING, role=None, status=Status.QUEUED)
+    held.leftovers[job_id] = (held.agent.id, None)  # until it is through: a watchdog's next pass goes on with it
     try:
         before = hold.taken(ground, path, job_id, found)
     except UnknownSchema as error:
         ground.tell_foreign(job_id, str(error))
-        return None
+        before = None
     if before is None:
+        held.leftovers.pop(job_id, None)
         return None
     try:
         named = after.dependencies(prompt := folders.read_prompt(ground, path))
@@ -150,6 +157,7 @@ def _settle(ground: Ground, held: Held, job_id: str, gone_is_over: bool) -> Life
         with contextlib.suppress(OSError):
             try_move(path, source)
         raise
+    held.leftovers.pop(job_id, None)
     waiting.forget(ground, job_id, named.all)
     return done
 
