@@ -121,7 +121,7 @@ def _told(ended: Ended | None, signalled: int | None, command: str, cwd: str | N
     if code == running.NOT_FOUND and os.sep in command and os.path.exists(os.path.join(cwd or "", command)):
         code = running.NOT_EXECUTABLE
     if ended.message and signalled is None:
-        complain(f"{ended.job_id}: {ended.message}")
+        complain(f"{ended.job_id}: {ended.message.removeprefix('steps[0]: ').removeprefix('step 1: ')}")
     if as_json:
         answer({"job_id": ended.job_id, "status": ended.status, "exit_code": code})
     return code

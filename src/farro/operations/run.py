@@ -36,17 +36,22 @@ class Ended:
 class Tail:
     """The output of a plan's steps, byte for byte, in the order of the steps; each stream to its own place.
 
-    Files are followed by descriptor: the job's folder may be moved while they are read. A step that is tried again
-    starts its files anew, and is followed into them.
+    Files are followed by descriptor: the job's folder may be moved while they are read.
     """
 
     def __init__(self, steps: Sequence[str], out: Write, err: Write) -> None:
+        self._plan = tuple(steps)
         self._steps = list(steps)
+        self._attempt: str | None = None
         self._sinks = (out, err)
         self._streams: list[_Stream] | None = None
 
     def pump(self, attempt_dir: str, *, ended: bool = False) -> None:
-        """Pass on what there is. `ended`: nothing more will come."""
+        """Pass on what there is. `ended`: nothing more will come. A new attempt is followed from its beginning."""
+        attempt = attempt_dir.rsplit("/", 1)[1]
+        if attempt != self._attempt:
+            self.close()
+            self._attempt, self._steps = attempt, list(self._plan)
         while self._steps:
             more = ended or (len(self._steps) > 1 and os.path.isdir(f"{attempt_dir}/steps/{self._steps[1]}"))
             if self._streams is None:
@@ -67,37 +72,45 @@ class Tail:
 
 
 class _Stream:
+    """One stream of one step. A try that failed was moved aside, to `stdout.1` and so on: they come first."""
+
     def __init__(self, name: str, write: Write) -> None:
         self._name = name
         self._write = write
+        self._try = 1
         self._fd: int | None = None
 
     def pump(self, folder: str) -> None:
         path = f"{folder}/{self._name}"
         while True:
+            aside = _inode(f"{path}.{self._try}")
             if self._fd is None:
                 try:
-                    self._fd = fs.open_read(path)
+                    self._fd = fs.open_read(path if aside is None else f"{path}.{self._try}")
                 except FileNotFoundError:
                     return
-            replaced = self._replaced(path)  # before the last read: what was written until then is in the file
+                aside = _inode(f"{path}.{self._try}")
+                if aside not in (None, os.fstat(self._fd).st_ino):
+                    self.close()  # moved aside while we opened what came after it
+                    continue
             while data := os.read(self._fd, _CHUNK):
                 self._write(data)
-            if not replaced:
+            if aside is None:
                 return
             self.close()
-
-    def _replaced(self, path: str) -> bool:
-        assert self._fd is not None
-        try:
-            return os.lstat(path).st_ino != os.fstat(self._fd).st_ino
-        except FileNotFoundError:
-            return False  # on the move, or between two tries
+            self._try += 1
 
     def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _inode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def ended(lifecycle: Lifecycle, result: Mapping[str, Any]) -> Ended:

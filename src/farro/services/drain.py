@@ -60,7 +60,7 @@ class Drained:
             f"{_some(jobs)} {why}"
             for jobs, why in (
                 (left, "in the hands of a dead agent (farro watchdog recovers it)"),
-                (blocked, "until the jobs that it runs after have ended"),
+                (blocked, "until what it runs after has ended (farro watchdog, if a dead worker ended it)"),
                 (delayed, "until the time of its next attempt"),
                 (refused, "queued, which this worker may not take (its tags, or an unknown schema version)"),
             )

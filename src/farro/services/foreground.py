@@ -20,6 +20,7 @@ from farro.operations.run import Ended, Tail
 from farro.ports.store import Claim, Store, Submission
 from farro.services.perform import Performer
 
+_LOOKS, _PAUSE_S = 100, 0.02
 LOOK_S = 0.01  # how often its output is looked at
 
 
@@ -48,11 +49,20 @@ class Foreground:
                 outcome = replace(outcome, retryable=False)  # whoever waits here wants to know now
             told = self._store.commit(claim, outcome)
         except Lost:
-            found = self._store.find(claim.job_id)
-            if found is None or not found.lifecycle.terminal:
+            found = self._end_elsewhere(claim.job_id)
+            if found is None:
                 raise
-            return run.ended(found.lifecycle, {})
+            return run.ended(found, {})
         return run.ended(told, outcome.report.result)
+
+    def _end_elsewhere(self, job_id: str) -> Lifecycle | None:
+        """What became of a job that was taken from us: an operator ends its processes first, and then decides."""
+        for _ in range(_LOOKS):
+            found = self._store.find(job_id)
+            if found is not None and found.lifecycle.terminal:
+                return found.lifecycle
+            self._performer.clock.sleep(_PAUSE_S)
+        return None
 
     def _performed(self, claim: Claim, tail: Tail) -> Outcome:
         """Perform in a thread of its own, so that output is passed on, and signals are heard, meanwhile."""
