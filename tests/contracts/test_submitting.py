@@ -55,6 +55,16 @@ def test_a_job_without_a_priority_is_p2(kit: Adapter) -> None:
     assert drained(store, worker(store)) == ["plain", "p2", "nonsense", "last"]
 
 
+def test_an_urgent_job_overtakes_what_a_worker_knows_already(kit: Adapter) -> None:
+    store = kit.store
+    agent = worker(store)
+    for name in ("a", "b", "c"):
+        store.enqueue(submission(job_id=name))
+    assert claimed(store, agent).job_id == "a"
+    store.enqueue(urgent("P0", "urgent"))
+    assert [claimed(store, agent).job_id for _ in range(3)] == ["urgent", "b", "c"]
+
+
 def test_another_process_keeps_the_priorities(kit: Adapter) -> None:
     kit.store.enqueue(urgent("P2", "plain"))
     kit.process().enqueue(urgent("P0", "urgent"))
