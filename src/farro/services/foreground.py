@@ -21,7 +21,7 @@ from farro.ports.store import Claim, Store, Submission
 from farro.services.perform import Performer
 
 _LOOKS, _PAUSE_S = 100, 0.02
-LOOK_S = 0.01  # how often its output is looked at
+LOOK_S, LATER_S = 0.01, 0.03  # how often its output is looked at: in its first second, and in a long life after it
 
 
 class Foreground:
@@ -81,8 +81,10 @@ class Foreground:
         thread = threading.Thread(target=perform, name="foreground")
         thread.start()
         try:
-            while not done.wait(LOOK_S):
+            turns = 0
+            while not done.wait(LOOK_S if turns < 100 else LATER_S):
                 tail.pump(claim.folder)
+                turns += 1
         except BaseException:  # the reader has left, or worse: its tree ends before we let go of the job (R6)
             self._stop.request(0.0)
             thread.join()
