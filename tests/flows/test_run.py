@@ -212,6 +212,12 @@ def test_a_job_that_an_operator_kills_ends_its_run(farro: Program) -> None:
     assert "enough" in done.err
 
 
+def test_an_argument_that_is_not_text_is_told(farro: Program) -> None:
+    done = run_bytes(farro, "--", "echo", "no\udcfftext")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"is not UTF-8 text" in done.stderr
+
+
 def test_mistakes_are_told(farro: Program, tmp_path: Path) -> None:
     assert "such as `farro run -- make test`" in farro.call("run", code=2).err
     assert "there is no command after --" in farro.call("run", "--", code=2).err

@@ -79,6 +79,9 @@ def command(
     store: Store, argv: Sequence[str], *, role: str | None, job_id: str | None, wishes: Wishes
 ) -> list[Submission]:
     """The same for a command as it is typed at a prompt."""
+    for word in (*argv, *wishes.env.values(), wishes.cwd or ""):
+        if not word.isprintable() and any("\ud800" <= char <= "\udfff" for char in word):
+            raise InputError(f"{ascii(word)[:80]} is not UTF-8 text, and a job is kept as such; put it into a script")
     document = wishing.command_plan(argv, wishes)
     rest = Wishes(
         tags=wishes.tags,
