@@ -54,6 +54,7 @@ class Job:
     content: tuple[Any, ...]
     routing: str | None
     gpu: bool
+    urgent: bool
     due: datetime | None
     entered: int
     status: str = "queued"
@@ -156,7 +157,8 @@ class StoreMachine(RuleBasedStateMachine):
     def enqueue(self, number: int, way: int) -> None:
         role = "CodeReviewer" if number == 0 else "Runner"
         routing = (None, "role", "manager")[way % 3]
-        self.submit(None, role, routing, gpu=number in (1, 2), delay_s=5.0 if way > 5 else None)
+        delay_s = 5.0 if way > 5 else None
+        self.submit(None, role, routing, gpu=number in (1, 2), delay_s=delay_s, urgent=number in (2, 5))
 
     def enqueue_chosen(self, number: int, way: int) -> None:
         job_id, role, routing = "ba"[number % 2], "Runner", (None, "role", "manager")[way % 3]
@@ -167,16 +169,34 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(IdConflict):
                 self.submit(job_id, role, routing, gpu=False, delay_s=None)
 
-    def submit(self, job_id: str | None, role: str, routing: str | None, *, gpu: bool, delay_s: float | None) -> None:
+    def submit(
+        self,
+        job_id: str | None,
+        role: str,
+        routing: str | None,
+        *,
+        gpu: bool,
+        delay_s: float | None,
+        urgent: bool = False,
+    ) -> None:
         more: dict[str, Any] = {} if routing is None else {"routing": {"mode": routing, "next": "CodeReviewer"}}
-        if gpu:
-            more["metadata"] = {"tags": ["gpu"]}
+        if gpu or urgent:
+            more["metadata"] = {**({"tags": ["gpu"]} if gpu else {}), **({"priority": "P1"} if urgent else {})}
         due = None if delay_s is None else self.adapter.clock.now() + timedelta(seconds=delay_s)
         made = self.store.enqueue(Submission(role=role, prompt=plan(**more), job_id=job_id, not_before=due))
         assert job_id in (None, made)
         if made in self.jobs:
             return
-        job = Job(id=made, role=role, content=(role, routing, gpu), routing=routing, gpu=gpu, due=due, entered=0)
+        job = Job(
+            id=made,
+            role=role,
+            content=(role, routing, gpu),
+            routing=routing,
+            gpu=gpu,
+            urgent=urgent,
+            due=due,
+            entered=0,
+        )
         self.jobs[made] = job
         self.enter(job, delay_s=delay_s)
 
@@ -195,7 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
             slot = busy[number % len(busy)] if busy else slot
         agent = self.agent(slot)
         fitting = [job for job in self.jobs.values() if self.fits(job, agent)]
-        wanted = min(fitting, key=lambda job: job.entered, default=None)
+        wanted = min(fitting, key=lambda job: (not job.urgent, job.entered), default=None)
         claim = self.store.claim(agent)
         assert (claim and claim.job_id) == (wanted and wanted.id)
         if claim is None or wanted is None:
@@ -235,7 +255,7 @@ class StoreMachine(RuleBasedStateMachine):
         if what == "child":
             made = child_id(claim.job_id, claim.attempt, 0)
             assert made not in self.jobs
-            child = Job(id=made, role="Runner", content=(), routing=None, gpu=False, due=None, entered=0)
+            child = Job(id=made, role="Runner", content=(), routing=None, gpu=False, urgent=False, due=None, entered=0)
             self.jobs[made] = child
             self.enter(child)
         assert told.status == job.status

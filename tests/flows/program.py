@@ -85,6 +85,7 @@ class Program:
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(("FARRO_", "PYTHON"))}
         self.env["LC_ALL"] = "C.UTF-8"
         self.env[HOME] = str(path)
+        self.env["XDG_STATE_HOME"] = str(path / ".state")  # never the root of whoever runs the tests
 
     def run(
         self,

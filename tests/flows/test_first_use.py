@@ -17,7 +17,8 @@ def test_help_names_every_command_and_where_to_start(empty: Program) -> None:
     told = empty.run("--help", code=0)
     for command in COMMANDS:
         assert re.search(rf"^  {command} ", told.out, re.MULTILINE), command
-    assert "farro enqueue --plan plan.json" in told.out
+    assert "farro run -- make test" in told.out
+    assert "farro enqueue -- make test" in told.out
     assert empty.run(code=2).err.startswith("Usage: farro")
 
 

@@ -99,6 +99,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     say(f"  lies in   {details.view.place}/{life.job_id}")
     for name, value in (
         ("created", life.created_at),
+        ("after", ", ".join(details.view.waits_for)),
         ("not before", life.not_before),
         ("finished", life.finalized_at),
         ("agent", f"{life.agent} is dead; {RECOVERS}" if details.orphaned else life.agent),
@@ -172,7 +173,7 @@ def _life(lifecycle: Lifecycle) -> dict[str, Any]:
 
 
 def _view(view: JobView) -> dict[str, Any]:
-    return {**_life(view.lifecycle), "place": view.place, "damaged": view.damaged}
+    return {**_life(view.lifecycle), "place": view.place, "damaged": view.damaged, "waits_for": list(view.waits_for)}
 
 
 def _age(now: datetime, stamp: str) -> str:
@@ -189,6 +190,8 @@ def _remark(view: JobView, orphans: frozenset[str]) -> str:
         return f"damaged: {view.damaged}"
     if life.status is Status.IN_PROGRESS:
         return f"its agent is dead; {RECOVERS}" if view.job_id in orphans else f"by {life.agent}"
+    if view.waits_for:
+        return f"after {', '.join(view.waits_for)}"
     if life.error:
         return f"{life.error['category']}: {life.error['message']}".replace("\n", " ")[:100]
     if life.status is Status.QUEUED and life.not_before:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # name → where it lives: a command's imports are paid by that command alone.
 COMMANDS = {
     "init": "farro.cli.roots:init",
+    "run": "farro.cli.run:run",
     "enqueue": "farro.cli.submit:enqueue",
     "worker": "farro.cli.daemons:worker",
     "watchdog": "farro.cli.daemons:watchdog",
@@ -43,7 +44,8 @@ COMMANDS = {
 }
 HELP = {
     "init": "Make a folder a farro root.",
-    "enqueue": "Queue plans and print their ids.",
+    "run": "Run a command as a job, here and now.",
+    "enqueue": "Queue commands or plans and print their ids.",
     "worker": "Work a role's queue.",
     "watchdog": "Recover what dead agents left.",
     "manager": "Decide what becomes of stale jobs; run schedules.",
@@ -110,8 +112,9 @@ def farro() -> None:
 
     \b
     Start here:
+      farro run -- make test            run a command now, and keep what it said
       farro init                        make this folder a root
-      farro enqueue --plan plan.json    queue a plan
+      farro enqueue -- make test        queue a command, or --plan plan.json
       farro worker --drain              work the queue until it is empty
       farro ls                          see what became of it
 

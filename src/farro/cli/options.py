@@ -16,6 +16,7 @@ import click
 
 from farro import app, config
 from farro.cli import terminal
+from farro.errors import NotARoot
 from farro.observe.log import Log, grave_only
 from farro.operations.admission import Gate
 from farro.settings import Settings
@@ -23,7 +24,7 @@ from farro.stores.files import FilesStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here."
+ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here, else your own."
 
 
 def common(command: F) -> F:
@@ -50,8 +51,9 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
-def open_root(root: str | None, *, log: Log | None = None) -> tuple[FilesStore, Settings]:
-    path, settings = read_root(root)
+def open_root(root: str | None, *, log: Log | None = None, make: bool = False) -> tuple[FilesStore, Settings]:
+    """The root that was named, else the nearest upwards, else the person's own; with `make` that one is made."""
+    path, settings = read_root(root, make=make)
     # A command brings no log of its own and ends at once; a daemon does, and goes on.
     store = app.open_store(path, settings, log=log or grave_only(sys.stderr), actor=person(), brief=log is None)
     context = click.get_current_context(silent=True)
@@ -69,10 +71,31 @@ def gate(settings: Settings, force: bool) -> Gate:
     return Gate.of(settings, user=user, force=force)
 
 
-def read_root(root: str | None) -> tuple[str, Settings]:
+def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
     """Where the root is and what its config says; what the config says in vain is told on stderr."""
-    path = config.find_root(root)
+    try:
+        path = config.find_root(root)
+    except NotARoot:
+        path = own_root()
+        if root or os.environ.get("FARRO_ROOT") or not (make or os.path.isdir(f"{path}/jobs")):
+            raise
+        if not os.path.isdir(f"{path}/jobs"):
+            _make_own_root(path)
     return path, config.load(path, warn=terminal.complain)
+
+
+def own_root() -> str:
+    """Where a person's jobs are kept who made no root: not in the repository that they happen to stand in."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "farro")
+
+
+def _make_own_root(path: str) -> None:
+    from farro.operations import roots
+
+    roots.init(path, config.load(path))
+    terminal.complain(f"jobs are kept in {path} (no root here; `farro init` makes one)")
 
 
 def person() -> str:

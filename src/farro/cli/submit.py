@@ -1,70 +1,119 @@
-"""`farro enqueue`: reads plans from files or standard input. Checking and queueing live in operations.submit."""
+"""`farro enqueue`: commands, or plans from files or standard input. Checking and queueing live in operations.submit."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 
 import click
 
 from farro import documents
+from farro.cli.command_line import AT_HELP, COMMAND, WithCommand, how_to_run, start_time, wishes
 from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import answer, say
 from farro.documents import Document
 from farro.errors import InputError
 from farro.operations import submit
+from farro.operations.admission import admitted
 from farro.system import fs
+from farro.system.clock import SystemClock
 
 MANY_LIMIT = 256 << 20
 
 
-@click.command()
+@click.command(cls=WithCommand)
 @click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input (JSON).")
 @click.option("--many", metavar="FILE.ndjson", help="A JSON plan a line; - reads standard input.")
 @click.option(
     "--id", "job_id", metavar="ID", help="The job's id, chosen by you. The same id and plan again: the same job."
 )
-@click.option("--role", metavar="ROLE", help="The queue; else the plan's `role`, else Runner.")
 @click.option("--force", is_flag=True, help="Queue it though a cap is reached, if the config permits it to you.")
-@click.argument("source", required=False)
+@how_to_run
+@click.option("--delay", metavar="DURATION", help="Not before so long from now, such as 10m, 2h or 1d.")
+@click.option("--at", metavar="TIME", help=AT_HELP)
+@click.option("--after", multiple=True, metavar="JOB", help="Only when that job has succeeded; repeatable.")
+@click.option("--after-any", multiple=True, metavar="JOB", help="When that job has ended, however; repeatable.")
+@click.argument("source", nargs=-1, metavar="[FILE | -- COMMAND [ARGS]...]")
 @common
+@click.pass_context
 def enqueue(
+    context: click.Context,
     plan_file: str | None,
     many: str | None,
     job_id: str | None,
     role: str | None,
     force: bool,
-    source: str | None,
+    tags: tuple[str, ...],
+    priority: str | None,
+    timeout: str | None,
+    cwd: str | None,
+    env: tuple[str, ...],
+    delay: str | None,
+    at: str | None,
+    after: tuple[str, ...],
+    after_any: tuple[str, ...],
+    source: tuple[str, ...],
     root: str | None,
     as_json: bool,
 ) -> None:
-    """Queue plans and print their ids, one a line. Everything is checked before anything is queued.
+    """Queue a command, or plans, and print their ids, one a line. Everything is checked before anything is queued.
 
-    SOURCE is a plan file, or - for standard input; the same as --plan.
+    What stands after -- is a command, which will run in this folder. FILE is a plan file, or - for standard input; the
+    same as --plan. A delay counts from now, also for a job that runs after others.
     """
-    given = [name for name in (plan_file, many, source) if name is not None]
-    if len(given) != 1:
-        raise click.UsageError("name one thing to queue: --plan FILE, --many FILE.ndjson, or - for standard input")
-    store, settings = open_root(root)
-    found = _read_many(many) if many is not None else [_read_plan(given[0])]
-    ids = submit.enqueue(store, found, role=role, job_id=job_id, source=_name(given[0]), gate=gate(settings, force))
-    if as_json:
-        answer({"jobs": ids})
+    command: tuple[str, ...] | None = context.meta[COMMAND]
+    given = [name for name in (plan_file, many, *source) if name is not None]
+    if (len(given) != 1) if command is None else given:
+        _say_what_to_name(source, command)
+    wished = wishes(
+        tags=tags,
+        priority=priority,
+        timeout=timeout,
+        cwd=cwd,
+        env=env,
+        after=after,
+        after_any=after_any,
+        not_before=start_time(delay, at, SystemClock()),
+        typed=command is not None,
+    )
+    if source and source[0] != "-" and not os.path.lexists(source[0]):
+        raise InputError(f"{source[0]}: no such file. To queue a command write: farro enqueue -- {shlex.join(source)}")
+    store, settings = open_root(root, make=command is not None)
+    if command is not None:
+        wanted = submit.command(store, command, role=role, job_id=job_id, wishes=wished)
+        made = admitted(store, wanted, gate(settings, force))
     else:
-        say("\n".join(ids))
+        found = _read_many(many) if many is not None else [read_plan(given[0])]
+        made = submit.enqueue(
+            store, found, role=role, job_id=job_id, source=name_of(given[0]), wishes=wished, gate=gate(settings, force)
+        )
+    if as_json:
+        answer({"jobs": made})
+    else:
+        say("\n".join(made))
 
 
-def _read_plan(path: str) -> Document:
-    return documents.parse(_bytes(path, documents.DEFAULT.size), _name(path))
+def _say_what_to_name(source: tuple[str, ...], command: tuple[str, ...] | None) -> None:
+    if command is None and len(source) > 1:
+        raise click.UsageError(f"to queue a command write: farro enqueue -- {shlex.join(source)}")
+    raise click.UsageError(
+        "name one thing to queue: -- COMMAND, --plan FILE, --many FILE.ndjson, or - for standard input"
+    )
+
+
+def read_plan(path: str) -> Document:
+    return documents.parse(_bytes(path, documents.DEFAULT.size), name_of(path))
 
 
 def _read_many(path: str) -> list[Document]:
-    found = documents.parse_ndjson(_bytes(path, MANY_LIMIT), _name(path))
+    found = documents.parse_ndjson(_bytes(path, MANY_LIMIT), name_of(path))
     if not found:
-        raise InputError(f"{_name(path)}: no plan in it; --many wants one JSON plan a line")
+        raise InputError(f"{name_of(path)}: no plan in it; --many wants one JSON plan a line")
     return found
 
 
-def _name(path: str) -> str:
+def name_of(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
 
@@ -74,9 +123,9 @@ def _bytes(path: str, limit: int) -> bytes:
         data = _stdin(limit) if path == "-" else fs.read_regular(path, limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{_name(path)}: cannot be read: {why}") from error
+        raise InputError(f"{name_of(path)}: cannot be read: {why}") from error
     if len(data) > limit:
-        raise InputError(f"{_name(path)}: is larger than {limit} bytes, and no more than that is read")
+        raise InputError(f"{name_of(path)}: is larger than {limit} bytes, and no more than that is read")
     return data
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+_UNITS_S = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
+
 
 def timestamp(moment: datetime) -> str:
     """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""

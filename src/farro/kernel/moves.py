@@ -43,8 +43,12 @@ def enqueued(
     not_before: datetime | None = None,
     routing: Mapping[str, Any] | None = None,
     retry_of: str | None = None,
+    waits: bool = False,
 ) -> Lifecycle:
+    """`waits`: it runs after other jobs, and lies among the waiting until they have ended. That is a decision like any
+    other: whoever finds the job in a dead holder's hands carries it out."""
     stamp = timestamp(now)
+    due = None if not_before is None else timestamp(not_before)
     return Lifecycle(
         job_id=job_id,
         role=role,
@@ -52,10 +56,33 @@ def enqueued(
         created_at=stamp,
         enqueued_at=stamp,
         updated_at=stamp,
-        not_before=None if not_before is None else timestamp(not_before),
+        not_before=due,
         routing=routing,
         retry_of=retry_of,
+        decision=Decision(attempt=0, reason=Reason.ENQUEUED, to=places.WAITING, not_before=due) if waits else None,
     )
+
+
+def unblocked(before: Lifecycle, *, by: str, now: datetime, note: str | None = None) -> Lifecycle:
+    """The jobs that it ran after have ended as it wanted: from among the waiting into its queue. Its status was queued
+    and stays so, hence no transition."""
+    stamp, to = timestamp(now), places.incoming(before.role)
+    hop = Hop(at=stamp, role=before.role, attempt=before.attempt, reason=Reason.ENQUEUED, to=to, by=by, note=note)
+    decision = Decision(attempt=before.attempt, reason=Reason.ENQUEUED, to=to, not_before=before.not_before)
+    return replace(
+        before, enqueued_at=stamp, updated_at=stamp, agent=by, hops=(*before.hops, hop), error=None, decision=decision
+    )
+
+
+def waits(lifecycle: Lifecycle) -> bool:
+    """Whether a queued job lies among the waiting, by its own word."""
+    return lifecycle.decision is not None and lifecycle.decision.to == places.WAITING
+
+
+def dependency_failed(role: str, why: str) -> Move:
+    """A job that wanted another's success will never run."""
+    error = ErrorInfo(category="dependency_failed", message=why)
+    return Move(reason=Reason.KILLED, status=Status.KILLED, role=role, error=error, note=why)
 
 
 def claimed(before: Lifecycle, *, agent: str, attempt: int, correlation_id: str, now: datetime) -> Lifecycle:

@@ -51,7 +51,7 @@ def parse(path: str) -> Place:
     if path == STALE:
         return Place(path=path, status=Status.STALE, role=None)
     if path == WAITING:
-        return Place(path=path, status=Status.QUEUED, role="Manager")
+        return Place(path=path, status=Status.QUEUED, role=None)
     found = _PATTERN.fullmatch(path)
     if found is None:
         raise Damaged(f"decision.to: {ascii(path)[:100]} is not a place for a job")

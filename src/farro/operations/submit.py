@@ -1,17 +1,20 @@
-"""Submitting plans: a document in, a job's id out. Everything is checked before anything is written.
+"""Submitting plans and commands: a document in, a job's id out. Everything is checked before anything is written.
 
-Reading files and standard input lives in cli; what a plan may say lives in plans.
+Reading files and standard input lives in cli; what a plan may say lives in plans; options live in wishes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from farro.documents import Document, refusal
-from farro.errors import BadName, InputError, Problem, Refused, UnknownRole
+from farro.errors import BadName, InputError, Problem, Refused, UnknownJob, UnknownRole
 from farro.kernel import ids
+from farro.operations import wishes as wishing
 from farro.operations.admission import Gate, admitted
+from farro.operations.wishes import Wishes
 from farro.plans.loading import load_many
 from farro.plans.model import Plan
 from farro.ports.store import Store, Submission
@@ -26,15 +29,31 @@ def enqueue(
     role: str | None = None,
     job_id: str | None = None,
     source: str,
+    wishes: Wishes = wishing.NONE,
     gate: Gate | None = None,
 ) -> list[str]:
     """Enqueue the plan of each document; answers the ids in the same order. All of them are good, or none is queued.
     `gate` keeps the caps; without one there are none."""
+    wanted = submissions(store, documents, role=role, job_id=job_id, source=source, wishes=wishes)
+    return admitted(store, wanted, gate)
+
+
+def submissions(
+    store: Store,
+    documents: Sequence[Document],
+    *,
+    role: str | None,
+    job_id: str | None,
+    source: str,
+    wishes: Wishes,
+) -> list[Submission]:
+    """What would be queued; every problem of all documents at once."""
     if job_id is not None:
         _check_option("--id", lambda: ids.check_job_id(job_id))
     known = set(store.roles())
     if role is not None:
         _check_option("--role", lambda: _check_role(role, known))
+    _check_wishes(store, wishes, job_id)
     plans = load_many(documents, source)
     if job_id is not None and len(plans) != 1:
         raise InputError(f"--id names one job, but {source} holds {len(plans)} plans; give each plan its own `id`")
@@ -43,15 +62,77 @@ def enqueue(
         problem for plan, document in pairs for problem in _problems(plan, document, known, role=role, job_id=job_id)
     ]
     problems += _told_twice(pairs)
+    problems += [problem for document in documents for problem in wishing.contradictions(document, wishes)]
+    problems += _unknown_dependencies(store, pairs, job_id)
     if problems:
         raise refusal(source, problems)
     for plan, document in pairs:
         _refuse_unkept(plan, document)
-    submissions = [
-        Submission(role=role or plan.role or DEFAULT_ROLE, prompt=_prompt(document.data), job_id=job_id or plan.id)
+    return [
+        Submission(
+            role=role or plan.role or DEFAULT_ROLE,
+            prompt=wishing.granted(_prompt(document.data), wishes),
+            job_id=job_id or plan.id,
+            not_before=wishes.not_before,
+        )
         for plan, document in pairs
     ]
-    return admitted(store, submissions, gate)
+
+
+def command(
+    store: Store, argv: Sequence[str], *, role: str | None, job_id: str | None, wishes: Wishes
+) -> list[Submission]:
+    """The same for a command as it is typed at a prompt."""
+    for word in (*argv, *wishes.env.values(), wishes.cwd or ""):
+        if not word.isprintable() and any("\ud800" <= char <= "\udfff" for char in word):
+            raise InputError(f"{ascii(word)[:80]} is not UTF-8 text, and a job is kept as such; put it into a script")
+    document = wishing.command_plan(argv, wishes)
+    rest = Wishes(
+        tags=wishes.tags,
+        priority=wishes.priority,
+        after=wishes.after,
+        after_any=wishes.after_any,
+        not_before=wishes.not_before,
+    )
+    return submissions(store, [document], role=role, job_id=job_id, source=document.source, wishes=rest)
+
+
+def _check_wishes(store: Store, wishes: Wishes, job_id: str | None) -> None:
+    for tag in wishes.tags:
+        _check_option("--tag", partial(ids.check_tag, tag))
+    if job_id is not None and store.find(job_id) is not None:
+        return  # submitted before: it answers what it is, whatever became of what it ran after
+    for name, wanted in (("--after", wishes.after), ("--after-any", wishes.after_any)):
+        for dependency in wanted:
+            _check_option(name, partial(_check_dependency, store, dependency, (), job_id))
+
+
+def _check_dependency(store: Store, dependency: str, earlier: Collection[str], own: str | None) -> None:
+    if ids.check_job_id(dependency) == own:
+        raise InputError(f"{dependency} cannot run after itself")
+    if dependency not in earlier and store.find(dependency) is None:
+        raise UnknownJob(f"no job {dependency}; `farro ls` lists what there is")
+
+
+def _unknown_dependencies(store: Store, pairs: Sequence[tuple[Plan, Document]], job_id: str | None) -> list[Problem]:
+    """Ids in a plan's metadata that name no job, nor an earlier line of the same file."""
+    earlier: set[str] = set()
+    found = []
+    for plan, document in pairs:
+        own = job_id or plan.id
+        for name in ("after", "after_any"):
+            metadata = document.data.get("metadata") if isinstance(document.data, dict) else None
+            wanted = metadata.get(name) if isinstance(metadata, dict) else None
+            for index, dependency in enumerate(wanted if isinstance(wanted, list) else ()):
+                if not (isinstance(dependency, str) and ids.is_job_id(dependency)):
+                    continue  # told by wishes.contradictions
+                try:
+                    if own is None or store.find(own) is None:
+                        _check_dependency(store, dependency, earlier, own)
+                except InputError as error:
+                    found.append(document.problem(("metadata", name, index), str(error)))
+        earlier.update({own} if own else ())
+    return found
 
 
 def _problems(
@@ -105,7 +186,7 @@ def _check_role(role: str, known: set[str]) -> None:
         )
 
 
-def _check_option(name: str, check: Any) -> None:
+def _check_option(name: str, check: Callable[[], object]) -> None:
     try:
         check()
     except InputError as error:

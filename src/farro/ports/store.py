@@ -12,8 +12,12 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 - Transitions are those of kernel.states, else IllegalTransition and nothing changed.
   [test_illegal_transitions_are_refused]
 - `claim` never blocks; waiting is on `changes`. [test_changes_tell_of_an_enqueue]
-- Order in a queue is the time of entry into that queue, jobs with a later `not_before` left out until then.
-  [test_order_is_the_time_of_entry]
+- Order in a queue is strict priority (plans.priority), then the time of entry into that queue, jobs with a later
+  `not_before` left out until then. [test_order_is_the_time_of_entry, test_a_higher_priority_is_claimed_first]
+- A job that runs after others (plans.after) waits outside its queue, and enters it once they have ended as it wants;
+  when one of which it wanted success failed or was killed, it is killed. Whoever ends the last of them sees to it; when
+  that process dies first, recovery does. [test_a_dependent_enters_its_queue_when_its_dependency_succeeded,
+  test_a_dependent_of_a_failure_is_killed, tests/crash/test_after.py]
 - Calls are safe from many threads; one Claim belongs to one thread at a time.
 """
 
@@ -96,6 +100,7 @@ class JobView:
     lifecycle: Lifecycle
     place: str  # where it lies, relative to the root
     damaged: str | None = None  # why job.json could not be read, when it was rebuilt for this view
+    waits_for: tuple[str, ...] = ()  # the jobs that it runs after, while it waits outside its queue
 
     @property
     def job_id(self) -> str:
@@ -128,7 +133,7 @@ class Recovered:
 
     job_id: str | None
     agent: str | None
-    what: str  # stale, rolled_forward, dispatched, quarantined, swept, silent_killed, agent_removed
+    what: str  # stale, rolled_forward, dispatched, unblocked, dependency_failed, quarantined, swept, silent_killed, …
 
 
 class Store(Protocol):
@@ -153,6 +158,13 @@ class Store(Protocol):
 
     def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
         """As `enqueue` for each, with the syncs of all merged. Not one transaction: a crash may keep some."""
+
+    def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
+        """Submit a job and claim it in one step: nobody else ever sees it queued, so it runs here and not in whichever
+        worker is faster. For the agent's own role, and without waiting: `not_before`, tags and dependencies are not
+        looked at. Crash behaviour as for any claim: once the agent is dead recovery makes the job stale, and after that
+        any worker may have it. None: a job of that chosen id exists already, and stays as it is.
+        [test_a_job_that_is_enqueued_and_claimed_at_once_is_nobody_elses]"""
 
     # --- working ---
 
@@ -219,7 +231,8 @@ class Store(Protocol):
     def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]: ...
 
     def pending(self, role: str) -> int:
-        """Jobs of that queue that are queued, delayed, running or in somebody's hands; no finished job is looked at."""
+        """How much may still come out of that queue: jobs that are queued, delayed, running, in somebody's hands, or
+        that wait for others that are; 0 when nothing can come any more. No finished job is looked at."""
 
     def load(self, role: str | None) -> int:
         """Jobs that are queued, waiting or in progress in that role, or in all roles: what caps are compared with. Not

@@ -53,12 +53,14 @@ class Drained:
             for view in agent.jobs
         ]
         queued = self._store.list(roles=[self._role], statuses=[Status.QUEUED], limit=100)
-        delayed = [view.job_id for view in queued if view.lifecycle.not_before is not None]
-        refused = [view.job_id for view in queued if view.lifecycle.not_before is None]
+        blocked = [view.job_id for view in queued if view.waits_for]
+        delayed = [view.job_id for view in queued if view.lifecycle.not_before is not None and not view.waits_for]
+        refused = [view.job_id for view in queued if view.lifecycle.not_before is None and not view.waits_for]
         parts = [
             f"{_some(jobs)} {why}"
             for jobs, why in (
                 (left, "in the hands of a dead agent (farro watchdog recovers it)"),
+                (blocked, "until what it runs after has ended (farro watchdog, if a dead worker ended it)"),
                 (delayed, "until the time of its next attempt"),
                 (refused, "queued, which this worker may not take (its tags, or an unknown schema version)"),
             )

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Protocol
 
 from farro.ports.store import Change, Changes
@@ -90,7 +91,8 @@ class Feed:
         with self._changed:
             missing = self._last - cursor
             gap = missing > len(self._ring) or cursor < self._gap_at
-            items = tuple(self._ring) if gap else tuple(self._ring)[len(self._ring) - missing :] if missing else ()
+            # From its end: a worker asks at every claim, and a copy of the whole ring costs more than the claim.
+            items = tuple(self._ring) if gap else tuple(islice(reversed(self._ring), missing))[::-1] if missing else ()
             return Changes(cursor=self._last, items=tuple(item for item in items if item is not None), gap=gap)
 
     def wake(self) -> None:

@@ -297,7 +297,7 @@ def _write_atomic(path: str, data: bytes, sync: bool) -> None:
 def swap_in(path: str, data: bytes, *, sync: bool) -> None:
     """As `write_atomic`, once: the new file and the old one change places, then the old one goes.
 
-    ext4 begins to write out a file that is renamed over another: 60 to 150 us of the 400 that a job costs in the kernel.
+    ext4 begins to write out a file that is renamed over another: 60 to 150 us of the 400 that a job costs there.
     """
     name = temporary(os.path.dirname(path))
     try:

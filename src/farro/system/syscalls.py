@@ -42,7 +42,7 @@ if sys.platform == "linux":
 
     def sync_filesystem(path: str) -> None:
         """Return when everything that was written to the filesystem of `path` before is on the disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # noqa: TID251 - part of fs
         try:
             if _libc.syncfs(fd) != 0:
                 code = ctypes.get_errno()
@@ -56,7 +56,7 @@ else:
         # Windows' rename never replaces. Elsewhere there is a window here; farro is promised on Linux (DESIGN §13).
         if sys.platform != "win32" and os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, path)
-        os.rename(source, path)
+        os.rename(source, path)  # noqa: TID251 - part of fs
 
     def exchange(source: str, path: str) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), source, None, path)

@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
+from farro.errors import InputError
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
@@ -35,7 +36,20 @@ from farro.kernel.states import Reason, Status
 from farro.observe.audit import Value
 from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
-from farro.stores.files import agents, claim, hold, prune, recover, replay, settle, submit, views, watch
+from farro.stores.files import (
+    agents,
+    claim,
+    hold,
+    prune,
+    recover,
+    replay,
+    settle,
+    submit,
+    unblock,
+    views,
+    waiting,
+    watch,
+)
 from farro.stores.files.ground import Ground, check_root
 from farro.stores.files.queue import QueueView
 from farro.stores.files.trouble import explained
@@ -85,11 +99,24 @@ class FilesStore:
 
     @explained
     def enqueue(self, submission: Submission) -> str:
-        return submit.enqueue_many(self._ground, [submission])[0]
+        return self.enqueue_many([submission])[0]
 
     @explained
     def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
-        return submit.enqueue_many(self._ground, submissions)
+        made = submit.enqueue_many(self._ground, submissions)
+        blocked = [job_id for job_id, item in zip(made, submissions, strict=True) if waiting.waits(item)]
+        if blocked:
+            unblock.look_again(self._ground, blocked)
+        return made
+
+    @explained
+    def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
+        held = self._ground.mine(agent)
+        assert agent.role == submission.role, "an agent works its own role"
+        if waiting.waits(submission):
+            raise InputError("a job that runs after others cannot start at once; enqueue it")
+        (job_id,) = submit.enqueue_many(self._ground, [submission], into=held.folder)
+        return claim.begin_at_once(self._ground, held, job_id) if fs.exists(f"{held.folder}/{job_id}") else None
 
     # --- working ---
 
@@ -115,7 +142,12 @@ class FilesStore:
 
     @explained
     def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
-        return settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome)
+        return self._ended(settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome))
+
+    def _ended(self, told: Lifecycle) -> Lifecycle:
+        """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
+        unblock.after_end(self._ground, told)
+        return told
 
     @explained
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
@@ -135,15 +167,16 @@ class FilesStore:
 
     @explained
     def kill(self, agent: Agent, job_id: str, *, note: str | None = None, reason: Reason = Reason.KILLED) -> Lifecycle:
-        return hold.kill(self._ground, self._ground.mine(agent), job_id, note, reason)
+        return self._ended(hold.kill(self._ground, self._ground.mine(agent), job_id, note, reason))
 
     @explained
     def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
-        return hold.force_complete(self._ground, self._ground.mine(agent), job_id, note)
+        return self._ended(hold.force_complete(self._ground, self._ground.mine(agent), job_id, note))
 
     @explained
     def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        return hold.settle_stale(self._ground, self._ground.mine(agent), job_id)
+        told = hold.settle_stale(self._ground, self._ground.mine(agent), job_id)
+        return None if told is None else self._ended(told)
 
     # --- keeping house ---
 
@@ -203,7 +236,7 @@ class FilesStore:
 
     @explained
     def pending(self, role: str) -> int:
-        return views.pending(self._ground, role)
+        return views.pending(self._ground, role) or waiting.coming(self._ground, role)
 
     @explained
     def load(self, role: str | None) -> int:

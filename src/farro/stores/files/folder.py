@@ -50,6 +50,14 @@ def read_prompt(ground: Ground, folder: str) -> dict[str, Any]:
     return data
 
 
+def prompt_if_any(ground: Ground, folder: str) -> dict[str, Any] | None:
+    """For what can do without: the order in a queue. Whoever claims the job says what is wrong with it."""
+    try:
+        return read_prompt(ground, folder)
+    except (Damaged, OSError):
+        return None
+
+
 def highest_attempt(folder: str) -> int:
     """The attempts so far: the folders are the counter (R6)."""
     try:

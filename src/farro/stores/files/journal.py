@@ -229,10 +229,8 @@ class Journal:
     def _make(self, name: str) -> _File:
         folder = f"{self.root}/{FOLDER}"
         if not fs.exists(folder):
-            try:
+            with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)
-            except FileExistsError:
-                pass
             fs.sync_all([os.path.dirname(folder)])
         path = f"{folder}/{self.boot_id}.{self.random_bits(64):016x}.{name}"
         lease = leases.create(path, _HEAD.pack(_MAGIC, 1) + bytes(self.size - _HEAD.size))

@@ -11,8 +11,8 @@ Which jobs, and how slowly, is decided in operations.prune.
   finished by the next prune, which knows the id from the folder's name. That name is the one that the id points to, so
   that an id which was submitted anew meanwhile is never taken. [test_a_pruned_id_may_be_used_again]
 - The rename is on the disk before the id goes: else a power cut could keep the job and lose its id.
-- A job of which a journal still speaks is left alone: after a power cut that record would bring it back. It is gone from
-  there within seconds. [test_a_job_in_a_journal_is_not_pruned]
+- A job of which a journal still speaks is left alone: after a power cut that record would bring it back. It is gone
+  from there within seconds. [test_a_job_in_a_journal_is_not_pruned]
 """
 
 from __future__ import annotations

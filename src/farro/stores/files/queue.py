@@ -52,8 +52,7 @@ class QueueView:
             if self._ground.clock.monotonic_s() >= self._rescan_at_s:
                 self._rescan()
             self._pull_due()
-            if not self._ready:
-                self._pull_feed()
+            self._pull_feed()  # always: what came last may be more urgent than all that is known
             while self._order:
                 entered_ns, name = heapq.heappop(self._order)
                 if self._ready.get(name) == entered_ns:

@@ -23,7 +23,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Recovered, marker
-from farro.stores.files import agents, dispatch, journal, settle, staging, views
+from farro.stores.files import agents, dispatch, journal, settle, staging, unblock, views
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import Moved, deliver, quarantine, try_move
@@ -84,6 +84,8 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
         ]
     with _one_alone(ground, "staging"):
         done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
+    with _one_alone(ground, "waiting"):
+        done += unblock.tend_all(ground, held)
     for item in done:
         if item.what not in _TOLD:
             what = item.what.split(" ", 1)[0]

@@ -86,7 +86,7 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
             claim.envelope.runtime = _DECIDING
             folders.write_lifecycle(ground, path, text, sync=careful)
             if lifecycle.status is Status.QUEUED:
-                submit.keep_order(ground, path)
+                submit.keep_order(ground, path, claim.envelope.prompt)
             if move.reason is Reason.ROUTING_EXHAUSTED:
                 folders.refresh_mirrors(path, claim.attempt)
                 ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
@@ -136,7 +136,7 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=highest, now=ground.clock.now())
         folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=True)
         if lifecycle.status is Status.QUEUED:
-            submit.keep_order(ground, path)
+            submit.keep_order(ground, path, folders.prompt_if_any(ground, path))
     carry_out(ground, held, path, lifecycle)
     return lifecycle
 

@@ -8,8 +8,9 @@ slow submitter whose folder was removed gets ENOENT at its rename and says so, n
 from __future__ import annotations
 
 from farro.errors import Damaged
+from farro.kernel import places
 from farro.stores.files import folder as folders
-from farro.stores.files import submit
+from farro.stores.files import submit, waiting
 from farro.stores.files.agents import LEASE
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
@@ -47,10 +48,12 @@ def _finish(ground: Ground, name: str, path: str) -> bool:
     try:
         if submit.registered(ground, job_id)[1] == name:
             lifecycle = folders.read_lifecycle(path)
-            role = lifecycle.role
-            ground.sync([ground.registry])  # as its submitter would have: a job must not outlive its link (see submit)
-            moved = try_move(path, f"{ground.incoming(role)}/{job_id}")
-            ground.sync([ground.incoming(role)])
+            blocks = waiting.staged(ground, path)
+            home = ground.path(places.WAITING) if blocks else ground.incoming(lifecycle.role)
+            # As its submitter would have: a job must not outlive its link (see submit).
+            ground.sync([ground.registry, *waiting.register(ground, job_id, blocks)])
+            moved = try_move(path, f"{home}/{job_id}")
+            ground.sync([home])
             if moved is Moved.DONE:
                 ground.tell(lifecycle)
             return True

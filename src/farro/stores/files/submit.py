@@ -10,6 +10,7 @@ Validation of what a prompt says lives in plans and roles; here its names and si
   ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
   link, and a repeated submit would make a second job. Not through the journal: two submitters of one id may both have
   a record there, and only the link tells whose stands. [test_same_chosen_id_twice_is_one_job]
+- A job that runs after others is published among the waiting, once the index names it, durably (waiting).
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from farro import documents
 from farro.errors import BadName, Damaged, IdConflict, InputError, StorageTrouble
-from farro.kernel import ids, moves
+from farro.kernel import ids, moves, places
+from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
-from farro.stores.files import views
+from farro.stores.files import views, waiting
 from farro.stores.files.ground import Ground
 from farro.stores.files.journal import Record
 from farro.stores.files.moving import Moved, try_move
@@ -39,7 +42,9 @@ _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class Staged:
     job_id: str
     role: str
+    home: str  # the folder that it is published into: its queue, or among the waiting
     name: str  # in jobs/.staging
+    blocks: list[str]  # the jobs that it waits for
     digest: str | None  # of the content, for a chosen id
     life: bytes  # job.json
     files: dict[str, bytes]  # the others, by name in the job's folder
@@ -56,15 +61,20 @@ class Staged:
             self.lease = None
 
 
-def enqueue_many(ground: Ground, submissions: Sequence[Submission], by: str | None = None) -> list[str]:
-    """All are staged, then synced together, then published, then their queues are synced together."""
+def enqueue_many(
+    ground: Ground, submissions: Sequence[Submission], *, by: str | None = None, into: str | None = None
+) -> list[str]:
+    """All are staged, then synced together, then published, then their queues are synced together. `by` is who asked,
+    for the audit log; `into`: another folder than their queue."""
     prompts = [_check(ground, submission) for submission in submissions]
+    blocks = waiting.blocking(ground, submissions)
     staged: list[Staged] = []
     try:
-        for submission, prompt in zip(submissions, prompts, strict=True):
-            staged.append(_stage(ground, submission, prompt))
+        for submission, prompt, blocked in zip(submissions, prompts, blocks, strict=True):
+            staged.append(_stage(ground, submission, prompt, blocked, into))
         chosen = [item for item in staged if item.digest is not None]
-        if not chosen and (entry := ground.journalled([item.record() for item in staged])) is not None:
+        plain = into is None and not chosen and not any(item.blocks for item in staged)
+        if plain and (entry := ground.journalled([item.record() for item in staged])) is not None:
             try:
                 for item in staged:
                     _publish(ground, item)
@@ -83,8 +93,9 @@ def enqueue_many(ground: Ground, submissions: Sequence[Submission], by: str | No
             _register(ground, item)
         if chosen:
             ground.sync([ground.registry])
+        ground.sync([path for item in staged for path in waiting.register(ground, item.job_id, item.blocks)])
         ours = [item for item in staged if _publish(ground, item)]
-        ground.sync(dict.fromkeys(ground.incoming(item.role) for item in staged))
+        ground.sync(dict.fromkeys(item.home for item in staged))
         _tell(ground, ours, by)
         return [item.job_id for item in staged]
     except BaseException as error:
@@ -132,12 +143,13 @@ def _check(ground: Ground, submission: Submission) -> bytes:
     return prompt
 
 
-def _stage(ground: Ground, submission: Submission, prompt: bytes) -> Staged:
+def _stage(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
     """Everything but the rename. Each try has a name of its own; what a failed one left is swept later."""
-    return fs.retried(partial(_stage_once, ground, submission, prompt), ground.staging, ground.clock.sleep)
+    once = partial(_stage_once, ground, submission, prompt, blocks, into)
+    return fs.retried(once, ground.staging, ground.clock.sleep)
 
 
-def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged:
+def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
     with ground.lock:
         job_id = submission.job_id or ground.mint.mint()
     chosen = submission.job_id is not None
@@ -151,6 +163,7 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged
         not_before=submission.not_before,
         routing=routing if isinstance(routing, dict) else None,
         retry_of=submission.retry_of,
+        waits=bool(blocks),
     )
     files = {"prompt.json": prompt}
     if submission.narrative is not None:
@@ -160,7 +173,9 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged
     item = Staged(
         job_id=job_id,
         role=submission.role,
+        home=ground.path(places.WAITING) if blocks else into or ground.incoming(submission.role),
         name=name,
+        blocks=blocks,
         digest=_digest(submission, prompt) if chosen else None,
         life=lifecycle.to_json(),
         files=files,
@@ -172,14 +187,14 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes) -> Staged
         # was registered for a folder that was then removed: every submitter was told "queued", and there was no job.
         raise BlockingIOError(errno.EAGAIN, "taken by clean-up; staged again under another name", folder)
     try:
-        _fill(ground, item, folder)
+        _fill(ground, item, folder, submission.prompt)
     except BaseException:
         item.drop()
         raise
     return item
 
 
-def _fill(ground: Ground, item: Staged, folder: str) -> None:
+def _fill(ground: Ground, item: Staged, folder: str, prompt: Mapping[str, Any]) -> None:
     made = False
     for name, data in item.files.items():
         if not made and name.startswith("payload/"):
@@ -187,23 +202,27 @@ def _fill(ground: Ground, item: Staged, folder: str) -> None:
             made = True
         fs.create(f"{folder}/{name}", data)
     fs.create(f"{folder}/job.json", item.life)
-    keep_order(ground, folder, minted=item.digest is None)
+    keep_order(ground, folder, prompt, minted=item.digest is None)
 
 
-def keep_order(ground: Ground, folder: str, *, minted: bool = False) -> None:
+def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False) -> None:
     """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
+
+    A priority is a head start on that time, of decades: the queue needs to know nothing else about a job to keep it.
 
     When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within
     one tick of the filesystem's clock (4 ms on many kernels), where names decide: those of new minted ids are in order
-    themselves, others get a time of their own. [test_order_is_the_time_of_entry]
+    themselves, others get a time of their own. [test_order_is_the_time_of_entry,
+    test_a_higher_priority_is_claimed_first]
     """
     path = f"{folder}/job.json"
     written_ns = fs.lstat(path).st_mtime_ns
     with ground.lock:
-        as_it_is = minted and written_ns >= ground.last_entry_ns
+        head_start = head_start_ns(prompt)
+        as_it_is = minted and written_ns >= ground.last_entry_ns and head_start == 0
         ground.last_entry_ns = entered_ns = written_ns if as_it_is else max(written_ns, ground.last_entry_ns + 1)
     if not as_it_is:
-        fs.set_mtime_ns(path, entered_ns)
+        fs.set_mtime_ns(path, entered_ns - head_start)
 
 
 def _digest(submission: Submission, prompt: bytes) -> str:
@@ -236,6 +255,8 @@ def _register(ground: Ground, item: Staged) -> None:
     if first != item.name:
         _discard(ground, item)
         item.name = first
+        item.blocks = waiting.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
+        item.home = ground.path(places.WAITING) if item.blocks else item.home
 
 
 def _check_conflict(item: Staged, digest: str | None) -> None:
@@ -257,7 +278,7 @@ def registered(ground: Ground, job_id: str) -> tuple[str, str]:
 
 def _publish(ground: Ground, item: Staged) -> bool:
     """The commit point of an enqueue. False: another submitter of the same chosen id was faster."""
-    source, path = f"{ground.staging}/{item.name}", f"{ground.incoming(item.role)}/{item.job_id}"
+    source, path = f"{ground.staging}/{item.name}", f"{item.home}/{item.job_id}"
     try:
         moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
     except FileExistsError as error:
@@ -265,7 +286,7 @@ def _publish(ground: Ground, item: Staged) -> bool:
             f"{path} exists already, but its id was never registered; look at it with `farro show`"
         ) from error
     if moved is Moved.NO_DESTINATION:
-        raise StorageTrouble(f"{ground.incoming(item.role)} is missing; `farro init` makes it again")
+        raise StorageTrouble(f"{item.home} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:
         raise StorageTrouble(f"{item.job_id} vanished from staging before it was queued; submit it again")
     return moved is Moved.DONE

@@ -6,7 +6,7 @@ What is said may be over by the time it is read; whoever acts on it moves the fo
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,6 +14,7 @@ from farro.errors import Damaged, FarroError
 from farro.kernel import ids, moves, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.plans import after
 from farro.ports.store import JobView
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground
@@ -42,12 +43,10 @@ class Found:
 
 def spots(ground: Ground, roles: Collection[str] | None = None) -> Iterator[tuple[str, str | None, Status, bool]]:
     """Every folder in which jobs lie, in the order in which a job passes them: (place, role, status, busy)."""
-    everywhere = roles is None
     known = ground.roles() if roles is None else [role for role in ground.roles() if role in roles]
     for role in known:
         yield places.incoming(role), role, Status.QUEUED, False
-    if everywhere or "Manager" in known:
-        yield places.WAITING, "Manager", Status.QUEUED, False
+    yield places.WAITING, None, Status.QUEUED, False  # of every role
     for role in known:
         for agent in fs.subdirectories(ground.in_progress(role)):
             yield f"{places.in_progress(role)}/{agent}", role, Status.IN_PROGRESS, False
@@ -100,7 +99,9 @@ def view(ground: Ground, found: Found) -> JobView:
         pass  # in somebody's hands, or marked where it lies: job.json says more than the path
     elif lifecycle.status is not found.status:
         lifecycle = replace(lifecycle, status=found.status)
-    return JobView(lifecycle=lifecycle, place=found.place, damaged=damaged)
+    prompt = folders.prompt_if_any(ground, found.path) if found.place == places.WAITING else None
+    waits_for = after.dependencies(prompt or {}).all
+    return JobView(lifecycle=lifecycle, place=found.place, damaged=damaged, waits_for=waits_for)
 
 
 def _guess(ground: Ground, found: Found) -> Lifecycle:
@@ -119,11 +120,15 @@ def _why(path: str) -> str | None:
 
 
 def listing(
-    ground: Ground, roles: Collection[str] | None, statuses: Collection[Status] | None, limit: int | None
+    ground: Ground,
+    roles: Collection[str] | None,
+    statuses: Collection[Status] | None,
+    limit: int | None,
+    where: Iterable[tuple[str, str | None, Status, bool]] | None = None,
 ) -> list[JobView]:
     """Jobs by place and, in each, by name; at most `limit`. Folders that move on meanwhile are left out."""
     answer: list[JobView] = []
-    for place, role, status, busy in spots(ground, roles):
+    for place, role, status, busy in spots(ground, roles) if where is None else where:
         if statuses is not None and not busy and status not in statuses and status is not Status.IN_PROGRESS:
             continue
         for name in sorted(fs.subdirectories(ground.path(place))):
@@ -149,7 +154,10 @@ def counts(ground: Ground, roles: Collection[str] | None) -> Mapping[Status, int
     progress, quarantined ones as failed, whatever the role."""
     answer = dict.fromkeys(Status, 0)
     for place, _, status, _ in spots(ground, roles):
-        answer[status] += _entries(ground, place)
+        if place == places.WAITING and roles is not None:
+            answer[status] += len(listing(ground, roles, None, None, [(place, None, status, False)]))
+        else:
+            answer[status] += _entries(ground, place)
     return answer
 
 

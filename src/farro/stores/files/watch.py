@@ -56,6 +56,7 @@ class TreeSource:
             wd = self._inotify.watch(ground.in_progress(role), inotify.MOVED_TO)
             self._parents[wd] = role
             self._add_agents(role)
+        self._add(places.WAITING, None, Status.QUEUED)
         self._add(places.STALE, None, Status.STALE)
         self._add(places.QUARANTINE, None, Status.FAILED)
 

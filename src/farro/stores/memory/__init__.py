@@ -8,66 +8,26 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from farro import documents
-from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, UnknownJob, UnknownRole
-from farro.kernel import ids, moves, places, states, telling
+from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, UnknownJob
+from farro.kernel import ids, moves, states, telling
 from farro.kernel.envelope import Envelope, Lifecycle
-from farro.kernel.ids import IdMint
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
-from farro.kernel.retry import Uniform
 from farro.kernel.states import Reason, Status
-from farro.observe.audit import Audit, no_audit
+from farro.plans import after
+from farro.plans.priority import priority
 from farro.plans.tags import required_tags
-from farro.ports.clock import Clock
-from farro.ports.store import Agent, AgentView, Change, Changes, Claim, JobView, Recovered, StorePolicy, Submission
-from farro.stores.feed import Feed
+from farro.ports.store import Agent, AgentView, Change, Claim, Recovered, Submission
+from farro.stores.memory.state import Job, State
 
 
-@dataclass(kw_only=True, slots=True)
-class _Job:
-    prompt: Mapping[str, Any]
-    digest: str | None  # of the content, for a chosen id
-    lifecycle: Lifecycle
-    entered: int  # the order of entry into its queue
-    owner: str | None = None
-    attempts: int = 0
-    results: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-
-
-class MemoryStore:
-    def __init__(
-        self,
-        *,
-        roles: Collection[str],
-        policy: StorePolicy,
-        clock: Clock,
-        random_bits: Callable[[int], int],
-        uniform: Uniform,
-        audit: Audit = no_audit,
-    ) -> None:
-        self.note = audit
-        self._roles = sorted(map(ids.check_role, roles))
-        self._policy = policy
-        self._clock = clock
-        self._random_bits = random_bits
-        self._uniform = uniform
-        self._mint = IdMint(clock.now, random_bits)
-        self._jobs: dict[str, _Job] = {}
-        self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
-        self._beats: dict[str, float] = {}  # on the clock that stands still while the machine sleeps (RELIABILITY 18)
-        self._entries = 0
-        self._feeds: dict[str | None, Feed] = {None: Feed(), **{role: Feed() for role in self._roles}}
-        self._lock = threading.RLock()
-
-    def roles(self) -> list[str]:
-        return list(self._roles)
+class MemoryStore(State):
+    """The Store port. See ports.store for what each call promises."""
 
     # --- agents ---
 
@@ -131,7 +91,28 @@ class MemoryStore:
                 first = self._jobs[job_id].digest if job_id in self._jobs else digest
                 if job_id and wanted.setdefault(job_id, first) != digest:
                     raise IdConflict(f"{job_id} was submitted before with other content; the first job is untouched")
+            earlier: set[str] = set()
+            for submission in submissions:
+                self._blocks(submission, earlier)
+                earlier.update({submission.job_id} if submission.job_id else ())
             return [self._enqueue(submission) for submission in submissions]
+
+    def enqueue_claimed(self, agent: Agent, submission: Submission) -> Claim | None:
+        assert agent.role == submission.role, "an agent works its own role"
+        if after.dependencies(submission.prompt).all:
+            raise InputError("a job that runs after others cannot start at once; enqueue it")
+        with self._lock:
+            self._check_alive(agent)
+            known = submission.job_id in self._jobs
+            job = self._jobs[self.enqueue(submission)]
+            return None if known else self._claimed(job, agent, self._clock.now())
+
+    def _blocks(self, submission: Submission, earlier: Collection[str] = ()) -> list[str]:
+        """What it has to wait for; refused when it could never run."""
+        if submission.job_id in self._jobs:
+            return []
+        named = after.dependencies(submission.prompt)
+        return after.blocking(named, self._end_of, earlier=earlier, own=submission.job_id)
 
     def _enqueue(self, submission: Submission) -> str:
         if submission.job_id in self._jobs:
@@ -144,22 +125,25 @@ class MemoryStore:
             not_before=submission.not_before,
             routing=routing if isinstance(routing, dict) else None,
             retry_of=submission.retry_of,
+            waits=bool(blocks := self._blocks(submission)),
         )
         prompt = json.loads(documents.canonical(submission.prompt))
         digest = None if submission.job_id is None else _digest(submission)
-        self._jobs[lifecycle.job_id] = _Job(prompt=prompt, digest=digest, lifecycle=lifecycle, entered=0)
+        self._jobs[lifecycle.job_id] = Job(prompt=prompt, digest=digest, lifecycle=lifecycle, entered=("", 0))
+        self._jobs[lifecycle.job_id].waits = bool(blocks)
         self._put(self._jobs[lifecycle.job_id], lifecycle)
         return lifecycle.job_id
 
-    def _put(self, job: _Job, lifecycle: Lifecycle) -> None:
+    def _put(self, job: Job, lifecycle: Lifecycle) -> None:
         """The job's new state, told to whoever waits."""
         job.lifecycle = lifecycle
+        job.waits &= lifecycle.status is Status.QUEUED
         self._entries += 1
-        job.entered = self._entries
+        job.entered = (priority(job.prompt), self._entries)
         self.note(**telling.codes(lifecycle))  # type: ignore[arg-type]
         change = Change(job_id=lifecycle.job_id, role=lifecycle.role, status=lifecycle.status)
         self._feeds[None].publish([change])
-        if lifecycle.status is Status.QUEUED:
+        if lifecycle.status is Status.QUEUED and not job.waits:
             self._feeds[lifecycle.role].publish([change])
 
     # --- working ---
@@ -172,13 +156,13 @@ class MemoryStore:
             job = min(fitting, key=lambda job: job.entered, default=None)
             return None if job is None else self._claimed(job, agent, now)
 
-    def _fits(self, job: _Job, agent: Agent, now: datetime) -> bool:
-        if job.lifecycle.status is not Status.QUEUED or job.lifecycle.role != agent.role:
+    def _fits(self, job: Job, agent: Agent, now: datetime) -> bool:
+        if job.lifecycle.status is not Status.QUEUED or job.lifecycle.role != agent.role or job.waits:
             return False
         due = job.lifecycle.not_before
         return required_tags(job.prompt) <= agent.tags and (due is None or datetime.fromisoformat(due) <= now)
 
-    def _claimed(self, job: _Job, agent: Agent, now: datetime) -> Claim:
+    def _claimed(self, job: Job, agent: Agent, now: datetime) -> Claim:
         attempt, correlation = job.attempts + 1, f"{self._random_bits(128):032x}"
         lifecycle = moves.claimed(job.lifecycle, agent=agent.id, attempt=attempt, correlation_id=correlation, now=now)
         job.attempts, job.owner = attempt, agent.id
@@ -226,14 +210,34 @@ class MemoryStore:
                 self.note("dispatched", actor=claim.agent.id, job_id=claim.job_id, children=len(children))
             return lifecycle
 
-    def _decide(self, job: _Job, move: Move, by: str) -> Lifecycle:
+    def _decide(self, job: Job, move: Move, by: str) -> Lifecycle:
         lifecycle = moves.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=self._clock.now())
         if move.reason is not Reason.ROUTING_EXHAUSTED:
             job.owner = None
         self._put(job, lifecycle)
+        if lifecycle.terminal:
+            self._unblock(by)
         return lifecycle
 
-    def _owned(self, claim: Claim) -> _Job:
+    def _unblock(self, by: str) -> None:
+        """A job has ended: see to those that wait, and to those that wait for these, until nothing changes."""
+        changed = True
+        while changed:
+            changed = False
+            for job in [job for job in self._jobs.values() if job.waits]:
+                named = after.dependencies(job.prompt)
+                verdict = after.judge(named, self._end_of)
+                now = self._clock.now()
+                if verdict.hopeless:
+                    move = moves.dependency_failed(job.lifecycle.role, verdict.hopeless)
+                    self._put(job, moves.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=now))
+                elif verdict.ready:
+                    job.waits = False
+                    note = f"after {', '.join(named.all)}"
+                    self._put(job, moves.unblocked(job.lifecycle, by=by, now=now, note=note))
+                changed |= bool(verdict.ready or verdict.hopeless)
+
+    def _owned(self, claim: Claim) -> Job:
         job = self._jobs[claim.job_id]
         if not self._agents.get(claim.agent.id, (claim.agent, False))[1] and job.owner == claim.agent.id:
             raise AgentLost(f"{claim.agent.id} left or was declared dead; {claim.job_id} is no longer its own")
@@ -284,7 +288,7 @@ class MemoryStore:
             job.owner = None
             return self._decide(job, replace(move, role=now.role), agent.id)
 
-    def _job(self, job_id: str) -> _Job:
+    def _job(self, job_id: str) -> Job:
         job = self._jobs.get(ids.check_job_id(job_id))
         if job is None:
             raise UnknownJob(f"no job {job_id}")
@@ -311,7 +315,7 @@ class MemoryStore:
                 self.note("recovered", actor=agent.id, job_id=item.job_id, what=item.what, agent=item.agent)
         return done
 
-    def _recover_job(self, job: _Job, job_id: str, owner: str, alive: bool, agent: Agent) -> list[Recovered]:
+    def _recover_job(self, job: Job, job_id: str, owner: str, alive: bool, agent: Agent) -> list[Recovered]:
         if job.lifecycle.status is Status.STALE:  # marked where it lay: carried out
             job.owner = None
             return [Recovered(job_id=job_id, agent=owner, what="rolled_forward")]
@@ -326,70 +330,6 @@ class MemoryStore:
         with self._lock:
             stale = [job for job in self._jobs.values() if job.lifecycle.status is Status.STALE and job.owner is None]
         return sorted(job.lifecycle.job_id for job in stale)
-
-    # --- looking ---
-
-    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
-        return self._feed(role).since(cursor, timeout_s)
-
-    def wake(self, role: str | None) -> None:
-        self._feed(role).wake()
-
-    def _feed(self, role: str | None) -> Feed:
-        if role is not None:
-            self._check_role(role)
-        return self._feeds[role]
-
-    def find(self, job_id: str) -> JobView | None:
-        with self._lock:
-            job = self._jobs.get(ids.check_job_id(job_id))
-            return None if job is None else self._view(job)
-
-    def _view(self, job: _Job) -> JobView:
-        now = job.lifecycle
-        place = f"{places.in_progress(now.role)}/{job.owner}" if job.owner else places.destination(now.role, now.status)
-        return JobView(lifecycle=now, place=place)
-
-    def list(
-        self,
-        *,
-        roles: Collection[str] | None = None,
-        statuses: Collection[Status] | None = None,
-        limit: int | None = None,
-    ) -> list[JobView]:
-        with self._lock:
-            found = [
-                self._view(job)
-                for _, job in sorted(self._jobs.items())
-                if (roles is None or job.lifecycle.role in roles)
-                and (statuses is None or job.lifecycle.status in statuses)
-            ]
-        return found[:limit]
-
-    def count(self, *, roles: Collection[str] | None = None) -> Mapping[Status, int]:
-        """By place, as the file store does: a job that was marked stale under its agent is in progress until it is
-        collected."""
-        answer = dict.fromkeys(Status, 0)
-        with self._lock:
-            for job in self._jobs.values():
-                if roles is None or job.lifecycle.role in roles:
-                    answer[Status.IN_PROGRESS if job.owner else job.lifecycle.status] += 1
-        return answer
-
-    def load(self, role: str | None) -> int:
-        return self.pending(role) if role is not None else sum(map(self.pending, self._roles))
-
-    def pending(self, role: str) -> int:
-        counts = self.count(roles=[role])
-        return counts[Status.QUEUED] + counts[Status.IN_PROGRESS]
-
-    def close(self) -> None:
-        for feed in self._feeds.values():
-            feed.close()
-
-    def _check_role(self, role: str) -> None:
-        if ids.check_role(role) not in self._roles:
-            raise UnknownRole(f"no role {role}; there is {', '.join(self._roles)}")
 
 
 def _digest(submission: Submission) -> str:
