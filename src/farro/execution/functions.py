@@ -17,13 +17,16 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, exit_code
 from farro.system import fs
 from farro.system.processes import Exit
 from farro.system.turns import RESTING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 _ENDED = 143  # as if by SIGTERM
 _QUICK_S = 0.001  # the other slots wait for so long too
@@ -218,12 +221,44 @@ def _open(
         opened.callback(file.close)
         return file
 
-    def new(path: str) -> BinaryIO:
-        fd = fs.retried(partial(fs.create_file, path), path, time.sleep)
-        return kept(io.BufferedWriter(io.FileIO(fd, "w")))
-
     source = _Nothing() if stdin is None else os.fdopen(fs.open_read(stdin), "rb")
-    return kept(source), new(stdout), new(stderr)
+    outputs = (kept(io.BufferedWriter(_Output(path))) for path in (stdout, stderr))
+    return kept(source), next(outputs), next(outputs)
+
+
+class _Output(io.RawIOBase):
+    """A stream of a call, whose file and folders are made when the first byte comes: most functions say nothing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        # Not fs.write: what a step says is its own, as it is for a program that writes into its file.
+        return os.write(self.fileno(), data)  # noqa: TID251
+
+    def fileno(self) -> int:
+        if self._fd is None:
+            if self.closed:
+                raise ValueError("I/O operation on a closed stream")
+            self._fd = fs.retried(self._create, self._path, time.sleep)
+        return self._fd
+
+    def _create(self) -> int:
+        folder = os.path.dirname(self._path)
+        for path in (os.path.dirname(folder), folder):
+            with contextlib.suppress(FileExistsError):
+                fs.mkdir(path)
+        return fs.create_file(self._path)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+        super().close()
 
 
 class _Nothing(io.BytesIO):

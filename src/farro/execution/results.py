@@ -28,8 +28,8 @@ class StepResult:
     stderr: str
     stdout_truncated: bool
     stderr_truncated: bool
-    stdout_path: str  # relative to the attempt's folder: all of it, byte for byte
-    stderr_path: str
+    stdout_path: str | None  # relative to the attempt's folder: all of it, byte for byte. None: a function said nothing
+    stderr_path: str | None
     exit_code: int  # as a shell says it: 126 not executable, 127 not found, 128 + n ended by signal n
     success: bool
     timed_out: bool
@@ -78,7 +78,8 @@ class PlanResult:
     @property
     def files(self) -> tuple[str, ...]:
         """Every file that the result names, relative to the attempt's folder."""
-        return tuple(path for step in self.step_results for path in (step.stdout_path, step.stderr_path))
+        paths = (path for step in self.step_results for path in (step.stdout_path, step.stderr_path))
+        return tuple(path for path in paths if path is not None)
 
     def to_json(self, job_id: str, plan_id: str | None) -> dict[str, Any]:
         """result.json."""
@@ -107,7 +108,7 @@ class PlanResult:
             lines += ["", "| step | exit | seconds | tries | output |", "|---|---|---|---|---|"]
             lines += [
                 f"| {step.id} | {step.exit_code}{' (timed out)' if step.timed_out else ''} | {step.duration_s:.2f} "
-                f"| {step.attempts} | {step.stdout_path} |"
+                f"| {step.attempts} | {step.stdout_path or ''} |"
                 for step in self.step_results
             ]
         for step in self.step_results:
@@ -120,21 +121,40 @@ class PlanResult:
         return "\n".join(lines) + "\n"
 
 
-def inline(path: str) -> tuple[str, bool]:
-    """The beginning of a stream as text, and whether that is not all of it."""
-    if fs.lstat(path).st_size == 0:
-        return "", False
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """The beginning of a stream as text, whether that is not all of it, and where all of it is."""
+
+    text: str
+    truncated: bool
+    path: str | None
+
+
+_NOTHING = Said(text="", truncated=False, path=None)
+
+
+def said(attempt_dir: str, relative: str) -> Said:
+    path = f"{attempt_dir}/{relative}"
+    try:
+        size = fs.lstat(path).st_size
+    except FileNotFoundError:
+        return _NOTHING
+    if size == 0:
+        return Said(text="", truncated=False, path=relative)
     data = fs.read_bytes(path, INLINE_LIMIT)
     cut = len(data) > INLINE_LIMIT
     # Not final when cut: a character that the limit splits is left out, not replaced.
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(data[:INLINE_LIMIT], final=not cut)
-    return text, cut
+    return Said(text=text, truncated=cut, path=relative)
 
 
 def last_words(paths: Sequence[str]) -> str:
     """The end of the first of these streams that has one."""
     for path in paths:
-        fd = fs.open_read(path)
+        try:
+            fd = fs.open_read(path)
+        except FileNotFoundError:
+            continue
         try:
             size = os.fstat(fd).st_size
             said = os.pread(fd, _LAST_WORDS, max(size - _LAST_WORDS, 0))

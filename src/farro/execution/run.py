@@ -10,6 +10,7 @@ it) lives until the plan ends. Tests: tests/execution.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ class _Run:
         self.steps = order(self.plan)
         self.places = {step.id: place for place, step in enumerate(self.plan.steps)}
         self.found: dict[str, Command] = {}
+        self.made: set[str] = set()  # folders of this attempt
         self.done: list[StepResult] = []
         self.called_functions = False
         self.retryable = False
@@ -140,7 +142,6 @@ class _Run:
         ]
         if missing:
             return ErrorInfo(category="missing_tool", message="; ".join(missing))
-        self._mkdir(f"{self.attempt_dir}/steps")
         for step in self.steps:
             try:
                 ended = self._step(step)
@@ -169,7 +170,6 @@ class _Run:
     def _step(self, step: Step) -> StepResult:
         relative = f"steps/{step.id}"
         folder = f"{self.attempt_dir}/{relative}"
-        self._mkdir(folder)
         attempt = 1
         while True:
             self._may_start()
@@ -177,20 +177,21 @@ class _Run:
             if tried.error is None or not tried.again or attempt > step.retries:
                 break
             for name in ("stdout", "stderr"):  # the names without a number are those of the try that counts
-                fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
+                with contextlib.suppress(FileNotFoundError):
+                    fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
             attempt += 1
         self.retryable = tried.passing
-        stdout, stdout_truncated = results.inline(f"{folder}/stdout")
-        stderr, stderr_truncated = results.inline(f"{folder}/stderr")
+        stdout = results.said(self.attempt_dir, f"{relative}/stdout")
+        stderr = results.said(self.attempt_dir, f"{relative}/stderr")
         return StepResult(
             step_number=step.step_number,
             id=step.id,
-            stdout=stdout,
-            stderr=stderr,
-            stdout_truncated=stdout_truncated,
-            stderr_truncated=stderr_truncated,
-            stdout_path=f"{relative}/stdout",
-            stderr_path=f"{relative}/stderr",
+            stdout=stdout.text,
+            stderr=stderr.text,
+            stdout_truncated=stdout.truncated,
+            stderr_truncated=stderr.truncated,
+            stdout_path=stdout.path,
+            stderr_path=stderr.path,
             exit_code=tried.exit.code,
             success=tried.error is None,
             timed_out=tried.timed_out,
@@ -213,8 +214,6 @@ class _Run:
     def _try(self, step: Step, folder: str) -> _Try:
         command = self.found.get(step.id) or self._find(step, may_appear=False)
         if isinstance(command, Missing):
-            for name in ("stdout", "stderr"):
-                fs.create(f"{folder}/{name}", b"")
             return _Try(exit=_no_exit(127), error=command.message, again=False)
         started = self._start(step, command, folder)
         if isinstance(started, NotStarted):
@@ -229,9 +228,13 @@ class _Run:
     def _start(self, step: Step, command: Command, folder: str) -> Process | FunctionRun | NotStarted:
         source = step.input_from_step
         stdin = None if source is None else f"{self.attempt_dir}/steps/{source}/stdout"
+        if stdin is not None and not fs.exists(stdin):
+            stdin = None  # a function that said nothing
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
         env, cwd = self._env(step), self._cwd(step)
         if isinstance(command, Executable):
+            self._mkdir(f"{self.attempt_dir}/steps")
+            self._mkdir(folder)
             return processes.start(
                 command.argv, executable=command.file, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env
             )
@@ -289,7 +292,10 @@ class _Run:
         return self.cwd if step.cwd is None else os.path.join(self.cwd, step.cwd)
 
     def _mkdir(self, path: str) -> None:
-        fs.retried(lambda: fs.mkdir(path), path, self.clock.sleep)
+        if path not in self.made:
+            with contextlib.suppress(FileExistsError):
+                fs.retried(lambda: fs.mkdir(path), path, self.clock.sleep)
+            self.made.add(path)
 
 
 def _no_exit(code: int) -> Exit:

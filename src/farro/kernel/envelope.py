@@ -89,24 +89,36 @@ class Lifecycle:
         return sum(1 for hop in self.hops if hop.reason is Reason.REQUEUED and hop.attempt >= self.hop_start)
 
     def to_json(self) -> bytes:
-        """A field a line: `cat job.json` reads well, and the C encoder does the work in a few calls."""
+        """A field a line: `cat job.json` reads well. By hand, because every claim and commit writes one: the encoder of
+        the standard library takes six times as long for it."""
         hops = "[]"
         if self.hops:
             inside = ",\n    ".join(_encode(_plain(hop)) for hop in self.hops)
             hops = f"[\n    {inside}\n  ]"
-        decision = "null" if self.decision is None else _encode(_plain(self.decision))
-        before_hops, before_routing, after_routing = (
-            _encode_lines({name: getattr(self, name) for name in names})[1:-1] for names in _FLAT
-        )
-        lines = [
-            before_hops,
+        lines = (
+            f'"schema_version": {_quote(self.schema_version)}',
+            f'"job_id": {_quote(self.job_id)}',
+            f'"role": {_quote(self.role)}',
+            f'"status": {_quote(self.status)}',
+            f'"attempt": {self.attempt}',
+            f'"retry_count": {self.retry_count}',
             f'"hops": {hops}',
-            before_routing,
-            f'"routing": {_encode(self.routing)}',
-            after_routing,
-            f'"error": {_encode(self.error)}',
-            f'"decision": {decision}',
-        ]
+            f'"created_at": {_quote(self.created_at)}',
+            f'"enqueued_at": {_quote(self.enqueued_at)}',
+            f'"updated_at": {_quote(self.updated_at)}',
+            f'"first_claimed_at": {_text(self.first_claimed_at)}',
+            f'"finalized_at": {_text(self.finalized_at)}',
+            f'"not_before": {_text(self.not_before)}',
+            f'"routing": {"null" if self.routing is None else _encode(self.routing)}',
+            f'"agent": {_text(self.agent)}',
+            f'"correlation_id": {_text(self.correlation_id)}',
+            f'"requeued_from": {_text(self.requeued_from)}',
+            f'"retry_of": {_text(self.retry_of)}',
+            f'"policy_version": {_text(self.policy_version)}',
+            f'"result_sha256": {_text(self.result_sha256)}',
+            f'"error": {"null" if self.error is None else _encode(self.error)}',
+            f'"decision": {"null" if self.decision is None else _encode(_plain(self.decision))}',
+        )
         # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
         # a job could not be committed for what its error says.
         return ("{\n  " + ",\n  ".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
@@ -146,10 +158,13 @@ class Envelope(Generic[P]):
 
 
 _FIELDS = tuple(item.name for item in fields(Lifecycle))
-_HOPS, _ROUTING, _ERROR = (_FIELDS.index(name) for name in ("hops", "routing", "error"))
-_FLAT = (_FIELDS[:_HOPS], _FIELDS[_HOPS + 1 : _ROUTING], _FIELDS[_ROUTING + 1 : _ERROR])
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), allow_nan=False).encode
-_encode_lines = json.JSONEncoder(ensure_ascii=False, separators=(",\n  ", ": "), allow_nan=False).encode
+_quote = json.encoder.encode_basestring
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else _quote(value)
+
 
 _TEXT = ("job_id", "role", "created_at", "enqueued_at", "updated_at")
 _OPTIONAL_TEXT = (

@@ -42,6 +42,8 @@ class QueueView:
         self._delayed: dict[str, tuple[float, int]] = {}  # name → when it is due, when it entered
         self._dues: list[tuple[float, str]] = []  # a heap over `_delayed`
         self._skipped: set[str] = set()
+        self._locked: dict[str, int] = {}  # name → when it entered: to be looked at again at `_locked_until_s`
+        self._locked_until_s = float("inf")
         self._rescan_at_s = float("-inf")
         self._lock = threading.Lock()
 
@@ -49,8 +51,11 @@ class QueueView:
         """The next job to examine, and when it entered. It is forgotten here: put it back with `enter`, `delay` or
         `skip`."""
         with self._lock:
-            if self._ground.clock.monotonic_s() >= self._rescan_at_s:
+            now_s = self._ground.clock.monotonic_s()
+            if now_s >= self._rescan_at_s:
                 self._rescan()
+            if now_s >= self._locked_until_s:
+                self._look_at_locked()
             self._pull_due()
             self._pull_feed()  # always: what came last may be more urgent than all that is known
             while self._order:
@@ -80,10 +85,19 @@ class QueueView:
             self._ready.pop(name, None)
             self._skipped.add(name)
 
-    def locked(self) -> None:
-        """Somebody holds the lock of a job that is still queued: look again soon."""
+    def locked(self, name: str, entered_ns: int) -> None:
+        """Somebody holds the lock of a job that is still queued: look again soon, at that job alone. A listing of the
+        whole queue for it would cost more the longer the queue is."""
         with self._lock:
-            self._rescan_at_s = min(self._rescan_at_s, self._ground.clock.monotonic_s() + LOCKED_RETRY_S)
+            self._locked[name] = entered_ns
+            self._locked_until_s = min(self._locked_until_s, self._ground.clock.monotonic_s() + LOCKED_RETRY_S)
+
+    def _look_at_locked(self) -> None:
+        for name, entered_ns in self._locked.items():
+            if name not in self._ready and name not in self._delayed and name not in self._skipped:
+                self._enter(name, entered_ns)
+        self._locked.clear()
+        self._locked_until_s = float("inf")
 
     def next_due_s(self) -> float | None:
         """Unix time of the next delayed job."""
