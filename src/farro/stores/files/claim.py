@@ -35,7 +35,6 @@ from farro.stores.files.moving import Moved, quarantine, try_move
 from farro.stores.files.queue import QueueView
 from farro.system import fs, leases
 
-
 JUST_NOW_S = 0.05
 
 
