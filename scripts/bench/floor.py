@@ -120,8 +120,11 @@ def claim(root: str, agent: str, name: str) -> dict[str, Any] | None:
         os.symlink(agent, f"{queued}/lock")
     except (FileExistsError, FileNotFoundError):
         return None
-    job: dict[str, Any] = read(f"{queued}/job.json")
-    prompt = read(f"{queued}/prompt.json")
+    try:
+        job: dict[str, Any] = read(f"{queued}/job.json")
+        prompt = read(f"{queued}/prompt.json")
+    except FileNotFoundError:  # our link fell into a folder that the other worker was just moving
+        return None
     if job["schema_version"] != "1.0.0" or job["status"] != "queued" or not prompt["steps"]:
         raise ValueError(f"{name} is not a queued job")
     move(queued, mine)
