@@ -159,8 +159,15 @@ class Slot:
 
     def _say(self, claim: Claim, level: str, message: str, event: Mapping[str, Any]) -> None:
         lifecycle = claim.envelope.lifecycle
-        fields = {"job_id": claim.job_id, "role": self._role, "attempt": claim.attempt, "agent": claim.agent.id}
-        self._log(level, message, {**fields, "correlation_id": lifecycle.correlation_id, "event": event})
+        fields = {
+            "job_id": lifecycle.job_id,
+            "role": self._role,
+            "attempt": claim.attempt,
+            "agent": claim.agent.id,
+            "correlation_id": lifecycle.correlation_id,
+            "event": event,
+        }
+        self._log(level, message, fields)
 
 
 class Worker:

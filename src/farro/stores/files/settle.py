@@ -92,7 +92,8 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
                 ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
                 ground.tell(lifecycle)
             else:
-                carry_out(ground, held, path, lifecycle, careful=careful, fresh=claim.attempt == 1 and not again)
+                fresh = claim.attempt == 1 and not again and not sealed
+                carry_out(ground, held, path, lifecycle, careful=careful, fresh=fresh)
         finally:
             if entry is not None:
                 entry.finished()
@@ -158,7 +159,7 @@ def carry_out(
         folders.drop_lock(path)
         if careful:
             ground.sync([path])
-        children = careful and dispatch.has_children(path, decision)
+        children = not fresh and dispatch.has_children(path, decision)
         if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id, sync=careful):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
     if decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked
