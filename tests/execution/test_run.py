@@ -197,7 +197,7 @@ def test_what_no_step_made_fails_in_its_turn(bench: Bench) -> None:
     assert result.error is not None
     assert result.error.category == "step_failed"
     assert (result.step_results[1].exit_code, result.step_results[1].attempts) == (127, 1)
-    assert result.files[2:] == ("steps/2/stdout", "steps/2/stderr")
+    assert result.files[2:] == ()
 
 
 def test_a_bad_cwd_fails_that_step(bench: Bench) -> None:

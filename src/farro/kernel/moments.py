@@ -14,7 +14,9 @@ _DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\
 
 def timestamp(moment: datetime) -> str:
     """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""
-    return aware(moment).astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    if moment.tzinfo is not UTC:  # the clocks' own are: this is asked seven times a job
+        moment = aware(moment).astimezone(UTC)
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def parse_timestamp(text: str) -> datetime:

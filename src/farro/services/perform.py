@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
@@ -16,7 +16,7 @@ from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.plans.loading import load_data
-from farro.plans.model import DEFAULT_TIMEOUT_S
+from farro.plans.model import DEFAULT_TIMEOUT_S, Plan
 from farro.ports.clock import Clock
 from farro.ports.store import Claim
 
@@ -25,13 +25,14 @@ TICK_S = 1.0  # how soon a job that was taken away is noticed: its tree is ended
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Performer:
-    """Runs the plan of a claim. One for all slots of a worker; it keeps nothing between jobs."""
+    """Runs the plan of a claim. One for all slots of a worker."""
 
     root: str
     base_env: Mapping[str, str]
     tools: Tools
     clock: Clock
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
+    _plans: Plans = field(default_factory=lambda: Plans())
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written.
@@ -53,7 +54,7 @@ class Performer:
             return _failed(claim, "internal_error", f"{type(error).__name__}: {error}", detail=traceback.format_exc())
 
     def _run(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
-        plan = load_data(claim.envelope.prompt, "prompt.json")
+        plan = self._plans.of(claim.envelope.prompt)
         if plan.allowed_paths is not None:
             return _failed(
                 claim,
@@ -82,6 +83,24 @@ class Performer:
             return Succeeded(report=report)
         assert result.error is not None
         return Failed(error=result.error, report=report, retryable=result.retryable)
+
+
+class Plans:
+    """The plans of the last prompts: jobs that say the same (`stores` hand out one object for them) have one plan, and
+    checking it again would tell nothing new. By identity, which is that prompt's for as long as it is kept here."""
+
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
+        self._known: dict[int, tuple[Mapping[str, Any], Plan]] = {}
+
+    def of(self, prompt: Mapping[str, Any]) -> Plan:
+        found = self._known.get(id(prompt))
+        if found is None:
+            found = prompt, load_data(prompt, "prompt.json")
+            if len(self._known) >= self._limit:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[id(prompt)] = found
+        return found[1]
 
 
 def _failed(claim: Claim, category: str, message: str, *, retryable: bool = False, detail: str = "") -> Failed:

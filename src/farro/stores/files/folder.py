@@ -6,9 +6,9 @@ Moving the folder lives in claim, settle, hold and recover. Only the folder's ow
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ from farro.stores.files.ground import Ground
 from farro.system import fs
 
 LOCK = "lock"
+_SMALL = 4096
 JOB_LIMIT = 4 << 20  # job.json grows with its hops, never to this
 _ATTEMPT = re.compile(r"[0-9]{4,6}")
 
@@ -42,12 +43,18 @@ def read_prompt(ground: Ground, folder: str) -> dict[str, Any]:
     if len(text) > limit:
         raise Damaged(f"{folder}/prompt.json is larger than {limit} bytes")
     try:
-        data = json.loads(text)
+        data = _parsed(text) if len(text) <= _SMALL else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{folder}/prompt.json cannot be parsed: {error}") from error
     if not isinstance(data, dict):
         raise Damaged(f"{folder}/prompt.json is not an object")
     return data
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: bytes) -> Any:
+    """Many jobs say the same. What comes of it is read by all and changed by none."""
+    return json.loads(text)
 
 
 def prompt_if_any(ground: Ground, folder: str) -> dict[str, Any] | None:
@@ -223,21 +230,31 @@ def drop_lock(folder: str) -> None:
         fs.unlink(f"{folder}/{LOCK}")
 
 
-@contextlib.contextmanager
-def fenced(folder: str, job_id: str) -> Iterator[None]:
+class fenced:  # noqa: N801 - used as `with fenced(...)`, a word of the protocol
     """Turn the errors of an owner's work into what they mean (R7).
 
     ENOENT with the folder gone is the fence: somebody moved it, nothing was written elsewhere. ENOENT with the folder
     still there is not: the attempt's own files were removed. Tests: test_a_fenced_agent_cannot_commit,
     test_enoent_with_the_source_still_there_is_not_a_fence.
     """
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if not fs.exists(folder):
-            raise ClaimLost(f"{job_id}: taken from this agent (recovered or killed); nothing was written") from error
-        raise Damaged(f"{job_id}: {error.filename} is gone from the job's own folder") from error
-    except FileExistsError as error:
-        raise Damaged(f"{job_id}: {error.filename} is in the way in the job's own folder") from error
-    except OSError as error:
+
+    __slots__ = ("_folder", "_job_id")
+
+    def __init__(self, folder: str, job_id: str) -> None:
+        self._folder, self._job_id = folder, job_id
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, OSError):
+            return
+        job_id = self._job_id
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            if not fs.exists(self._folder):
+                raise ClaimLost(
+                    f"{job_id}: taken from this agent (recovered or killed); nothing was written"
+                ) from error
+            raise Damaged(f"{job_id}: {error.filename} is gone from the job's own folder") from error
+        if isinstance(error, FileExistsError):
+            raise Damaged(f"{job_id}: {error.filename} is in the way in the job's own folder") from error
         raise StorageTrouble(f"{job_id}: {error.filename}: {error.strerror}; the job is untouched") from error
