@@ -130,7 +130,7 @@ class Lifecycle:
         The version is looked at first: a newer farro may have changed everything else.
         """
         try:
-            data = json.loads(text, parse_constant=_no_constant)
+            data = _decode(text.decode())
         except (ValueError, RecursionError) as error:
             raise Damaged(f"job.json cannot be parsed: {error}") from error
         if not isinstance(data, dict):
@@ -189,6 +189,9 @@ def _plain(value: Hop | Decision) -> dict[str, Any]:
 
 def _no_constant(token: str) -> float:
     raise ValueError(f"{token} is not JSON")  # to_json refuses it: a job that was read must be one that can be written
+
+
+_decode = json.JSONDecoder(parse_constant=_no_constant).decode  # made once: json.loads would make one for each
 
 
 def _from_data(data: dict[str, Any]) -> Lifecycle:

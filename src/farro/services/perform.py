@@ -5,6 +5,7 @@ Claiming and committing live in worker; running steps lives in execution.
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,21 +87,26 @@ class Performer:
 
 
 class Plans:
-    """The plans of the last prompts: jobs that say the same (`stores` hand out one object for them) have one plan, and
-    checking it again would tell nothing new. By identity, which is that prompt's for as long as it is kept here."""
+    """The plans of the last prompts: many jobs say the same, and checking it again would tell nothing new."""
 
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
-        self._known: dict[int, tuple[Mapping[str, Any], Plan]] = {}
+        self._known: dict[str, Plan] = {}  # by the prompt's text
 
     def of(self, prompt: Mapping[str, Any]) -> Plan:
-        found = self._known.get(id(prompt))
-        if found is None:
-            found = prompt, load_data(prompt, "prompt.json")
-            if len(self._known) >= self._limit:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[id(prompt)] = found
-        return found[1]
+        text = _encode(prompt)
+        plan = self._known.get(text)
+        if plan is None:
+            plan = load_data(prompt, "prompt.json")
+            if len(text) <= _SMALL:
+                if len(self._known) >= self._limit:
+                    self._known.pop(next(iter(self._known), ""), None)
+                self._known[text] = plan
+        return plan
+
+
+_SMALL = 4096
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _failed(claim: Claim, category: str, message: str, *, retryable: bool = False, detail: str = "") -> Failed:

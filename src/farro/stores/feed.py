@@ -62,6 +62,8 @@ class Feed:
     def since(self, cursor: int | None, timeout_s: float) -> Changes:
         if cursor is None:
             return Changes(cursor=self._last, items=(), gap=False)
+        if timeout_s <= 0:
+            return self._now(cursor)
         deadline = time.monotonic() + timeout_s
         while True:
             with self._changed:
@@ -87,9 +89,21 @@ class Feed:
             if self._last > cursor or time.monotonic() >= deadline:
                 return self._after(cursor)
 
+    def _now(self, cursor: int) -> Changes:
+        """As `since` without waiting: a worker asks this at every claim."""
+        with self._changed:
+            # The source is drained first, so that what has happened already is seen.
+            if self._source is not None and not self._reading and not self._closed:
+                changes, gap = self._source.read(0)
+                if changes or gap:
+                    self.publish(changes, gap=gap)
+            return self._after(cursor)
+
     def _after(self, cursor: int) -> Changes:
         with self._changed:
             missing = self._last - cursor
+            if missing == 0 and cursor >= self._gap_at:
+                return Changes(cursor=cursor, items=(), gap=False)
             gap = missing > len(self._ring) or cursor < self._gap_at
             # From its end: a worker asks at every claim, and a copy of the whole ring costs more than the claim.
             items = tuple(self._ring) if gap else tuple(islice(reversed(self._ring), missing))[::-1] if missing else ()

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +24,6 @@ from farro.stores.files.ground import Ground
 from farro.system import fs
 
 LOCK = "lock"
-_SMALL = 4096
 JOB_LIMIT = 4 << 20  # job.json grows with its hops, never to this
 _ATTEMPT = re.compile(r"[0-9]{4,6}")
 
@@ -43,18 +43,12 @@ def read_prompt(ground: Ground, folder: str) -> dict[str, Any]:
     if len(text) > limit:
         raise Damaged(f"{folder}/prompt.json is larger than {limit} bytes")
     try:
-        data = _parsed(text) if len(text) <= _SMALL else json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{folder}/prompt.json cannot be parsed: {error}") from error
     if not isinstance(data, dict):
         raise Damaged(f"{folder}/prompt.json is not an object")
     return data
-
-
-@functools.lru_cache(maxsize=256)
-def _parsed(text: bytes) -> Any:
-    """Many jobs say the same. What comes of it is read by all and changed by none."""
-    return json.loads(text)
 
 
 def prompt_if_any(ground: Ground, folder: str) -> dict[str, Any] | None:
@@ -144,12 +138,10 @@ class Result:
 
     @classmethod
     def of(cls, report: Report, *, good: bool) -> Result:
-        import hashlib  # here: who looks at folders does not pay for it
-
-        body = json.dumps(report.result, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        body = _encode(report.result).encode("utf-8", "replace") + b"\n"
         name = "result.md" if good else "error.md"
         markdown = report.markdown.encode("utf-8", "replace")
-        sha256 = hashlib.sha256(body).hexdigest()
+        sha256 = _sha256()(body).hexdigest()
         return cls(body=body, sha256=sha256, name=name, markdown=markdown, named=report.files)
 
     def small(self, home: str, limit: int) -> dict[str, bytes] | None:
@@ -173,6 +165,16 @@ class Result:
             while (path := path.rsplit("/", 1)[0]).startswith(f"{home}/"):
                 folders.add(path)
         return [f"{home}/result.json", f"{home}/{self.name}", *named, *sorted(folders), home, f"{folder}/attempts"]
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # made once
+
+
+@functools.cache
+def _sha256() -> Callable[[bytes], Any]:
+    from hashlib import sha256  # here: who only looks at folders does not pay for it
+
+    return sha256
 
 
 def write_result(ground: Ground, home: str, result: Result, *, again: bool) -> None:

@@ -115,6 +115,8 @@ class QueueView:
         heapq.heappush(self._order, (entered_ns, name))
 
     def _pull_due(self) -> None:
+        if not self._dues:
+            return
         now_s = self._ground.due_now().timestamp()
         while (due_s := self._due_s()) is not None and due_s <= now_s:
             _, name = heapq.heappop(self._dues)

@@ -32,11 +32,15 @@ def after_end(ground: Ground, lifecycle: Lifecycle) -> None:
 
     Its own end is accepted by now, so trouble here is logged and left to recovery, which looks at the same index.
     """
-    if lifecycle.terminal:
-        with _left_to_recovery(ground, lifecycle.job_id):
-            if waiting.awaited(ground, lifecycle.job_id):
-                with _holder(ground) as held:
-                    tend(ground, held, lifecycle.job_id)
+    if not lifecycle.terminal:
+        return
+    with contextlib.suppress(OSError):  # what cannot be looked at is looked at below, where trouble is logged
+        if not waiting.awaited(ground, lifecycle.job_id):
+            return
+    with _left_to_recovery(ground, lifecycle.job_id):
+        if waiting.awaited(ground, lifecycle.job_id):
+            with _holder(ground) as held:
+                tend(ground, held, lifecycle.job_id)
 
 
 def look_again(ground: Ground, job_ids: list[str]) -> None:
