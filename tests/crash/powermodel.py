@@ -185,7 +185,7 @@ class Recorder:
         self.entries.append(Written(inode=inode, data=data, offset=offset))
         self.entries.append(Synced(inode=inode, what=self._short(path)))
 
-    def _syncfs(self, _: None, path: str) -> None:
+    def _syncfs(self, _: None, fd: int, path: str) -> None:
         self.entries.append(Synced(inode=EVERYTHING, what="everything"))
 
     def _write(self, count: int, fd: int, view: Any) -> None:

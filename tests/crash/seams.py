@@ -2,7 +2,8 @@
 
 No scenario and no judgement: those are the suites' own (and stage.py's). Use `with seams.placed(KillAt(3)): ...`.
 A seam sees one call per mutating system call, in order: `perform(op, call, args)`; ops are "mkdir", "create", "write",
-"symlink", "link", "unlink", "rmdir", "replace", "exchange", "move", "utime", "fsync". Calls are counted from 1.
+"symlink", "link", "unlink", "rmdir", "replace", "exchange", "move", "utime", "truncate", "fsync", "write_sync",
+"syncfs". Calls are counted from 1.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class KillAt(Open):
     """The process dies at its n-th mutating call: `Crash` is raised there and at every later call and look.
 
     `after`: the call takes effect first (it was the last thing the process did).
-    `torn`: a "write" puts half of its bytes down first, an "fsync" or anything else behaves as a kill before the call.
+    `torn`: a "write" or "write_sync" puts half of its bytes down first, anything else is as a kill before the call.
     `only`: count calls with these names only. `dead` tells whether the kill happened. Later calls also crash because a
     dead process makes none: `finally` and `except` clauses of the code under test must not get to tidy up.
     """
@@ -174,6 +175,9 @@ class KillAt(Open):
         elif self.torn and op == "write":
             fd, data = args
             os.write(fd, data[: len(data) // 2])
+        elif self.torn and op == "write_sync":
+            fd, _, data, offset = args
+            os.pwrite(fd, data[: len(data) // 2], offset)
         raise Crash(f"killed at call {self.n}, {op}")
 
     def look(self, op: str, path: str) -> None:

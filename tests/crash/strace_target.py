@@ -76,7 +76,20 @@ def kill(store: Any, say: Say) -> None:
     store.leave(agent)
 
 
-SCENARIOS = {work.__name__: work for work in (minted, chosen, many, commit, children, recover, kill)}
+def journalled(store: Any, say: Say) -> None:
+    """With a journal: enqueues and commits until its files have been changed and freed; then it is closed."""
+    agent = store.join("worker", role="Runner")
+    for number in range(4):
+        more = Submission(role="Runner", prompt=stage.plan(number), narrative="read me\n" * 500)
+        say("enqueued", store.enqueue(more))
+        claim = store.claim(agent)
+        say("claimed", claim.job_id, claim.attempt)
+        told = store.commit(claim, Succeeded(report=stage.report(claim)))
+        say("committed", claim.job_id, claim.attempt, str(told.status))
+    store.close()
+
+
+SCENARIOS = {work.__name__: work for work in (minted, chosen, many, commit, children, recover, kill, journalled)}
 
 
 class Noting:
@@ -101,7 +114,8 @@ def run(request: dict[str, Any]) -> None:
         os.write(acks, (json.dumps([what, *told]) + "\n").encode())
 
     # With `rescan_s` at its default the feeds are real: inotify's calls are killed at as well.
-    store = stage.open_files(request["root"], seed=7, store_policy=stage.policy(rescan_s=30.0))
+    journal = request["scenario"] == "journalled"
+    store = stage.open_files(request["root"], seed=7, store_policy=stage.policy(rescan_s=30.0), journal=journal)
     noting = Noting()
     if request["seam"]:
         fs.set_seam(noting)

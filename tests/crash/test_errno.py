@@ -32,10 +32,22 @@ CODES = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EINTR)
 SAID = (TryAgain, SyncFailed)  # what trouble of the filesystem may be told as
 
 
-def play(root: Path, name: str, seam: Errno | BadLook, *, alive: bool, durable: bool = True) -> FarroError | None:
-    """Play the scenario under `seam`, then to its end without it. What was told, None when it succeeded."""
+def play(
+    root: Path,
+    name: str,
+    seam: Errno | BadLook,
+    *,
+    alive: bool,
+    durable: bool = True,
+    journal: bool = False,
+    restarts: bool = False,
+) -> FarroError | None:
+    """Play the scenario under `seam`, then to its end without it. What was told, None when it succeeded.
+
+    `restarts`: while everybody is at it, the machine goes down and comes up again.
+    """
     scenario = BY_NAME[name]
-    world = verbplays.begin(str(root), scenario, durable=durable)
+    world = verbplays.begin(str(root), scenario, durable=durable, journal=journal)
     told: FarroError | None = None
     try:
         with placed(seam):
@@ -49,7 +61,9 @@ def play(root: Path, name: str, seam: Errno | BadLook, *, alive: bool, durable: 
             assert isinstance(told, SAID), f"{type(told).__name__} for trouble of the filesystem"
             assert "None" not in str(told), f"not clear: {told}"
         assert not (world.history.lost and "in_progress" not in name), "ClaimLost, but nobody took the job"
-        if alive:
+        if restarts:
+            world.restart()
+        elif alive:
             _go_on(world, scenario, told)
         else:
             world.die(world.actor)
@@ -73,8 +87,8 @@ def _go_on(world: World, scenario: Scenario, told: FarroError | None) -> None:
         world.commit(claim, verbplays.success(claim))
 
 
-def calls(root: Path, name: str, *, durable: bool = True) -> list[str]:
-    world = verbplays.begin(str(root), BY_NAME[name], durable=durable)
+def calls(root: Path, name: str, *, durable: bool = True, journal: bool = False) -> list[str]:
+    world = verbplays.begin(str(root), BY_NAME[name], durable=durable, journal=journal)
     with placed(Counting()) as counting:
         BY_NAME[name].act(world)
     world.everybody_dies()
@@ -93,6 +107,34 @@ def test_errno_at_every_call(name: str, shm: Path) -> None:
                 assert isinstance(told, SyncFailed), f"{seam!r}: a failed sync must not be acknowledged"
             count += 1
     add_figure("errno matrix, single errors", count, "points")
+
+
+JOURNALLED = ("enqueue", "commit_success", "commit_for_another_try", "route", "release", "recover_undecided")
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["alive", "restart"])
+@pytest.mark.parametrize("name", JOURNALLED)
+def test_errno_at_every_call_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
+    """As without one. A record, or a sync, that failed is acknowledged to nobody; trouble while a journal's file is
+    made is nobody's: the caller syncs the careful way. And the trouble may stay."""
+    count = 0
+    ops = calls(shm / "whole", name, journal=True)
+    for n, op in enumerate(ops, 1):
+        for code in CODES:
+            for persistent in (False, True):
+                seam = Errno(n, code, persistent=persistent)
+                told = play(
+                    shm / f"{n}-{code}-{persistent}", name, seam, alive=not restarts, journal=True, restarts=restarts
+                )
+                if op in ("fsync", "write_sync") and not persistent and not name.startswith("recover"):
+                    careful = op == "write_sync" and code == errno.ENOSPC
+                    assert isinstance(told, SyncFailed) is not careful, f"{seam!r}: told {told!r}"
+                count += 1
+    if not name.startswith("recover"):
+        made = ops.index("write_sync")
+        for n in [at + 1 for at, op in enumerate(ops[:made]) if op in ("create", "write", "mkdir")][-3:]:
+            assert play(shm / f"made-{n}", name, Errno(n, errno.ENOSPC), alive=True, journal=True) is None
+    add_figure("errno matrix, with a journal", count, "points")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,6 +20,7 @@ from crash.seams import Both, Counting, KillAt, placed
 from crash.tally import add_figure
 from crash.verbplays import ALL, BY_NAME, Scenario, World, killed, play_every_point, points
 from stage import Crash
+from support import torture
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
 PAIRED = (
@@ -40,7 +41,53 @@ KEEPER = 5_000  # seeds of the recovering processes
 @BOTH
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 def test_kill_at_every_call(name: str, durable: bool, shm: Path) -> None:
-    add_figure("kill points, single", play_every_point(str(shm), name, durable=durable), "points")
+    count, _ = play_every_point(str(shm), name, durable=durable)
+    add_figure("kill points, single", count, "points")
+
+
+JOURNALLED = {
+    "enqueue",
+    "commit_success",
+    "commit_failure",
+    "commit_for_another_try",
+    "commit_with_routing",
+    "route",
+    "release",
+}
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["process", "machine"])
+@pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
+def test_kill_at_every_call_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
+    """The process alone, and recovery in the same boot; or the machine, and the replay comes first."""
+    count, ops = play_every_point(str(shm), name, durable=True, journal=True, restarts=restarts)
+    assert ("write_sync" in ops) is (name in JOURNALLED)
+    add_figure("kill points, with a journal", count, "points")
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["process", "machine"])
+def test_kill_at_every_call_of_a_journals_rotation(restarts: bool, shm: Path) -> None:
+    """So many enqueues and commits that its files are changed and freed; then it is closed: killed anywhere in that."""
+
+    def work(world: World) -> None:
+        world.process()
+        world.join()
+        for number in range(12):
+            more = stage.Submission(role="Runner", prompt=stage.plan(number), narrative="why\n" * 400)
+            world.history.enqueued.add(world.actor.enqueue(more))
+            world.commit(world.claim(), verbplays.success(world.claims[-1]))
+        world.actor.close()
+
+    scenario = Scenario("rotation", verbplays.nothing, work)
+    found = points(str(shm / "whole"), scenario, durable=True, journal=True)
+    for seam in found[:: 1 if torture() else 3]:
+        world = verbplays.begin(str(shm / "root"), scenario, durable=True, journal=True)
+        killed(world, scenario, seam)
+        if restarts:
+            world.restart()
+        verbplays.end(world, scenario)
+    assert sum(seam.op == "syncfs" for seam in found[:: 1 if torture() else 3]) >= 2
+    add_figure("kill points, with a journal", len(found) // (1 if torture() else 3), "points")
 
 
 def test_kill_at_every_call_of_enqueue(shm: Path) -> None:

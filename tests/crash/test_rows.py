@@ -207,7 +207,7 @@ def test_a_result_without_a_decision_is_repeated_in_a_new_attempt(world: World) 
     """Row 5: result written, job.json not: attempt is repeated in a new attempts/NNNN."""
     claim = world.claim()
     outcome = Succeeded(report=stage.report(claim))
-    dies(world, KillAt(3, only=only("replace")), lambda: world.commit(claim, outcome))
+    dies(world, KillAt(1, only=only("exchange")), lambda: world.commit(claim, outcome))
     first = stage.read(f"{claim.folder}/result.json")
     lifecycle = finish(world)
     home = f"{world.root}/{where(world)}/{world.jobs[0]}/attempts"
@@ -549,7 +549,7 @@ def test_what_an_answer_promises_was_synced_before_it(shm: Path) -> None:
     with placed(Recording()) as committing:
         store.commit(claim, Succeeded(report=stage.report(claim)))
     decided = next(
-        at for at, (op, args) in enumerate(committing.calls) if op == "replace" and args[1].endswith("/job.json")
+        at for at, (op, args) in enumerate(committing.calls) if op == "exchange" and args[1].endswith("/job.json")
     )
     before = [str(args[-1]) for op, args in committing.calls[:decided] if op == "fsync"]
     assert {os.path.basename(path) for path in before} >= {"result.json", "result.md", "0001", "attempts"}
@@ -686,7 +686,7 @@ def test_only_a_decided_attempts_children_are_delivered_and_once(shm: Path, name
 def test_children_of_a_commit_that_failed_half_way_do_not_come_with_the_next(world: World) -> None:
     """Row 30: children of an attempt whose later commit asked for none: not delivered."""
     claim = world.claim()
-    with placed(Errno(4, 28, only=only("replace"), persistent=True)), pytest.raises(StorageTrouble):
+    with placed(Errno(1, 28, only=only("exchange"), persistent=True)), pytest.raises(StorageTrouble):
         world.actor.commit(claim, verbplays.with_children(claim))
     world.commit(claim, verbplays.failure(claim))
     assert finish(world).status is Status.FAILED

@@ -191,9 +191,12 @@ def write_through(fd: int, path: str, data: bytes, offset: int) -> None:
     _perform("write_sync", syscalls.write_through, fd, path, data, offset)
 
 
-def sync_filesystem(path: str) -> None:
-    """Return when everything written to the filesystem of `path` before this call is on the disk."""
-    _perform("syncfs", syscalls.sync_filesystem, path)
+def sync_filesystem(fd: int, path: str) -> None:
+    """Return when everything written to the filesystem of `fd`, which is `path`, before this call is on the disk.
+
+    OSError also for what failed to be written since `fd` was opened, by whomever: the kernel tells each open file once.
+    """
+    _perform("syncfs", syscalls.sync_filesystem, fd, path)
 
 
 def write(fd: int, data: bytes) -> None:

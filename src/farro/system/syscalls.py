@@ -40,15 +40,11 @@ if sys.platform == "linux":
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), source, None, path)
 
-    def sync_filesystem(path: str) -> None:
-        """Return when everything that was written to the filesystem of `path` before is on the disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # noqa: TID251 - part of fs
-        try:
-            if _libc.syncfs(fd) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), path)
-        finally:
-            os.close(fd)
+    def sync_filesystem(fd: int, path: str) -> None:
+        """Return when everything that was written to the filesystem of `fd` before is on the disk."""
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), path)
 
 else:
 
@@ -61,5 +57,5 @@ else:
     def exchange(source: str, path: str) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), source, None, path)
 
-    def sync_filesystem(path: str) -> None:
+    def sync_filesystem(fd: int, path: str) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), path)

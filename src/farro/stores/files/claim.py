@@ -123,7 +123,9 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
     try:
         look.prompt = folders.read_prompt(ground, path)
     except (FileNotFoundError, NotADirectoryError):  # or a plain file that somebody put into the queue
-        if not fs.exists(path):
+        # With another job.json it was away meanwhile, and came back: its entry is told again. Without this look it was
+        # skipped for good, by every slot of this worker.
+        if not fs.exists(path) or _which_or_none(path) != look.seen:
             return Look(Verdict.GONE)
         ground.log("critical", "folder without prompt.json in a queue, skipped", {"job_id": name})
         return Look(Verdict.NEVER)
@@ -149,6 +151,13 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
 def _which(path: str) -> tuple[int, int, int]:
     found = fs.lstat(f"{path}/job.json")
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _which_or_none(path: str) -> tuple[int, int, int] | None:
+    try:
+        return _which(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _lock(ground: Ground, held: Held, name: str) -> bool:

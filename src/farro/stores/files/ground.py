@@ -24,7 +24,8 @@ from farro.observe.audit import Audit, no_audit
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
-from farro.stores.files.journal import Entry, Journal, Record
+from farro.stores.files.journal import Entry, Journal
+from farro.stores.files.records import Record
 from farro.system import fs
 from farro.system.leases import Lease
 

@@ -1,6 +1,7 @@
 """The write-ahead journal: with durability `power`, one synchronous write stands for all syncs of an enqueue or commit.
 
-What a record means after a power cut lives in replay. Alternatives and figures: docs/decisions/0007.
+The form of a record lives in records, what it means after a power cut in replay, what becomes of a dead process's
+journal in forget. Alternatives and figures: docs/decisions/0007.
 
 A process that enqueues or commits more than a few jobs keeps two files in jobs/.journal, filled with zeros beforehand,
 so that a record is one write into blocks that exist: no change of the filesystem's own metadata, whatever filesystem it
@@ -10,93 +11,60 @@ other takes over, the filesystem is synced, and the first is free again: the jou
 does not have for longer than that.
 
 - A record is acknowledged when its write came back, never before. [test_power_cut_keeps_what_was_acknowledged]
-- A file is freed only when everybody whose record is in it has written the folder too, and that is synced.
-  [test_a_journal_is_freed_when_its_folders_are_synced]
-- EIO: nobody of that group is acknowledged (R7). No space, or no such call here: the caller syncs the careful way.
+- A file is freed only when everybody whose record is in it has written the folder too, and that is synced; files are
+  freed in the order in which they were filled. [test_a_journal_is_freed_when_its_folders_are_synced]
+- EIO: nobody of that group is acknowledged (R7). No room for the files, or no such call here: the caller syncs the
+  careful way. [test_errno_at_every_call_with_a_journal]
+- A sync of the filesystem that failed is told to everyone who writes from then on, and nothing of that boot is
+  forgotten by anyone: whoever syncs next is told nothing of it by the kernel. Hence also the journal's own descriptors,
+  opened before the first record: a new one would not hear of a failure that another process was told of.
+  [test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten]
+- Nobody waits for the freeing thread for ever: not when it fails or is stuck, not when the journal is closed.
+  [test_nobody_waits_for_a_freeing_thread_that_is_gone]
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-import struct
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from farro.errors import SyncFailed
+from farro.errors import FarroError, SyncFailed
+from farro.stores.files.forget import forget, mark_failed
+from farro.stores.files.records import FOLDER, START, Record, head, sealed
 from farro.system import fs, leases
 from farro.system.turns import RESTING
 
-FOLDER = "jobs/.journal"
 SIZE = 4 << 20
 LARGEST = 256 << 10  # a record; what is larger is synced where it lies
 EAGER_AFTER = 4  # enqueues and commits of a process before a journal pays for itself
+AGAIN_AFTER = 64  # … and before it is tried again, when there was no room for one
 FREE_AFTER_S = 10.0
+PATIENCE_S = 30.0  # how long anybody waits for a file to become free: the careful way is always right
+LEADER_S = 10.0  # how long `close` waits for somebody who, against its rule, is writing
 
-_HEAD = struct.Struct("<8sQ")  # magic, generation
-_MAGIC = b"farro-j1"
-_RECORD = struct.Struct("<IIQ")  # length, checksum, generation
-_START = 4096
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNABLE = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """One enqueue or commit: what is needed to make the job's folder say it again."""
-
-    kind: str  # enqueue, commit
-    job_id: str
-    role: str  # of the queue that it entered, or in which it was worked
-    life: bytes  # job.json
-    files: Mapping[str, bytes]  # enqueue: in the job's folder; commit: in the attempt's
-    attempt: int = 0
-    staged: str | None = None  # enqueue: its name in jobs/.staging
-    order: int = 0  # among the records of its process
-
-    @property
-    def size(self) -> int:
-        return len(self.life) + sum(map(len, self.files.values()))
-
-    def encode(self, order: int) -> bytes:
-        about = {
-            "kind": self.kind,
-            "job_id": self.job_id,
-            "role": self.role,
-            "attempt": self.attempt,
-            "staged": self.staged,
-            "order": order,
-            "life": len(self.life),
-            "files": [(name, len(data)) for name, data in self.files.items()],
-        }
-        return b"".join((json.dumps(about).encode(), b"\n", self.life, *self.files.values()))
-
-    @classmethod
-    def decode(cls, payload: bytes) -> Record:
-        line, _, rest = payload.partition(b"\n")
-        about = json.loads(line)
-        at = about.pop("life")
-        life, files = rest[:at], {}
-        for name, size in about.pop("files"):
-            files[name] = rest[at : at + size]
-            at += size
-        return cls(life=life, files=files, **about)
+class _Careful(Exception):
+    """Not through the journal, now or at all: nothing of the record is on the disk, or it will be forgotten."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class _File:
     path: str
     lease: leases.Lease  # tells others that its process lives
     generation: int = 1
-    position: int = _START
+    position: int = START
     unfinished: int = 0  # records whose folders are still being written
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Ticket:
     records: Sequence[Record]
     file: _File | None = None
@@ -116,9 +84,13 @@ class Entry:
         self._journal._finished(self._file, self._number)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Journal:
-    """One for a store object, safe for threads: records of several are written at once (group commit)."""
+    """One for a store object, safe for threads: records of several are written at once (group commit).
+
+    Order of locks: `_changed` is taken last and held for moments; nobody takes a turn, or makes a call, while it has
+    it. The leader alone (`_leading`) writes records, makes files and changes `_active`.
+    """
 
     root: str
     boot_id: str
@@ -128,9 +100,10 @@ class Journal:
     background: bool = True  # free files from a thread of its own; else when the other is full, and at the end
     _asked: int = 0
     _usable: bool = True
+    _broken: BaseException | None = None  # a sync failed: nobody knows what reached the disk
     _files: list[_File] = field(default_factory=list)
     _active: _File | None = None
-    _full: list[_File] = field(default_factory=list)  # to be freed
+    _full: list[_File] = field(default_factory=list)  # to be freed, the oldest first
     _order: int = 0
     _waiting: list[_Ticket] = field(default_factory=list)
     _leading: bool = False
@@ -140,9 +113,12 @@ class Journal:
     def __post_init__(self) -> None:
         self._changed = threading.Condition()  # guards everything above but `_order`, which is the leader's
         self._usable = bool(self.boot_id) and hasattr(os, "RWF_DSYNC")
+        _journals.add(self)
 
     def write(self, records: Sequence[Record]) -> Entry | None:
         """Return when all of them are on the disk. None: not journalled, the caller syncs what it writes."""
+        if self._broken is not None:
+            raise self._told(self._broken)
         if not self._usable or sum(record.size + 512 for record in records) > LARGEST:
             return None
         ticket = _Ticket(records)
@@ -153,31 +129,48 @@ class Journal:
         with RESTING:
             self._written(ticket)
         if ticket.failure is not None:
-            raise SyncFailed(f"the journal could not be written: {ticket.failure}") from ticket.failure
+            raise self._told(ticket.failure)
         return None if ticket.file is None else Entry(self, ticket.file, len(records))
+
+    @staticmethod
+    def _told(failure: BaseException) -> SyncFailed:
+        told = SyncFailed(
+            f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
+        )
+        told.__cause__ = failure
+        return told
 
     def _written(self, ticket: _Ticket) -> None:
         """Return when it is: by whoever leads meanwhile, or by us, with all that have come by then."""
-        with self._changed:
-            self._waiting.append(ticket)
-            while self._leading and not ticket.done:
-                self._changed.wait()
-            if ticket.done:
-                return
-            self._leading = True
-            group, self._waiting = self._waiting, []
-        self._lead(group)
+        leads = False
+        try:
+            with self._changed:
+                self._waiting.append(ticket)
+                while self._leading and not ticket.done:
+                    self._changed.wait()
+                if ticket.done or self._closing:
+                    return
+                leads = self._leading = True
+                group, self._waiting = self._waiting, []
+            self._write_group(group)
+        finally:
+            if leads:
+                self._let_lead()
 
-    def _lead(self, group: list[_Ticket]) -> None:
+    def _let_lead(self) -> None:
+        with self._changed:
+            self._leading = False
+            self._changed.notify_all()
+
+    def _write_group(self, group: list[_Ticket]) -> None:
         file: _File | None = None
         failure: BaseException | None = None
         try:
             file = self._append(group)
-        except OSError as error:
-            if error.errno in _UNABLE:
-                self._usable = False
-            elif error.errno not in _FULL:
-                failure = error
+        except _Careful:
+            self._asked = self.eager_after - AGAIN_AFTER
+        except Exception as error:  # noqa: BLE001 - every member of the group is told, whatever it was
+            failure = error
         except BaseException as error:
             failure = error
             raise
@@ -185,7 +178,6 @@ class Journal:
             with self._changed:
                 for ticket in group:
                     ticket.file, ticket.failure, ticket.done = file, failure, True
-                self._leading = False
                 self._changed.notify_all()
 
     def _append(self, group: list[_Ticket]) -> _File:
@@ -194,54 +186,93 @@ class Journal:
             for record in ticket.records:
                 self._order += 1
                 payloads.append(record.encode(self._order))
-        file = self._room(sum(len(payload) + _RECORD.size for payload in payloads))
-        data = b"".join(
-            part for payload in payloads for part in (_RECORD.pack(len(payload), *_seal(payload, file)), payload)
-        )
-        fs.write_through(file.lease.fd, file.path, data, file.position)
+        file = self._room(sum(map(len, payloads)) + 16 * len(payloads))
+        data = b"".join(sealed(payload, file.generation) for payload in payloads)
+        try:
+            fs.write_through(file.lease.fd, file.path, data, file.position)
+        except BaseException as error:
+            self._usable = False  # nothing may come behind what a failed write may have left
+            if isinstance(error, OSError) and error.errno in _FULL | _UNABLE:
+                self._retire(file)  # with that
+                raise _Careful from error
+            self._broken = error
+            raise
         with self._changed:
             file.position += len(data)
             file.unfinished += len(payloads)
-            if self._thread is None and self.background:
-                self._thread = threading.Thread(target=self._free_for_ever, name="journal", daemon=True)
-                self._thread.start()
             self._changed.notify_all()
         return file
 
+    # --- the files: the leader's business ---
+
     def _room(self, size: int) -> _File:
-        """The file that takes so much more; waits until the other one is free when this one is full."""
+        """The file that takes so much more."""
         if self._active is None:
-            self._active = self._make("a")
-        if self._active.position + size > self.size:
-            if len(self._files) < 2:
-                self._make("b")
-            with self._changed:
-                self._full.append(self._active)
-                self._changed.notify_all()
-            if not self.background:
-                self._free(self._full[0])
-            with self._changed:
-                while not (free := [file for file in self._files if file not in self._full]):
-                    self._changed.wait()
-                self._active = free[0]
+            self._active = self._made("a")
+        if self._active.position + size > self.size and self._active.position > START:
+            self._change(self._active)
+            if not self._usable:
+                raise _Careful
         return self._active
 
-    def _make(self, name: str) -> _File:
-        folder = f"{self.root}/{FOLDER}"
-        if not fs.exists(folder):
-            with contextlib.suppress(FileExistsError):
-                fs.mkdir(folder)
-            fs.sync_all([os.path.dirname(folder)])
-        path = f"{folder}/{self.boot_id}.{self.random_bits(64):016x}.{name}"
-        lease = leases.create(path, _HEAD.pack(_MAGIC, 1) + bytes(self.size - _HEAD.size))
-        file = _File(path=path, lease=lease)
+    def _change(self, old: _File) -> None:
+        """The other file takes over; waits until it is free."""
+        others = [file for file in self._files if file is not old]
         try:
+            other = others[0] if others else self._made("b")
+        except _Careful:
+            self._free(old)  # no room for a second one: whoever writes waits until the only one is free
+            return
+        if not self.background and other in self._full:
+            self._free(other)
+        with self._changed:
+            self._changed.wait_for(lambda: other not in self._full or not self._usable, PATIENCE_S)
+            if self._broken is not None:
+                raise self._told(self._broken)
+            if other in self._full or not self._usable:
+                raise _Careful
+            self._full.append(old)
+            self._active = other
+            self._changed.notify_all()
+
+    def _made(self, name: str) -> _File:
+        folder = f"{self.root}/{FOLDER}"
+        path = f"{folder}/{self.boot_id}.{self.random_bits(64):016x}.{name}"
+        lease: leases.Lease | None = None
+        try:
+            if not fs.exists(folder):
+                with contextlib.suppress(FileExistsError):
+                    fs.mkdir(folder)
+                fs.sync_all([os.path.dirname(folder)])
+            lease = leases.create(path, head(1) + bytes(self.size - len(head(1))))
             fs.sync_all([path, folder])
-        except BaseException:
-            lease.drop()
+        except BaseException as error:
+            if lease is not None:
+                lease.drop()
+            if isinstance(error, OSError | FarroError):
+                with contextlib.suppress(OSError):  # half of it: on a full disk of all places
+                    fs.unlink(path)
+            if isinstance(error, OSError):
+                raise _Careful from error
             raise
-        self._files.append(file)
+        file = _File(path=path, lease=lease)
+        with self._changed:
+            self._files.append(file)
+            if self._thread is None and self.background:
+                self._thread = threading.Thread(target=self._free_for_ever, name="journal", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:  # no more threads here: whoever fills a file frees it
+                    self._thread, self.background = None, False
         return file
+
+    def _retire(self, file: _File) -> None:
+        with self._changed:
+            if file is self._active:
+                self._active = None
+            if file not in self._full:
+                self._full.append(file)
+            self._changed.notify_all()
 
     # --- freeing ---
 
@@ -252,135 +283,110 @@ class Journal:
                 self._changed.notify_all()
 
     def _free_for_ever(self) -> None:
-        while True:
+        try:
+            while self._free_next():
+                pass
+        except BaseException as error:  # noqa: BLE001 - the end of this thread: nobody may wait for it any more
             with self._changed:
-                while not self._closing and not self._full and not self._holds_something():
-                    self._changed.wait()
-                if not self._closing and not self._full:
-                    self._changed.wait(FREE_AFTER_S)
-                if self._closing:
-                    return
-                full = self._full[0] if self._full else None
-            try:
-                if full is not None:
-                    self._free(full)
-                else:
-                    self._change_over()
-            except OSError:
-                pass  # the records stay, and stand for what is not synced; whoever writes next waits or is told
+                self._broken = self._broken or error
+                self._usable = False
+                self._changed.notify_all()
+
+    def _free_next(self) -> bool:
+        """Wait until a file is full, or the active one has held a record for long enough, and free it. False: over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._full or self._holds_something())
+            self._changed.wait_for(lambda: self._closing or self._full, FREE_AFTER_S)
+            if self._closing:
+                return False
+            full = self._full[0] if self._full else None
+        if full is None:
+            self._change_over()
+        else:
+            self._free(full)
+        return True
 
     def _holds_something(self) -> bool:
-        return self._active is not None and self._active.position > _START
+        return self._active is not None and self._active.position > START
 
     def _change_over(self) -> None:
         """Free a file that is not full: an idle process leaves nothing to replay."""
-        with self._changed:
-            while self._leading:  # `_active` is the leader's
-                self._changed.wait()
-            if self._active is None or self._full or not self._holds_something():
-                return
-            self._leading = True
+        leads = False
         try:
-            if len(self._files) < 2:
-                self._make("b")
             with self._changed:
+                self._changed.wait_for(lambda: not self._leading or self._full or self._closing)
                 old = self._active
-                self._active = next(file for file in self._files if file is not old)
-                self._full.append(old)
+                if old is None or self._full or self._closing or not self._holds_something():
+                    return
+                leads = self._leading = True
+            with contextlib.suppress(_Careful):
+                self._change(old)
         finally:
-            with self._changed:
-                self._leading = False
-                self._changed.notify_all()
-        self._free(old)
+            if leads:
+                self._let_lead()
 
     def _free(self, file: _File) -> None:
         with self._changed:
-            while file.unfinished:
-                self._changed.wait()
-        fs.sync_filesystem(self.root)
-        file.generation += 1
-        fs.write_through(file.lease.fd, file.path, _HEAD.pack(_MAGIC, file.generation), 0)
+            self._changed.wait_for(lambda: not file.unfinished or self._closing)
+            if self._closing:
+                return  # `close` does it for all
+        try:
+            fs.sync_filesystem(file.lease.fd, file.path)
+        except OSError as error:
+            mark_failed(self.root, self.boot_id)
+            with self._changed:
+                self._broken = error
+                self._usable = False
+                self._changed.notify_all()
+            raise
+        try:
+            fs.write_through(file.lease.fd, file.path, head(file.generation + 1), 0)
+        except OSError:  # the records stay, and do no harm; `close` takes the file away
+            with self._changed:
+                self._usable = False
+                if file in self._full:
+                    self._full.remove(file)
+                self._changed.notify_all()
+            return
         with self._changed:
-            file.position = _START
-            self._full.remove(file)
+            file.generation += 1
+            file.position = START
+            if file in self._full:
+                self._full.remove(file)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Everything is synced, and the files go. Nobody may be writing any more."""
+        """Everything is synced, and the files go. Nobody may be writing any more. Closing twice is no error."""
         with self._changed:
-            self._closing = True
+            self._closing, self._usable = True, False
+            thread, self._thread = self._thread, None
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-        files, self._files, self._active, self._usable = self._files, [], None, False
+        if thread is not None:
+            thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._leading, LEADER_S)
+            files, self._files, self._full, self._active = self._files, [], [], None
         try:
             if files:
-                fs.sync_filesystem(self.root)
-            for file in files:
-                fs.unlink(file.path)
-        except OSError:
-            pass  # a watchdog frees what a dead process left
+                forget(self.root, self.boot_id, [(file.path, file.lease) for file in files])
+        except (OSError, SyncFailed):
+            pass  # a watchdog frees what a dead process left, if it may be freed
         finally:
             for file in files:
                 file.lease.drop()
 
 
-def _seal(payload: bytes, file: _File) -> tuple[int, int]:
-    return zlib.crc32(payload, file.generation & 0xFFFFFFFF), file.generation
+_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
-def read(path: str) -> Iterator[Record]:
-    """The records of a journal file, up to the first that is not whole."""
-    data = fs.read_bytes(path)
-    if len(data) < _START:
-        return
-    magic, generation = _HEAD.unpack_from(data)
-    at = _START
-    while magic == _MAGIC and at + _RECORD.size <= len(data):
-        length, checksum, of = _RECORD.unpack_from(data, at)
-        at += _RECORD.size
-        payload = data[at : at + length]
-        if of != generation or len(payload) != length or zlib.crc32(payload, of & 0xFFFFFFFF) != checksum:
-            return
-        yield Record.decode(payload)
-        at += length
+def _forget_after_fork() -> None:
+    """In the child nothing is journalled: the files, and whoever frees them, are the parent's."""
+    for journal in list(_journals):
+        journal._changed = threading.Condition()
+        journal._usable, journal._closing, journal._leading = False, True, False
+        journal._files, journal._full, journal._waiting = [], [], []
+        journal._active = journal._thread = None
 
 
-def names(root: str) -> list[str]:
-    try:
-        return [name for name in fs.listdir(f"{root}/{FOLDER}") if not name.startswith(".")]
-    except FileNotFoundError:
-        return []
-
-
-def mentioned(root: str) -> frozenset[str]:
-    """The ids of all jobs of which a journal speaks."""
-    found: set[str] = set()
-    for name in names(root):
-        with contextlib.suppress(FileNotFoundError):
-            found.update(record.job_id for record in read(f"{root}/{FOLDER}/{name}"))
-    return frozenset(found)
-
-
-def sweep(root: str, boot_id: str) -> list[str]:
-    """Free the journals of processes that died since the machine started: their folders are written, as far as they
-    were, and only have to be synced."""
-    dead: list[tuple[str, leases.Lease]] = []
-    try:
-        for name in names(root):
-            path = f"{root}/{FOLDER}/{name}"
-            if name.startswith(f"{boot_id}."):
-                try:
-                    lease = leases.take(path)
-                except FileNotFoundError:
-                    continue
-                if lease is not None:
-                    dead.append((path, lease))
-        if dead:
-            fs.sync_filesystem(root)
-        for path, _ in dead:
-            fs.unlink(path)
-        return [path.rsplit("/", 1)[1] for path, _ in dead]
-    finally:
-        for _, lease in dead:
-            lease.drop()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from farro.errors import Damaged, FarroError, Refused
 from farro.kernel import ids
 from farro.stores.files import folder as folders
-from farro.stores.files import journal, submit
+from farro.stores.files import forget, records, submit
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
 from farro.stores.files.trouble import explained
@@ -36,8 +36,9 @@ _LOCK = ".lock"
 class Trash:
     """What one pruner may do. Made by `opened` alone."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, lease: leases.Lease) -> None:
         self._ground = ground
+        self._lease = lease
         self._journalled: frozenset[str] = frozenset()
         self._looked_ns = 0
         self._touched: set[str] = set()  # folders whose change must be on the disk before an id goes
@@ -65,12 +66,14 @@ class Trash:
             return False  # what cannot be read is shown and kept, never removed on a guess
 
     def _in_a_journal(self, job_id: str, path: str) -> bool:
-        """Looked up again for what was written since the last look: its record may be newer than that."""
-        written_ns = fs.lstat(f"{path}/job.json").st_mtime_ns
-        if written_ns >= self._looked_ns:
-            self._looked_ns = int(self._ground.clock.now().timestamp() * 1e9)
-            journal.sweep(self._ground.root, self._ground.boot_id)
-            self._journalled = journal.mentioned(self._ground.root)
+        """Looked up again for what was written since the last look: its record may be newer than that. Nothing is
+        recorded of a job that is final, so a look after that is enough."""
+        if fs.lstat(f"{path}/job.json").st_mtime_ns >= self._looked_ns:
+            # The kernel's own time, as in what is compared with it: its ticks lag behind any other clock.
+            self._lease.beat()
+            self._looked_ns = fs.lstat(self._ground.path(TRASH, _LOCK)).st_mtime_ns
+            forget.sweep(self._ground.root, self._ground.boot_id)
+            self._journalled = records.mentioned(self._ground.root)
         return job_id in self._journalled
 
     def _name(self, job_id: str) -> str:
@@ -141,6 +144,6 @@ def opened(ground: Ground) -> Iterator[Trash]:
     if lease is None:
         raise Refused("another `farro prune` is at work in this root; wait for it, or stop it")
     try:
-        yield Trash(ground)
+        yield Trash(ground, lease)
     finally:
         lease.drop()

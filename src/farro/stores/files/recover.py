@@ -23,7 +23,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Recovered, marker
-from farro.stores.files import agents, dispatch, journal, settle, staging, unblock, views
+from farro.stores.files import agents, dispatch, forget, records, settle, staging, unblock, views
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import Moved, deliver, quarantine, try_move
@@ -78,9 +78,9 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
             del held.leftovers[name]
             if delivered:
                 done.append(Recovered(job_id=name, agent=None, what="dispatched"))
-    with _one_alone(ground, journal.FOLDER):
+    with _one_alone(ground, records.FOLDER):
         done += [
-            Recovered(job_id=None, agent=None, what=f"freed {n}") for n in journal.sweep(ground.root, ground.boot_id)
+            Recovered(job_id=None, agent=None, what=f"freed {n}") for n in forget.sweep(ground.root, ground.boot_id)
         ]
     with _one_alone(ground, "staging"):
         done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]

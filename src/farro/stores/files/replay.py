@@ -4,25 +4,37 @@ Writing journals lives in journal; what becomes of jobs in dead agents' hands af
 
 A record says what the tree must at least say. A folder that says more (a later decision, which was synced where it
 lies) keeps it: the number of hops tells. Every step can be repeated: a crash in the middle leaves the journals, and
-the next process begins again. [test_power_cut_keeps_what_was_acknowledged, test_a_power_cut_during_the_replay]
+the next process begins again; nobody works in a root before that is through.
+[test_power_cut_keeps_what_was_acknowledged, test_a_power_cut_during_the_replay,
+test_two_processes_after_a_power_cut_replay_once]
+
+A record that cannot be understood, or a folder that cannot be written, keeps the root closed, with the reason: to go on
+without it would be to forget what was acknowledged. [test_a_journal_of_another_version_is_not_forgotten]
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import dataclass, field
 
-from farro.errors import FarroError
+from farro.errors import FarroError, StorageTrouble, UnknownSchema
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import parse_timestamp
+from farro.kernel.states import Status
+from farro.plans.priority import head_start_ns
 from farro.stores.files import folder as folders
-from farro.stores.files import journal, views
+from farro.stores.files import records, views
+from farro.stores.files.forget import forget
 from farro.stores.files.ground import Ground
-from farro.stores.files.journal import Record
-from farro.stores.files.moving import try_move
+from farro.stores.files.moving import Moved, quarantine, try_move
+from farro.stores.files.records import FOLDER, Record
 from farro.stores.files.settle import REPORTED
+from farro.stores.files.trouble import explained
 from farro.system import fs, leases
+
+_TICK_NS = 10**9  # what a time may be off by: the time of entry is written to the millisecond, files have ticks
 
 
 @dataclass
@@ -39,77 +51,102 @@ class Story:
         return max(self.commits, key=lambda one: (len(one[1].hops), one[1].hops[-1].at, one[0].order))
 
 
+@explained
 def replay(ground: Ground) -> int:
     """Make every record of an earlier boot true; answers how many jobs were looked at."""
     if not _of_earlier_boots(ground):
         return 0
-    with leases.exclusively(ground.path(journal.FOLDER, ".lock")):
-        names = _of_earlier_boots(ground)
-        stories = _stories(ground, names)
+    with leases.exclusively(ground.path(FOLDER, ".lock")), contextlib.ExitStack() as taken:
+        dead: list[tuple[str, leases.Lease]] = []
+        for name in _of_earlier_boots(ground):
+            path = ground.path(FOLDER, name)
+            lease = leases.take(path)
+            if lease is None:  # no earlier boot: another one beside ours, of a container perhaps
+                ground.log("error", "a journal of another boot, but its process lives: left alone", {"journal": name})
+                continue
+            taken.callback(lease.drop)
+            dead.append((path, lease))
+        if not dead:
+            return 0
+        stories = _stories([path for path, _ in dead])
         for job_id, story in stories.items():
-            _restore(ground, job_id, story)
-        if names:
-            fs.sync_filesystem(ground.root)
-        for name in names:
-            fs.unlink(ground.path(journal.FOLDER, name))
+            try:
+                _restore(ground, job_id, story)
+            except UnknownSchema as error:
+                ground.tell_foreign(job_id, str(error))  # a newer farro's, and that much further on: left alone
+        forget(ground.root, ground.boot_id, dead)
     ground.log("warning", "journals replayed after a restart of the machine", {"jobs": len(stories)})
     return len(stories)
 
 
 def _of_earlier_boots(ground: Ground) -> list[str]:
-    found = journal.names(ground.root)
-    return [name for name in found if not name.startswith(f"{ground.boot_id}.")] if found else []
+    found = records.names(ground.root)
+    if not found or not ground.boot_id:  # where nobody can tell one boot from the next, nothing was journalled
+        return []
+    return [name for name in found if not name.startswith(f"{ground.boot_id}.")]
 
 
-def _stories(ground: Ground, names: list[str]) -> dict[str, Story]:
+def _stories(paths: list[str]) -> dict[str, Story]:
     stories: dict[str, Story] = {}
-    for name in names:
-        for record in journal.read(ground.path(journal.FOLDER, name)):
+    void: set[str] = set()
+    for path in paths:
+        for record in records.read(path):
             story = stories.setdefault(record.job_id, Story())
             if record.kind == "enqueue":
                 story.enqueued = record
-            else:
+            elif record.kind == "commit":
                 story.commits.append((record, Lifecycle.from_json(record.life)))
-    return stories
+            else:
+                void.add(record.job_id)
+    return {job_id: story for job_id, story in stories.items() if job_id not in void}
 
 
 def _restore(ground: Ground, job_id: str, story: Story) -> None:
     record, life = story.last()
     place = places.incoming(record.role) if life.decision is None else places.parse(life.decision.to).path
-    found = _found(ground, job_id)
-    if found is None:
+    spots = _found(ground, job_id)
+    if not spots:
         _rebuild(ground, job_id, story, life, place)
         return
+    found, *twins = spots
+    for twin in twins:
+        quarantine(ground, twin.path, job_id, "after a power cut this id lay in two places; the other one says more")
+    if found.place == places.QUARANTINE:
+        return  # somebody has put it aside, for a reason that no record knows
     now = _lifecycle(found.path)
     behind = now is None or len(now.hops) < len(life.hops)
     final = life if now is None or behind else now
     _mend(found.path, story, final)
     if behind:
-        _write_life(found.path, life)
+        fs.write_atomic(f"{found.path}/job.json", life.to_json(), sync=False)
+    path = found.path
     if not found.place.startswith(("jobs/.held/", "jobs/outbox")) and "/in-progress/" not in found.place:
         folders.drop_lock(found.path)  # nobody is at work: its removal was lost
         # Where it lies may be older than what it says: a move that was lost while the file was kept.
         if found.place != place and (behind or final.hops[-1:] == life.hops[-1:]):
-            try_move(found.path, ground.path(place, job_id))
+            path = _put(ground, found.path, place, job_id)
+    _keep_order(path, story, final)
 
 
-def _found(ground: Ground, job_id: str) -> views.Found | None:
-    """The folder that says most; a second one of that id is recovery's to quarantine."""
-    best: tuple[int, views.Found] | None = None
+def _found(ground: Ground, job_id: str) -> list[views.Found]:
+    """Where it lies, the folder that says most first. In quarantine only when it lies nowhere else."""
+    found: list[tuple[int, views.Found]] = []
     for place, role, status, busy in views.spots(ground):
         path = ground.path(place, job_id)
-        if fs.exists(path):
+        if fs.exists(path) and not (place == places.QUARANTINE and found):
             life = _lifecycle(path)
-            hops = -1 if life is None else len(life.hops)
-            if best is None or hops > best[0]:
-                best = hops, views.Found(job_id=job_id, path=path, place=place, role=role, status=status, busy=busy)
-    return None if best is None else best[1]
+            spot = views.Found(job_id=job_id, path=path, place=place, role=role, status=status, busy=busy)
+            found.append((-1 if life is None else len(life.hops), spot))
+    return [spot for _, spot in sorted(found, key=lambda one: -one[0])]
 
 
 def _lifecycle(path: str) -> Lifecycle | None:
+    """job.json, None when it is lost or torn. UnknownSchema goes through: it is neither."""
     try:
         return folders.read_lifecycle(path)
-    except (FarroError, OSError):
+    except UnknownSchema:
+        raise
+    except (FarroError, FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -124,22 +161,38 @@ def _rebuild(ground: Ground, job_id: str, story: Story, life: Lifecycle, place: 
         fs.mkdir(staged)
     folders.drop_lock(staged)
     _mend(staged, story, life)
-    _write_life(staged, life)
-    try_move(staged, ground.path(place, job_id))
+    fs.write_atomic(f"{staged}/job.json", life.to_json(), sync=False)
+    _keep_order(_put(ground, staged, place, job_id), story, life)
+
+
+def _put(ground: Ground, source: str, place: str, job_id: str) -> str:
+    """Move it to where it belongs; it is nowhere else."""
+    path = ground.path(place, job_id)
+    if try_move(source, path) is not Moved.DONE:
+        raise StorageTrouble(
+            f"{ground.path(place)} is missing, where {job_id} was when the power went; `farro init` makes it again"
+        )
+    return path
 
 
 def _mend(path: str, story: Story, life: Lifecycle) -> None:
-    """Every file that the records of this life name, as they name it."""
+    """Every file that the records of this life name, as they name it; and the mirrors of all its reports in turn, those
+    which no record names among them: the last one is to be seen."""
     if story.enqueued is not None:
         _files(path, story.enqueued)
-    for record, decided in sorted(story.commits, key=lambda one: one[0].attempt):
-        if decided.hops[-1] in life.hops:
+    mended = False
+    for record, decided in story.commits:
+        last = decided.hops[-1]
+        same = last in life.hops and (last != life.hops[-1] or decided.result_sha256 == life.result_sha256)
+        if same:
             for folder in (f"{path}/attempts", folders.attempt_folder(path, record.attempt)):
                 if not fs.exists(folder):
                     fs.mkdir(folder)
             _files(folders.attempt_folder(path, record.attempt), record)
-            if decided.decision is not None and decided.decision.reason in REPORTED:
-                folders.refresh_mirrors(path, record.attempt)
+            mended = True
+    for hop in life.hops if mended else ():
+        if hop.reason in REPORTED:
+            folders.refresh_mirrors(path, hop.attempt)
 
 
 def _files(home: str, record: Record) -> None:
@@ -150,13 +203,21 @@ def _files(home: str, record: Record) -> None:
             folder = f"{folder}/{part}"
             if not fs.exists(folder):
                 fs.mkdir(folder)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
             if fs.read_bytes(f"{home}/{name}", len(data)) == data:
                 continue
         fs.write_atomic(f"{home}/{name}", data, sync=False)
 
 
-def _write_life(path: str, life: Lifecycle) -> None:
-    fs.write_atomic(f"{path}/job.json", life.to_json(), sync=False)
-    entered_ns = int(parse_timestamp(life.enqueued_at).timestamp() * 1e9)
-    fs.set_mtime_ns(f"{path}/job.json", entered_ns)
+def _keep_order(path: str, story: Story, life: Lifecycle) -> None:
+    """Its turn in the queue: the time of entry, less its head start (submit.keep_order)."""
+    if life.status is not Status.QUEUED:
+        return
+    try:
+        text = story.enqueued.files["prompt.json"] if story.enqueued else fs.read_bytes(f"{path}/prompt.json")
+        prompt = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return  # whoever claims it says what is wrong with it
+    entered_ns = int(parse_timestamp(life.enqueued_at).timestamp() * 1e9) - head_start_ns(prompt)
+    if abs(fs.lstat(f"{path}/job.json").st_mtime_ns - entered_ns) > _TICK_NS:
+        fs.set_mtime_ns(f"{path}/job.json", entered_ns)

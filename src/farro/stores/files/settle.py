@@ -32,8 +32,9 @@ from farro.ports.store import Claim
 from farro.stores.files import dispatch, submit
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
-from farro.stores.files.journal import LARGEST, Entry, Record
+from farro.stores.files.journal import LARGEST, Entry
 from farro.stores.files.moving import deliver
+from farro.stores.files.records import Record
 
 # Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
 REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED})
