@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from farro.cli import terminal
+from farro.cli.groups import Hinting
 from farro.errors import FarroError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in s
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 
 
-class Lazy(click.Group):
+class Lazy(Hinting):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -83,16 +84,6 @@ class Lazy(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text, _ in commands])
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            program = ctx.info_name
-            hint = f"did you mean `{program} {near[0]}`?" if near else f"`{program} --help` lists the commands"
-            ctx.fail(f"no command {args[0]!r}; {hint}")
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
