@@ -29,9 +29,8 @@ lint: dev ## ruff (rules and format) and the import contracts
 types: dev ## mypy, strict
 	@$(python) scripts/suites.py --suites "types"
 
-bench: dev ## the benchmarks
-	@if [ -f scripts/bench.py ]; then exec $(python) scripts/bench.py $(ARGS); \
-	else echo "No benchmarks yet: scripts/bench.py comes with the next issue."; fi
+bench: dev ## farro beside its floor and its peers, written to docs/benchmarks.md (QUICK=1: a glance)
+	@$(python) scripts/bench.py $(ARGS)
 
 torture: dev packages ## the long form of the crash and contract suites (TORTURE=10 for ten times as long)
 	@FARRO_TORTURE=$(or $(TORTURE),1) $(python) scripts/suites.py --suites "$(or $(SUITES),contracts crash)" -- $(ARGS)

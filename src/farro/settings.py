@@ -125,7 +125,7 @@ class PruneSettings:
     keep_failed: Lasting | None = None
     keep_killed: Lasting | None = None
 
-    def keep_s(self, status: Literal["succeeded", "failed", "killed"]) -> int | None:
+    def keep_s(self, status: Literal["succeeded", "failed", "killed"]) -> float | None:
         """Seconds that a job of that status is kept; None: it is never pruned by itself."""
         kept = {"succeeded": self.keep_succeeded, "failed": self.keep_failed, "killed": self.keep_killed}[status]
         return None if kept is None else parse_duration(kept)

@@ -50,6 +50,13 @@ class Daemon:
     def pid(self) -> int:
         return self.process.pid
 
+    def started(self) -> Daemon:
+        """Wait until it says that it has started: an interpreter that is still starting dies of a signal."""
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert " started" in said, said
+        return self
+
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
@@ -118,11 +125,15 @@ class Program:
         source = stdin.encode() if isinstance(stdin, str) else stdin
         out, err = _text(b""), _text(b"")
         before, sys.stdin = sys.stdin, _text(source)
+        # What a daemon makes of signals would stay, and be inherited by every process that is started after it.
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with contextlib.chdir(self.path), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 answer = run(list(args))
         finally:
             sys.stdin = before
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         told = Done(code=answer, out=_said(out), err=_said(err))
         assert code is None or told.code == code, f"exit {told.code} of farro {' '.join(args)}\n{told.out}\n{told.err}"
         return told

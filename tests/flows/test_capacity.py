@@ -20,6 +20,7 @@ def test_a_full_role_refuses_and_says_what_to_do(farro: Program) -> None:
     assert "--force" in done.err
     assert done.out == ""
     assert listing(farro.path / "agents") == before
+    farro.call("run", "--detach", "--role", "Architect", "--", "true", code=3)
     farro.call("enqueue", "-", stdin=plan("CodeReviewer", 1), code=0)
     assert '"event": "cap_refused"' in (farro.path / "logs" / "audit.log").read_text()
 

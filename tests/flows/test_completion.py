@@ -40,6 +40,9 @@ def test_jobs_roles_and_schedules_are_offered(farro: Program) -> None:
     assert set(offered(farro, "farro show f")) == {"fresh", "finished", "first"}
     assert offered(farro, "farro show f")[0] == "fresh", "what is not finished comes first"
     assert offered(farro, "farro kill fr") == ["fresh"]
+    farro.call("enqueue", "--after", "fresh", "--id", "waiting", "--", "true", code=0)
+    assert offered(farro, "farro explain wai") == ["waiting"]
+    assert offered(farro, "farro enqueue --after fr") == ["fresh"]
     assert offered(farro, "farro worker --role Ru") == ["Runner"]
     (farro.path / "schedules").mkdir()
     (farro.path / "schedules" / "nightly.json").write_text("{}")

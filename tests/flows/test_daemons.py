@@ -88,6 +88,23 @@ def test_an_idle_daemon_ends_when_told_and_leaves_nothing(farro: Program, name: 
     assert not list((farro.path / "jobs/.held").iterdir())
 
 
+@pytest.mark.parametrize("name", ["worker", "watchdog", "manager", "scheduler"])
+def test_a_daemon_that_is_ended_while_it_starts_ends_well(farro: Program, name: str) -> None:
+    daemon = farro.start(name)
+    eventually(lambda: catches(daemon.pid, signal.SIGTERM), "it never listens")
+    done = daemon.end()
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out.splitlines()[-1])["message"] == f"{name} stopped"
+    assert not list((farro.path / "agents/Runner/in-progress").iterdir())
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for that signal."""
+    status = Path("/proc", str(pid), "status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_a_log_line_has_the_fields_of_the_seed(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     lines = [json.loads(line) for line in farro.worked().out.splitlines()]

@@ -32,6 +32,8 @@ def test_every_command_has_help_with_root_and_json(empty: Program, command: str)
 
 def test_a_misspelt_command_is_corrected(empty: Program) -> None:
     assert "did you mean `farro enqueue`?" in empty.run("enque", code=2).err
+    assert "did you mean `farro service install`?" in empty.run("service", "instal", code=2).err
+    assert "no command 'ls'; `farro schedules --help` lists the commands" in empty.run("schedules", "ls", code=2).err
     assert "`farro --help` lists the commands" in empty.run("frobnicate", code=2).err
 
 

@@ -123,14 +123,15 @@ def test_follow_waits_for_a_queued_job_and_goes_with_it_to_its_end(farro: Progra
         follower = subprocess.Popen(
             [FARRO, "logs", "j", "--follow"], cwd=farro.path, env=farro.env, stdout=sink, stderr=subprocess.PIPE
         )
+    assert follower.stderr is not None
+    assert b"j is queued; waiting" in follower.stderr.readline()
     worker = farro.start("worker")
     eventually(lambda: out.read_bytes() == b"one\n", "it did not follow into the run")
     (farro.path / "go").touch()
     _, err = follower.communicate(timeout=PATIENCE_S)
     worker.end()
-    assert follower.returncode == 0
+    assert (follower.returncode, err) == (0, b"")
     assert out.read_bytes() == b"one\ntwo\n3\n"
-    assert b"j is queued; waiting" in err
 
 
 def test_follow_goes_on_with_the_next_attempt(farro: Program) -> None:

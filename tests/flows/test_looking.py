@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from flows.program import Program, endless, eventually, once_endless, shell, steps
 
+SPAN = re.compile(r"\b(?:[0-9]+[smhd])+\b")  # how long: it may be more at the second look
+
 
 def explained(farro: Program, job: str) -> tuple[str, str | None]:
     told = farro.call("explain", job, "--json", code=0).json
     assert set(told) == {"job_id", "status", "reason", "message", "fix"}
     text = farro.call("explain", job, code=0).out
-    assert text.startswith(f"{told['job_id']} ({told['status']}): {told['message']}\n")
+    expected = f"{told['job_id']} ({told['status']}): {told['message']}\n"
+    assert SPAN.sub("…", text).startswith(SPAN.sub("…", expected))
     return told["reason"], told["fix"]
 
 
@@ -64,7 +69,7 @@ def test_history_reads_the_audit_log(farro: Program) -> None:
         log.write("torn {\n" + json.dumps(line) + "\n" + json.dumps({**line, "job_id": "two"}) + "\n")
     told = farro.call("history", "one", "--json", code=0).json
     assert [item for item in told["audit"] if item["event"] == "looked_at"] == [line]
-    assert "looked_at  auditor  code=7" in farro.call("history", "one", code=0).out
+    assert "looked_at auditor code=7" in " ".join(farro.call("history", "one", code=0).out.split())
 
 
 def test_history_of_a_job_with_wrong_times_is_no_traceback(farro: Program) -> None:
@@ -140,9 +145,8 @@ def test_explain_names_the_command_that_helps_and_it_does_help(farro: Program) -
     farro.enqueue(steps(["true"], metadata={"tags": ["gpu"]}), "--id", "one")
     reason, fix = explained(farro, "one")
     assert (reason, fix) == ("no_worker", "farro worker --role Runner --tag gpu")
-    worker = farro.start("worker", "--workers", "1")
-    eventually(lambda: explained(farro, "one")[0] == "tags", "the worker did not come")
-    assert explained(farro, "one")[1] == "farro worker --role Runner --tag gpu"
+    worker = farro.start("worker", "--workers", "1").started()
+    assert explained(farro, "one") == ("tags", "farro worker --role Runner --tag gpu")
     worker.end()
     assert fix is not None
     farro.run(*fix.split()[1:], "--drain", code=0)
@@ -187,10 +191,11 @@ def test_explain_a_delay_a_damage_and_another_version(farro: Program) -> None:
 
 
 def test_explain_what_a_job_waits_for(farro: Program) -> None:
-    farro.enqueue(steps(["true"]), "--id", "first")
+    for name in ("first", "nobody"):
+        farro.enqueue(steps(["true"]), "--id", name)
     farro.enqueue(steps(["true"], metadata={"after": ["first", "nobody"]}), "--id", "then")
-    folder = farro.folder("then")
-    folder.rename(farro.path / "agents/Manager/waiting/then")
+    assert explained(farro, "then") == ("dependency", "farro explain first")
+    shutil.rmtree(farro.folder("nobody"))
     reason, _ = explained(farro, "then")
     assert reason == "dependency"
     told = farro.call("explain", "then", code=0).out

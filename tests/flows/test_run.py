@@ -110,8 +110,7 @@ def test_environment_and_folder_are_the_callers(farro: Program, tmp_path_factory
 
 def test_it_runs_here_whoever_else_works(farro: Program) -> None:
     """Ten runs beside an idle worker: each is done by its own process, with its own environment."""
-    worker = farro.start("worker")
-    eventually(lambda: farro.call("ls", code=0), "no root")
+    worker = farro.start("worker").started()
     for number in range(10):
         done = farro.run("run", "--", "sh", "-c", "echo $WHO", env={"WHO": str(number)}, code=0)
         assert done.out == f"{number}\n"

@@ -91,6 +91,8 @@ def test_a_scheduler_and_a_manager_run_what_is_due_once(farro: Program) -> None:
     state = farro.path / "jobs" / ".schedules" / "nightly.json"
     state.write_text('{"handled": "2026-01-01T00:00:00.000Z"}')
     daemons = [farro.start("scheduler"), farro.start("manager"), farro.start("manager")]
+    for daemon in daemons:
+        daemon.started()
     eventually(lambda: farro.call("ls", "--json", code=0).json["jobs"], "nothing was fired")
     for daemon in daemons:
         assert daemon.end().code == 0

@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from farro.cli.main import COMMANDS, HELP, farro
+from farro.cli.main import SECTIONS as HEADED
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "commands.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## farro ([a-z-]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+SECTIONS = dict(re.findall(r"^###? farro ([a-z -]+)\n(.*?)(?=^###? |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 EVERYWHERE = {"--root", "--json", "--help"}
 
 
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command by what is typed, in the order of the help; a group is followed by its own."""
+    context = click.Context(farro)
+    for name in COMMANDS:
+        command = farro.get_command(context, name)
+        assert command is not None
+        yield name, command
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(context):
+                yield f"{name} {inner}", command.commands[inner]
+
+
+TYPED = dict(commands())
+
+
 def options(name: str) -> set[str]:
-    command = farro.get_command(click.Context(farro), name)
-    assert command is not None
-    return {option for item in command.params if isinstance(item, click.Option) for option in item.opts} - EVERYWHERE
+    return {option for item in TYPED[name].params if isinstance(item, click.Option) for option in item.opts}
 
 
 def test_the_page_has_every_command_in_the_order_of_the_help() -> None:
-    assert list(SECTIONS) == list(COMMANDS) == list(HELP)
+    assert list(SECTIONS) == list(TYPED)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+def test_the_page_begins_with_the_sections_of_the_help() -> None:
+    listed = re.findall(r"^\| ([A-Z].*?) \| (\[.*) \|$", PAGE.split("\n## ", 1)[0], re.MULTILINE)
+    told = {title: re.findall(r"\[([a-z-]+)\]\(#farro-\1\)", cell) for title, cell in listed}
+    assert told == {title: [name for name, _, _ in section] for title, section in HEADED.items()}
+
+
+def test_no_command_is_in_two_sections_of_the_help() -> None:
+    assert len(HELP) == sum(len(section) for section in HEADED.values())
+
+
+@pytest.mark.parametrize("name", TYPED)
 def test_the_page_has_every_option_of_a_command(name: str) -> None:
     listed = re.findall(r"^\| (`-.*?) \|", SECTIONS[name], re.MULTILINE)
     told = {option for cell in listed for option in re.findall(r"`(--?[a-z-]+)`", cell)}
-    assert told == options(name)
+    assert told == options(name) - EVERYWHERE
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", TYPED)
 def test_every_command_answers_as_json_and_takes_a_root(name: str) -> None:
-    command = farro.get_command(click.Context(farro), name)
-    assert command is not None
-    assert {"--root", "--json"} <= {option for item in command.params for option in item.opts}
+    command = TYPED[name]
     assert command.help
+    if not isinstance(command, click.Group) or command.invoke_without_command:  # else it only leads to others
+        assert {"--root", "--json"} <= options(name)

@@ -19,13 +19,17 @@ from farro.kernel.moments import MAX_DURATION_S, UNITS, duration_fault, parse_du
         ("1d", 86_400),
         ("1w", 604_800),
         ("1h30m", 5400),
+        ("0.5s", 0.5),
+        ("0.25", 0.25),
+        ("1.5h", 5400),
+        ("1h0.5m", 3630),
         ("1w2d3h4m5s", 604_800 + 2 * 86_400 + 3 * 3600 + 4 * 60 + 5),
         (" 7D ", 7 * 86_400),
         ("0", 0),
         ("36525d", MAX_DURATION_S),
     ],
 )
-def test_a_duration_is_read_as_a_person_means_it(text: str, seconds: int) -> None:
+def test_a_duration_is_read_as_a_person_means_it(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
@@ -35,7 +39,11 @@ def test_a_duration_is_read_as_a_person_means_it(text: str, seconds: int) -> Non
         ("", "'' is not a duration such as 90s, 10m, 2h, 1d, 1w or 1h30m"),
         ("soon", "'soon' is not a duration"),
         ("10min", "the units are w, d, h, m and s"),
-        ("1.5h", "90m for one and a half hours"),
+        ("1,5h", "the decimal mark is a point: 1.5h"),
+        (".5h", "is not a duration such as"),
+        ("1.h", "is not a duration such as"),
+        ("1.5.5h", "is not a duration such as"),
+        ("1e3s", "the units are w, d, h, m and s"),
         ("-5m", "cannot be negative"),
         ("30m1h", "each unit once, the larger first"),
         ("1h1h", "each unit once, the larger first"),

@@ -24,14 +24,14 @@ def local(moment: datetime) -> datetime:
     ("text", "seconds"),
     [
         *(("90", 90), ("90s", 90), ("0.5s", 0.5), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1w", 604800)),
-        *(("1h30m", 5400), ("1d12h", 129600), ("1m30", 90), (" 5m ", 300), ("0", 0)),
+        *(("1h30m", 5400), ("1d12h", 129600), (" 5m ", 300), ("0", 0)),
     ],
 )
 def test_a_duration_is_read(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "soon", "-5m", "5 m", "10x", "30m1h", "1h1h", "1.5h", "٣m", "inf", "1e3"])
+@pytest.mark.parametrize("text", ["", "m", "soon", "-5m", "5 m", "10x", "30m1h", "1h1h", "1.h", "٣m", "inf", "1e3"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration such as"):
         parse_duration(text)

@@ -93,7 +93,7 @@ def start_time(delay: str | None, at: str | None, clock: Clock) -> datetime | No
         if delay is not None:
             delay_s = parse_duration(delay)
             if delay_s > MAX_DELAY_S:
-                raise ValueError(f"{delay} is more than ten years")
+                raise ValueError(f"{delay} is more than ten years, the longest delay that farro takes")
             return clock.now() + timedelta(seconds=delay_s)
         if at is not None:
             return parse_start(at, clock.now(), lambda moment: moment.astimezone())

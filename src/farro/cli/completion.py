@@ -91,6 +91,7 @@ def _job_names(root: str) -> Iterator[str]:
     yield from _names(f"{root}/jobs/stale")
     for role in roles:
         yield from _names(f"{role}/incoming")
+    yield from _names(f"{root}/agents/Manager/waiting")
     for role in roles:
         for ending in ("failed", "killed", "succeeded"):
             yield from _names(f"{role}/completed/{ending}")

@@ -25,6 +25,7 @@ from farro.settings import RunnersSettings, Settings
 from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
 
+ENDING = (signal.SIGTERM, signal.SIGINT)
 GRACE_S = 5.0  # for running steps after the first signal
 
 
@@ -43,6 +44,7 @@ def worker(
     SIGTERM or Ctrl-C: running steps have five seconds, then their jobs are released, back into the queue. Again: at
     once.
     """
+    signals = _Signals()
     from farro.execution.stop import Stop
     from farro.services.drain import Drained
     from farro.services.perform import Performer
@@ -85,7 +87,7 @@ def worker(
     try:
         service = Worker(store=store, role=role, slots=workers, make_slot=slot, clock=clock, until=until)
         graces_s = iter([GRACE_S])
-        _on_signals(lambda: service.stop(next(graces_s, 0.0)))
+        signals.end(lambda: service.stop(next(graces_s, 0.0)))
         service.start()
         log("info", "worker started", {"role": role, "slots": workers, "pid": os.getpid()})
         service.wait()
@@ -168,13 +170,14 @@ def _keep(
     as_json: bool,
 ) -> int:
     """One turn with its answer, or turns with a log until a signal comes."""
+    signals = None if once else _Signals()
     path, settings = read_root(root)
     log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json, settings.runners))
     store = app.open_store(path, settings, log=log, actor=person())
     service = make(store, settings, log)
     try:
-        if not once:
-            _on_signals(service.stop)
+        if signals is not None:
+            signals.end(service.stop)
             log("info", f"{name} started", {"pid": os.getpid()})
             service.run(settings.watchdog.every_s)
             log("info", f"{name} stopped", {})
@@ -213,7 +216,7 @@ def _log(actor: str, as_json: bool, runners: RunnersSettings) -> Log:
 def _end() -> None:
     """The work is over, and well: one more impatient signal does not make it a failure, nor does a log that nobody
     reads any more or that a full disk does not take."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     try:
         if sys.stdout is not None:
@@ -222,9 +225,26 @@ def _end() -> None:
         forget_stdout()
 
 
-def _on_signals(stop: Callable[[], None]) -> None:
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop()
+class _Signals:
+    """SIGTERM and Ctrl-C, from the first moment on: who starts a daemon and ends it at once gets a graceful end too. A
+    signal that comes before there is a loop is kept for it; the second one does not wait for that."""
 
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
+    def __init__(self) -> None:
+        self._stop: Callable[[], None] | None = None
+        self._early = False
+        for number in ENDING:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._stop is not None:
+            self._stop()
+        elif self._early:
+            raise KeyboardInterrupt
+        else:
+            self._early = True
+
+    def end(self, stop: Callable[[], None]) -> None:
+        """From here on a signal means `stop`; so does one that came before."""
+        self._stop = stop
+        if self._early:
+            stop()

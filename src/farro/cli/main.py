@@ -7,68 +7,57 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from farro.cli import terminal
+from farro.cli.groups import Hinting
 from farro.errors import FarroError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# name → where it lives: a command's imports are paid by that command alone.
-COMMANDS = {
-    "init": "farro.cli.roots:init",
-    "run": "farro.cli.run:run",
-    "enqueue": "farro.cli.submit:enqueue",
-    "worker": "farro.cli.daemons:worker",
-    "watchdog": "farro.cli.daemons:watchdog",
-    "manager": "farro.cli.daemons:manager",
-    "scheduler": "farro.cli.daemons:scheduler",
-    "schedules": "farro.cli.schedules:schedules",
-    "ls": "farro.cli.jobs:ls",
-    "show": "farro.cli.jobs:show",
-    "explain": "farro.cli.explain:explain",
-    "history": "farro.cli.history:history",
-    "logs": "farro.cli.logs:logs",
-    "wait": "farro.cli.waiting:wait",
-    "watch": "farro.cli.watching:watch",
-    "stats": "farro.cli.statistics:stats",
-    "requeue": "farro.cli.jobs:requeue",
-    "kill": "farro.cli.jobs:kill",
-    "force-complete": "farro.cli.jobs:force_complete",
-    "prune": "farro.cli.prune:prune",
-    "service": "farro.cli.service:service",
-    "completion": "farro.cli.completion:completion",
+# section → its commands as (name, what it does, where it lives): a command's imports are paid by that command alone.
+SECTIONS = {
+    "Run and queue": (
+        ("run", "Run a command as a job, here and now.", "farro.cli.run:run"),
+        ("enqueue", "Queue commands or plans and print their ids.", "farro.cli.submit:enqueue"),
+        ("wait", "Wait until jobs have ended.", "farro.cli.waiting:wait"),
+        ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
+    ),
+    "Look": (
+        ("ls", "List jobs.", "farro.cli.jobs:ls"),
+        ("show", "Show one job.", "farro.cli.jobs:show"),
+        ("logs", "What a job's steps said.", "farro.cli.logs:logs"),
+        ("explain", "Why a job is not running, and what helps.", "farro.cli.explain:explain"),
+        ("history", "The whole life of a job.", "farro.cli.history:history"),
+        ("watch", "Watch the queues, or a job, live.", "farro.cli.watching:watch"),
+        ("stats", "How each role does.", "farro.cli.statistics:stats"),
+    ),
+    "Steer": (
+        ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
+        ("kill", "End a job for good.", "farro.cli.jobs:kill"),
+        ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),
+        ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
+    ),
+    "Keep running": (
+        ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
+        ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
+        ("manager", "Decide what becomes of stale jobs; run schedules.", "farro.cli.daemons:manager"),
+        ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
+    ),
+    "Set up": (
+        ("init", "Make a folder a farro root.", "farro.cli.roots:init"),
+        ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
+        ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
+    ),
 }
-HELP = {
-    "init": "Make a folder a farro root.",
-    "run": "Run a command as a job, here and now.",
-    "enqueue": "Queue commands or plans and print their ids.",
-    "worker": "Work a role's queue.",
-    "watchdog": "Recover what dead agents left.",
-    "manager": "Decide what becomes of stale jobs; run schedules.",
-    "scheduler": "Run schedules, where no manager does.",
-    "schedules": "List, check and run schedules.",
-    "ls": "List jobs.",
-    "show": "Show one job.",
-    "explain": "Why a job is not running, and what helps.",
-    "history": "The whole life of a job.",
-    "logs": "What a job's steps said.",
-    "wait": "Wait until jobs have ended.",
-    "watch": "Watch the queues, or a job, live.",
-    "stats": "How each role does.",
-    "requeue": "Put a stale or failed job back into its queue.",
-    "kill": "End a job for good.",
-    "force-complete": "Declare a job succeeded.",
-    "prune": "Remove finished jobs.",
-    "service": "Install workers, watchdog and manager as systemd services.",
-    "completion": "Print what makes Tab complete farro's commands.",
-}
+COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in section}
+HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 
 
-class Lazy(click.Group):
+class Lazy(Hinting):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -91,18 +80,10 @@ class Lazy(click.Group):
         return names if not incomplete.startswith("-") else super(click.Group, self).shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            program = ctx.info_name
-            hint = f"did you mean `{program} {near[0]}`?" if near else f"`{program} --help` lists the commands"
-            ctx.fail(f"no command {args[0]!r}; {hint}")
-        return super().resolve_command(ctx, args)
+        width = max(map(len, COMMANDS))  # one for all, or each section would have a column of its own
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text, _ in commands])
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -113,8 +94,7 @@ def farro() -> None:
     \b
     Start here:
       farro run -- make test            run a command now, and keep what it said
-      farro init                        make this folder a root
-      farro enqueue -- make test        queue a command, or --plan plan.json
+      farro enqueue -- make test        queue it: --delay 10m, --after JOB, or --plan FILE
       farro worker --drain              work the queue until it is empty
       farro ls                          see what became of it
 

@@ -13,7 +13,7 @@ import click
 
 from farro import app
 from farro.cli.command_line import COMMAND, WithCommand, how_to_run, wishes
-from farro.cli.options import common, open_root
+from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import ReaderGone, answer, complain, say
 from farro.operations import run as running
 from farro.operations import submit
@@ -79,7 +79,9 @@ def run(
         )
     try:
         if detach:
-            made = store.enqueue_many(found)
+            from farro.operations.admission import admitted
+
+            made = admitted(store, found, gate(settings, force=False))
             answer({"jobs": made}) if as_json else say("\n".join(made))
             return 0
         return _followed(store, settings, found[0], as_json)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from farro.cli.groups import Hinting
 from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import answer, complain, say
 from farro.errors import InputError
@@ -15,7 +16,7 @@ from farro.operations.schedules import Entry
 from farro.system.clock import SystemClock
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Hinting, invoke_without_command=True)
 @common
 @click.pass_context
 def schedules(context: click.Context, root: str | None, as_json: bool) -> None:

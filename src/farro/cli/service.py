@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from farro.cli.groups import Hinting
 from farro.cli.options import common, open_root
 from farro.cli.terminal import answer, say
 from farro.errors import UnknownRole
@@ -20,7 +21,7 @@ from farro.system import systemd
 LINGER = "They end when you log out, unless you once run: loginctl enable-linger"
 
 
-@click.group()
+@click.group(cls=Hinting)
 def service() -> None:
     """Run workers, watchdog and manager of a root as services of your systemd: from log-in on, restarted when they
     fail."""

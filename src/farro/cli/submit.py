@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 
 import click
 
@@ -16,6 +17,8 @@ from farro.documents import Document
 from farro.errors import InputError
 from farro.operations import submit
 from farro.operations.admission import admitted
+from farro.operations.wishes import Wishes
+from farro.stores.files import FilesStore
 from farro.system import fs
 from farro.system.clock import SystemClock
 
@@ -80,6 +83,7 @@ def enqueue(
     if source and source[0] != "-" and not os.path.lexists(source[0]):
         raise InputError(f"{source[0]}: no such file. To queue a command write: farro enqueue -- {shlex.join(source)}")
     store, settings = open_root(root, make=command is not None)
+    wished = _resolved(store, wished, job_id)
     if command is not None:
         wanted = submit.command(store, command, role=role, job_id=job_id, wishes=wished)
         made = admitted(store, wanted, gate(settings, force))
@@ -92,6 +96,23 @@ def enqueue(
         answer({"jobs": made})
     else:
         say("\n".join(made))
+
+
+def _resolved(store: FilesStore, wished: Wishes, own: str | None) -> Wishes:
+    """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
+    if not wished.after and not wished.after_any:
+        return wished
+    from farro.operations import naming
+
+    def whole(option: str, named: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(job if job == own else naming.resolve(store, store.root, job) for job in named)
+        except InputError as error:
+            if own is not None and store.find(own) is not None:
+                return named  # submitted before: it answers what it is, whatever became of what it ran after
+            raise type(error)(f"{option}: {error}") from error
+
+    return replace(wished, after=whole("--after", wished.after), after_any=whole("--after-any", wished.after_any))
 
 
 def _say_what_to_name(source: tuple[str, ...], command: tuple[str, ...] | None) -> None:

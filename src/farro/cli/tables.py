@@ -18,7 +18,7 @@ from farro.kernel.moments import parse_duration
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """The callback of an option whose value is a duration: 90s, 10m, 2h, 1d."""
     try:
-        return None if value is None else float(parse_duration(value))
+        return None if value is None else parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-_UNITS_S = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
-_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
-
 
 def timestamp(moment: datetime) -> str:
     """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""
@@ -35,14 +32,16 @@ def aware(moment: datetime) -> datetime:
 UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 MAX_DURATION_S = 36_525 * 86_400  # a hundred years: added to any moment of today it is still a moment
 
-_PARTS = "".join(f"(?:([0-9]{{1,12}}){unit})?" for unit in UNITS)
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
+_PARTS = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in UNITS))
+_SECONDS = re.compile(_NUMBER)
 _EXAMPLES = "such as 90s, 10m, 2h, 1d, 1w or 1h30m"
 
 
-def parse_duration(text: str) -> int:
-    """Seconds in a duration that a person writes: `90` (seconds), `90s`, `10m`, `2h`, `1d`, `1w`, `1h30m`.
+def parse_duration(text: str) -> float:
+    """Seconds in a duration that a person writes: `90` (seconds), `90s`, `0.5s`, `10m`, `1.5h`, `1d`, `1w`, `1h30m`.
 
-    Whole numbers, each unit once, the larger first. Raises ValueError that says what would be right.
+    Each unit once, the larger first. Raises ValueError that says what would be right.
     """
     if fault := duration_fault(text):
         raise ValueError(f"{text!r} {fault}")
@@ -61,20 +60,20 @@ def duration_fault(text: str) -> str | None:
     return None
 
 
-def _seconds(text: str) -> int | None:
+def _seconds(text: str) -> float | None:
     bare = text.strip().lower()
-    found = re.fullmatch(_PARTS, f"{bare}s" if bare.isdecimal() else bare) if bare else None
+    found = _PARTS.fullmatch(f"{bare}s" if _SECONDS.fullmatch(bare) else bare) if bare else None
     if found is None:
         return None
-    return sum(int(count) * unit for count, unit in zip(found.groups("0"), UNITS.values(), strict=True))
+    return sum(float(count) * unit for count, unit in zip(found.groups("0"), UNITS.values(), strict=True))
 
 
 def _why_not(bare: str) -> str:
     """What a person most likely tripped over; empty when there is nothing better to say than the examples."""
     if bare.startswith("-"):
         return "; it cannot be negative"
-    if "." in bare or "," in bare:
-        return "; whole numbers only, in a smaller unit: 90m for one and a half hours"
+    if "," in bare:
+        return "; the decimal mark is a point: 1.5h"
     units = re.findall(r"[a-z]+", bare)
     if any(unit not in UNITS for unit in units):
         return "; the units are w, d, h, m and s"

@@ -5,7 +5,6 @@ What a job id may look like is told by kernel.ids.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from farro.errors import UnknownJob
@@ -41,6 +40,8 @@ def match(text: str, known: Iterable[str], root: str, shortest: int = 1) -> str:
             f"no job {text} in {root}; {found[0]} begins like that, but this wants its id, or at least {shortest} "
             "characters of it"
         )
+    import difflib  # here: only a mistake pays for it
+
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.75) if len(names) <= _COMPARED else []
     hint = f"did you mean {near[0]}? " if near else ""
     raise UnknownJob(f"no job {text} in {root}; {hint}`farro ls` lists what there is")
