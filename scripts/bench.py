@@ -2,7 +2,7 @@
 
 What is measured lives in bench/; this only runs it in order. Standard library only.
 
-    make bench                   five rounds; writes docs/benchmarks.md and its chart. Takes about an hour on two cores
+    make bench                   five rounds; writes docs/benchmarks.md and its chart. Takes about twenty minutes on two cores
     make bench QUICK=1           few jobs, one round, nothing written, exit 0
     make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
     make bench ARGS=--render     the documents again, from what the last run measured
@@ -27,7 +27,7 @@ from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
 KEPT = os.path.join(places.BUILD, "results.json")
-FULL_JOBS, FULL_ROUNDS = 2000, 5
+FULL_JOBS, FULL_ROUNDS = 1000, 5
 UNEVEN = 4.0  # between the cheapest and the dearest sync of a run that is worth comparing
 SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
 

@@ -24,6 +24,7 @@ from farro.services.perform import Performer
 from farro.system.turns import Turns
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
+STINT_S = 0.005  # how long a slot works before others of its process have a turn, if it never has to wait
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
@@ -120,8 +121,8 @@ class Slot:
             cursor = self._store.changes(None, role=self._role).cursor
             while not self._stop.requested:
                 with self._turns.turn():
-                    turn = self._safe_turn()
-                if until.over(turn):
+                    turn, over = self._stint(until)
+                if over:
                     return
                 if turn is Turn.TROUBLE:
                     self._clock.sleep(TROUBLE_S)
@@ -129,6 +130,17 @@ class Slot:
                     cursor = self._store.changes(cursor, role=self._role, timeout_s=self._patience_s(until)).cursor
         finally:
             self.leave()
+
+    def _stint(self, until: Until) -> tuple[Turn, bool]:
+        """Turns for a moment, while there is work: the last of them, and whether it is over. To let another slot work
+        after every job, however small, costs more than a small job."""
+        end_s = self._clock.monotonic_s() + STINT_S
+        while True:
+            turn = self._safe_turn()
+            if until.over(turn):
+                return turn, True
+            if turn is not Turn.WORKED or self._stop.requested or self._clock.monotonic_s() >= end_s:
+                return turn, False
 
     def _safe_turn(self) -> Turn:
         """A turn whose trouble is this slot's alone. After it the agent leaves: recovery looks at what it held."""
