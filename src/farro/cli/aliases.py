@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from farro.cli.groups import Hinting
 from farro.cli.main import run
 
 
@@ -46,7 +47,7 @@ def manager_command() -> click.Command:
     from farro.cli.daemons import manager
     from farro.cli.options import common, daemon
 
-    @click.group(invoke_without_command=True)
+    @click.group(cls=Hinting, invoke_without_command=True)
     @click.option("--once", is_flag=True, help="Decide what is stale now, then exit.")
     @click.option("--auto-plan", type=click.Choice(["off", "on"]), default="off", show_default=True)
     @daemon
@@ -64,7 +65,7 @@ def manager_command() -> click.Command:
         answer: int = context.invoke(manager, once=once, root=root, as_json=as_json)
         return answer
 
-    @managerd.group()
+    @managerd.group(cls=Hinting)
     def watchdog() -> None:
         """What a person does about stale jobs."""
 

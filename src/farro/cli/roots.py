@@ -28,4 +28,4 @@ def init(root: str | None, as_json: bool) -> None:
     elif was_root:
         say(f"{path} is whole again; made {', '.join(made)}")
     else:
-        say(f"{path} is a farro root now. Queue a plan with: farro enqueue --plan FILE")
+        say(f"{path} is a farro root now. Queue something with: farro enqueue -- COMMAND, or --plan FILE")
