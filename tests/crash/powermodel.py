@@ -5,7 +5,8 @@ What is played before the cut and judged after it lives in powerplays; real file
 The disk of the model keeps less than any that farro promises `power` on, so that each sync in the code is needed by
 some state of it:
 
-- A file has the bytes of its last fsync. Of what was written since, it has all, nothing, a part, or garbage.
+- A file has the bytes of its last fsync. Of what was written since, it has all, nothing, a part, or garbage; of what
+  was written in place, sector by sector.
 - A change of names (mkdir, create, symlink, link, unlink, rmdir, replace, move) is kept when one of the directories
   that it changes was synced afterwards. Else it may have happened or not, each by itself: a later one may be kept and
   an earlier one lost. A rename is one change: both ends or none.
@@ -367,16 +368,41 @@ def nothing(synced: bytes, written: bytes) -> bytes:
 
 
 def half(synced: bytes, written: bytes) -> bytes:
+    if len(synced) == len(written):  # written in place: a sector is as it was, or as it was to become
+        changed = _changed(synced, written)
+        return _with(synced, {at: written[at : at + SECTOR] for at in changed[: (len(changed) + 1) // 2]})
     return written[: (len(synced) + len(written)) // 2]
 
 
 def zeros(synced: bytes, written: bytes) -> bytes:
+    if len(synced) == len(written):
+        return _with(synced, {at: bytes(SECTOR) for at in _changed(synced, written)[1:]})
     return synced + bytes(len(written) - len(synced))
 
 
 def garbage(synced: bytes, written: bytes) -> bytes:
-    """Somebody else's old block: text that parses as nothing, of the right length."""
+    """Somebody else's old block: text that parses as nothing, of the right length. Of a write in place the first sector
+    arrived: what was in it before must not suffer from what is added to it (records assumes no less)."""
+    if len(synced) == len(written):
+        first, *others = _changed(synced, written) or [0]
+        whole_first = {first: written[first : first + SECTOR]}
+        return _with(synced, whole_first | dict.fromkeys(others, (b'\xff{"old": 1}' * SECTOR)[:SECTOR]))
     return synced + (b'\xff{"old": 1}' * (1 + len(written) // 10))[: len(written) - len(synced)]
+
+
+SECTOR = 512
+
+
+def _changed(synced: bytes, written: bytes) -> list[int]:
+    """Where the sectors begin in which the two differ."""
+    return [at for at in range(0, len(written), SECTOR) if synced[at : at + SECTOR] != written[at : at + SECTOR]]
+
+
+def _with(data: bytes, sectors: Mapping[int, bytes]) -> bytes:
+    changed = bytearray(data)
+    for at, sector in sectors.items():
+        changed[at : at + SECTOR] = sector[: len(data) - at]
+    return bytes(changed)
 
 
 TEARS: tuple[Tear, ...] = (whole, nothing, half, zeros, garbage)

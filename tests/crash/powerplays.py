@@ -25,6 +25,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Report, Succeeded, Unroutable
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason, Status
+from farro.plans import after
 from farro.ports.store import Agent, Claim, Submission
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import make_root
@@ -82,14 +83,15 @@ class Play:
         self.offspring: dict[tuple[str, str], tuple[str, ...]] = {}  # (job, who committed it) → the children asked for
         self._seeds = 0
 
-    def process(self, **policy_changes: Any) -> FilesStore:
+    def process(self, *, careful: bool = False, **policy_changes: Any) -> FilesStore:
+        """`careful`: without a journal, as one that makes few calls."""
         self._seeds += 1
         return open_files(
             self.root,
             seed=self._seeds,
             clock=self.clock,
             store_policy=policy(durable=self.durable, **policy_changes),
-            journal=self.journal,
+            journal=self.journal and not careful,
         )
 
     def enqueue(self, store: FilesStore, *submissions: Submission) -> list[str]:
@@ -399,6 +401,81 @@ def overtaken(play: Play) -> None:
     play.verb(other.kill, other.join("op", role=None), job_id)
 
 
+def rerun(play: Play) -> None:
+    """A commit's record is on the disk, and its worker dies before it writes the folder: stale, requeued, and worked
+    again by another process with a journal of its own."""
+    assert play.recorder is not None
+    store = play.process()
+    [job_id] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    claim = play.claim(store, store.join("w", role="Runner"))
+    play.recorder.trap = lambda op, args: Crash() if op == "create" and args[0].endswith("/result.json") else None
+    with contextlib.suppress(Crash):
+        play.succeed(store, claim)
+    die(store)
+    other = play.process()
+    keeper = other.join("keeper", role=None)
+    other.recover(keeper)
+    play.verb(other.settle_stale, keeper, job_id)
+    third = play.process()
+    play.fail(third, play.claim(third, third.join("x", role="Runner")))
+
+
+def mixed(play: Play) -> None:
+    """One job through processes with a journal and without: failed, failed, routed, succeeded."""
+    quick, careful = play.process(), play.process(careful=True)
+    play.enqueue(quick, Submission(role="Runner", prompt=plan(1, routing={"next": "CodeReviewer"})))
+    play.fail(quick, play.claim(quick, quick.join("w", role="Runner")), retryable=True, files=STEP_FILES[:1])
+    play.fail(careful, play.claim(careful, careful.join("c", role="Runner")), retryable=True)
+    play.succeed(quick, play.claim(quick, quick.join("v", role="Runner")))
+    play.succeed(careful, play.claim(careful, careful.join("r", role="CodeReviewer")))
+
+
+def undone(play: Play) -> None:
+    """What a journal has is changed by hand at once: a retried job is killed, a stale one requeued, then completed."""
+    quick, careful = play.process(), play.process(careful=True)
+    one, two = play.enqueue(quick, *(Submission(role="Runner", prompt=plan(n)) for n in range(2)))
+    worker, operator = quick.join("w", role="Runner"), careful.join("op", role=None)
+    play.fail(quick, play.claim(quick, worker), retryable=True)
+    play.verb(careful.kill, operator, one)
+    claim = play.claim(quick, worker)
+    play.commit(quick, claim, Unroutable(error=ErrorInfo(category="no", message="away"), report=_report(claim)))
+    careful.recover(operator)
+    play.verb(careful.requeue, operator, two)
+    play.fail(quick, play.claim(quick, worker), retryable=True)
+    play.claim(quick, worker)
+    play.verb(careful.force_complete, operator, two)
+
+
+def chained(play: Play) -> None:
+    """Jobs that run after another: submitted before its end, which comes through the journal, and after it."""
+    store, other = play.process(), play.process(careful=True)
+    [first] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    [second] = play.enqueue(other, _after(first))
+    play.enqueue(other, _after(second, any_end=True))
+    worker = store.join("w", role="Runner")
+    play.succeed(store, play.claim(store, worker))
+    play.enqueue(other, _after(first))
+    play.succeed(store, play.claim(store, worker))
+    play.succeed(store, play.claim(store, worker))
+
+
+def chain_broken(play: Play) -> None:
+    """The first fails: who wanted its success is killed, who wanted its end runs."""
+    store = play.process()
+    [first] = play.enqueue(store, Submission(role="Runner", prompt=plan(1)))
+    [second] = play.enqueue(store, _after(first))
+    play.enqueue(store, _after(first, any_end=True))
+    play.enqueue(store, _after(second, any_end=True))
+    worker = store.join("w", role="Runner")
+    play.fail(store, play.claim(store, worker), retryable=True)
+    play.fail(store, play.claim(store, worker))
+    play.succeed(store, play.claim(store, worker))
+
+
+def _after(job_id: str, *, any_end: bool = False) -> Submission:
+    return Submission(role="Runner", prompt=plan(7, metadata={"after_any" if any_end else "after": [job_id]}))
+
+
 PLAYS: tuple[Callable[[Play], None], ...] = (
     minted,
     delayed,
@@ -419,11 +496,16 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
     initiated,
     rotated,
     overtaken,
+    rerun,
+    mixed,
+    undone,
+    chained,
+    chain_broken,
 )
 
 
 # Those without a trap in the recorder or a root of their own.
-ON_DISK = (minted, chosen, many, succeeded, retried, routed, children, stale, operated, slots, rotated)
+ON_DISK = (minted, chosen, many, succeeded, retried, routed, children, stale, operated, slots, rotated, mixed, chained)
 # Fewer, for a disk that is synced after every call: all their steps are seen in a short run.
 BESIDE_A_NEIGHBOUR = (succeeded, routed, children, operated)
 
@@ -561,6 +643,8 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
     assert grown <= where.keys(), f"LOST: children of accepted attempts: {grown - where.keys()}\n{tree(root)}"
     strangers = where.keys() - grown - recorded.known
     assert not strangers, f"UNEXPECTED: nobody asked for {strangers}\n{tree(root)}"
+    for job_id, life in lives.items():
+        _judge_order(life, json.loads(read(f"{root}/{where[job_id][0]}/{job_id}/prompt.json")), lives)
     for ack in acks:
         life, path = lives[ack.job_id], f"{root}/{where[ack.job_id][0]}/{ack.job_id}"
         if ack.reason is not Reason.ENQUEUED:
@@ -575,3 +659,18 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
         for name, data in ack.files.items():
             assert os.path.isfile(f"{path}/{name}"), f"LOST: {name} of {ack.job_id}"
             assert read(f"{path}/{name}") == data, f"TORN: {name} of {ack.job_id}"
+
+
+def _judge_order(life: Lifecycle, prompt: Mapping[str, Any], lives: Mapping[str, Lifecycle]) -> None:
+    """Who runs after another began after its end, and was killed for it only when it did not succeed."""
+    named = after.dependencies(prompt)
+    for job_id in named.all:
+        if life.first_claimed_at is not None:
+            ended = lives[job_id].finalized_at
+            assert ended is not None, f"UNEXPECTED: {life.job_id} ran before the end of {job_id}"
+            assert ended <= life.first_claimed_at, f"UNEXPECTED: {life.job_id} ran before the end of {job_id}"
+    good = [lives[job_id].status is Status.SUCCEEDED for job_id in named.after]
+    if life.status is Status.SUCCEEDED:
+        assert all(good), f"UNEXPECTED: {life.job_id} ran though {named.after} did not succeed"
+    if life.error is not None and life.error["category"] == "dependency_failed":
+        assert not all(good), f"LOST: {life.job_id} was killed though {named.after} succeeded"

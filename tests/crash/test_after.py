@@ -288,6 +288,13 @@ def test_kill_at_every_call_of_what_runs_after(name: str, durable: bool, shm: Pa
     add_figure("kill points, dependencies", play_every_point(str(shm), name, durable=durable), "points")
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["process", "machine"])
+@pytest.mark.parametrize("name", NAMES)
+def test_kill_at_every_call_of_what_runs_after_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
+    count = play_every_point(str(shm), name, durable=True, journal=True, restarts=restarts)
+    add_figure("kill points, dependencies", count, "points")
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if "while_the_dependency" not in name])
 def test_errno_at_every_call_of_what_runs_after(name: str, shm: Path) -> None:
     """Trouble while unblocking is no trouble of the commit: it is acknowledged, and the next pass unblocks."""

@@ -41,8 +41,7 @@ KEEPER = 5_000  # seeds of the recovering processes
 @BOTH
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 def test_kill_at_every_call(name: str, durable: bool, shm: Path) -> None:
-    count, _ = play_every_point(str(shm), name, durable=durable)
-    add_figure("kill points, single", count, "points")
+    add_figure("kill points, single", play_every_point(str(shm), name, durable=durable), "points")
 
 
 JOURNALLED = {
@@ -60,7 +59,8 @@ JOURNALLED = {
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 def test_kill_at_every_call_with_a_journal(name: str, restarts: bool, shm: Path) -> None:
     """The process alone, and recovery in the same boot; or the machine, and the replay comes first."""
-    count, ops = play_every_point(str(shm), name, durable=True, journal=True, restarts=restarts)
+    ops: set[str] = set()
+    count = play_every_point(str(shm), name, durable=True, journal=True, restarts=restarts, ops=ops)
     assert ("write_sync" in ops) is (name in JOURNALLED)
     add_figure("kill points, with a journal", count, "points")
 

@@ -618,9 +618,16 @@ def points(root: str, scenario: Scenario, *, durable: bool, journal: bool = Fals
 
 
 def play_every_point(
-    home: str, name: str, *, durable: bool, journal: bool = False, restarts: bool = False
-) -> tuple[int, set[str]]:
-    """How many ways to die there are, and at which calls. `restarts`: the machine goes down with the process."""
+    home: str,
+    name: str,
+    *,
+    durable: bool,
+    journal: bool = False,
+    restarts: bool = False,
+    ops: set[str] | None = None,
+) -> int:
+    """How many ways to die there are; into `ops`, at which calls. `restarts`: the machine goes down with the
+    process."""
     scenario = BY_NAME[name]
     found = points(f"{home}/whole", scenario, durable=durable, journal=journal)
     for index, seam in enumerate(found):
@@ -632,7 +639,9 @@ def play_every_point(
             end(world, scenario)
         except Exception as error:
             raise AssertionError(f"{name}, {seam!r}: {type(error).__name__}: {error}") from error
-    return len(found), {str(seam.op) for seam in found}
+    if ops is not None:
+        ops.update(str(seam.op) for seam in found)
+    return len(found)
 
 
 def clone(source: str, target: str) -> None:
