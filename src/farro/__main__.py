@@ -1,4 +1,4 @@
-"""The way in: `farro` and `python -m farro`. Answers the version before anything heavy is imported.
+"""The way in: `farro` and `python -m farro`. Answers the version, and adds tasks, before anything heavy is imported.
 
 Commands live in cli.
 """
@@ -14,6 +14,10 @@ def main() -> None:
 
         sys.stdout.write(f"farro {__version__}\n")
         return
+    if sys.argv[1:3] == ["task", "add"]:  # a plan may add a thousand, each from a process of its own
+        from farro.cli.task_line import run as add
+
+        sys.exit(add(sys.argv[3:]))
     from farro.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

@@ -23,6 +23,7 @@ SECTIONS = {
     "Run and queue": (
         ("run", "Run a command as a job, here and now.", "farro.cli.run:run"),
         ("enqueue", "Queue commands or plans and print their ids.", "farro.cli.submit:enqueue"),
+        ("task", "Add steps to a plan, from inside one that runs.", "farro.cli.tasks:task"),
         ("wait", "Wait until jobs have ended.", "farro.cli.waiting:wait"),
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
     ),

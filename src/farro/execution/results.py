@@ -40,8 +40,10 @@ class StepResult:
     attempts: int
     error: str | None  # why it failed, in one line
     last_words: str = ""  # the end of what a failed step said; for people, not in result.json
+    added_by: str | None = None  # the step that added this one while the plan ran; None: the plan's own
 
     def to_json(self) -> dict[str, Any]:
+        added = {} if self.added_by is None else {"added_by": self.added_by}
         return {
             "step_number": self.step_number,
             "id": self.id,
@@ -60,6 +62,7 @@ class StepResult:
             "max_rss_kb": self.max_rss_kb,
             "attempts": self.attempts,
             "error": self.error,
+            **added,
         }
 
 
@@ -71,15 +74,16 @@ class PlanResult:
     step_results: tuple[StepResult, ...]
     steps_total: int
     duration_s: float
-    error: ErrorInfo | None  # step_failed, timeout or missing_tool; None when all went well
+    error: ErrorInfo | None  # step_failed, timeout, missing_tool or bad_task; None when all went well
     retryable: bool = False  # the machine's trouble, not the plan's: a later attempt may succeed
     left_processes: tuple[int, ...] = ()  # what even SIGKILL did not end (stuck in the kernel, or another user's)
+    task_files: tuple[str, ...] = ()  # what the steps that were added came from
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that the result names, relative to the attempt's folder."""
+        """Every file that the result rests on, relative to the attempt's folder."""
         paths = (path for step in self.step_results for path in (step.stdout_path, step.stderr_path))
-        return tuple(path for path in paths if path is not None)
+        return (*(path for path in paths if path is not None), *self.task_files)
 
     def to_json(self, job_id: str, plan_id: str | None) -> dict[str, Any]:
         """result.json."""

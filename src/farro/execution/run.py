@@ -5,7 +5,8 @@ results.
 
 One step is one pipeline: find → start → watch → judge → read what it said. However a plan ends, its processes are over
 before `run_plan` returns or raises (R6). A process that a successful step leaves behind (a server for the steps after
-it) lives until the plan ends. Tests: tests/execution.
+it) lives until the plan ends. What a step adds (added.py) joins the plan when that step has succeeded; the plan is over
+when its processes are, its tasks are sealed, and nothing came. Tests: tests/execution.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from farro import tasks
 from farro.execution import commands, results
+from farro.execution.added import Environment, Task, TaskFolder
 from farro.execution.commands import Command, Executable, InWorker, Missing
 from farro.execution.functions import FunctionRun
 from farro.execution.results import PlanResult, StepResult
@@ -25,6 +28,7 @@ from farro.execution.tools import Call, Tools
 from farro.execution.watch import REST_GRACE_S, Watch
 from farro.kernel.outcome import ErrorInfo
 from farro.plans.graph import order
+from farro.plans.growth import grown
 from farro.plans.model import DEFAULT_TIMEOUT_S, Plan, Step
 from farro.ports.clock import Clock
 from farro.system import fs, processes
@@ -83,12 +87,16 @@ def run_plan(
         clock=clock,
     )
     try:
-        error = run.steps_in_order()
+        error = run.missing()
+        while True:
+            error = error or run.steps_in_order()
+            watch.end_rest(grace_s=REST_GRACE_S, look=run.called_functions)
+            error = run.over() if error is None else run.sealed(error)
+            if error is not None or not run.waiting:
+                return run.result(error)
     except BaseException:
         watch.end_rest(grace_s=0, look=run.called_functions)
         raise
-    watch.end_rest(grace_s=REST_GRACE_S, look=run.called_functions)
-    return run.result(error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,8 +131,10 @@ class _Run:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self.steps = order(self.plan)
-        self.places = {step.id: place for place, step in enumerate(self.plan.steps)}
+        self.steps = list(self.plan.steps)  # and those that were added
+        self.waiting = list(order(self.plan))  # added ones come last, and may wait for one another
+        self.added_by: dict[str, str] = {}
+        self.tasks = TaskFolder(self.attempt_dir, self.clock.sleep)
         self.found: dict[str, Command] = {}
         self.made: set[str] = set()  # folders of this attempt
         self.done: list[StepResult] = []
@@ -133,16 +143,20 @@ class _Run:
         self.started_s = self.clock.monotonic_s()
         self.deadline_s = self.started_s + self.plan.timeout_s(self.step_timeout_s)
 
-    def steps_in_order(self) -> ErrorInfo | None:
-        """Run them into `done`; why the plan failed, or None."""
+    def missing(self) -> ErrorInfo | None:
+        """What cannot be executed, told before anything is."""
+        places = {step.id: place for place, step in enumerate(self.plan.steps)}
         missing = [
-            f"steps[{self.places[step.id]}]: {found.message}"
-            for index, step in enumerate(self.steps)
+            f"steps[{places[step.id]}]: {found.message}"
+            for index, step in enumerate(self.waiting)
             if isinstance(found := self._find(step, may_appear=index > 0), Missing)
         ]
-        if missing:
-            return ErrorInfo(category="missing_tool", message="; ".join(missing))
-        for step in self.steps:
+        return ErrorInfo(category="missing_tool", message="; ".join(missing)) if missing else None
+
+    def steps_in_order(self) -> ErrorInfo | None:
+        """Run them into `done`, and those that come meanwhile; why the plan failed, or None."""
+        while self.waiting:
+            step = self._next()
             try:
                 ended = self._step(step)
             except _PlanTimeout:
@@ -154,7 +168,23 @@ class _Run:
             if not ended.success:
                 category = "timeout" if ended.timed_out else "step_failed"
                 return ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
+            if (error := self._grow(self.tasks.take())) is not None:
+                return error
         return None
+
+    def over(self) -> ErrorInfo | None:
+        """The end, when every process is over: seal, and look once more. What came is in `waiting`."""
+        error = self._grow(self.tasks.take())
+        if error is None and not self.waiting:
+            error = self._grow(self.tasks.seal())
+            if self.waiting:
+                self.tasks.begin_again()
+        return self.sealed(error) if error is not None else None
+
+    def sealed(self, error: ErrorInfo) -> ErrorInfo:
+        """The plan failed: nothing more is taken, and whoever still adds is told so."""
+        self.tasks.seal()
+        return error
 
     def result(self, error: ErrorInfo | None) -> PlanResult:
         return PlanResult(
@@ -165,7 +195,29 @@ class _Run:
             error=error,
             retryable=self.retryable,
             left_processes=tuple(sorted(self.watch.left)),
+            task_files=tuple(self.tasks.files),
         )
+
+    def _next(self) -> Step:
+        """The first that waits for nobody; there is one, because no steps wait for each other."""
+        over = {ended.id for ended in self.done}
+        place = next(place for place, step in enumerate(self.waiting) if over.issuperset(step.depends_on))
+        return self.waiting.pop(place)
+
+    def _grow(self, came: list[Task]) -> ErrorInfo | None:
+        """Take tasks into the plan; what is wrong with them fails it."""
+        if not came:
+            return None
+        faults = [f"a task of step {task.added_by}: {task.fault}" for task in came if task.fault is not None]
+        steps, problems = grown(self.steps, [task.data for task in came if task.fault is None])
+        if faults or problems:
+            return ErrorInfo(category="bad_task", message="; ".join([*faults, *problems]))
+        self.steps += steps
+        self.waiting += steps
+        self.added_by.update((step.id, task.added_by) for step, task in zip(steps, came, strict=True))
+        if self.plan.timeout is None:  # else the plan has a time of its own
+            self.deadline_s += sum(step.timeout_s(self.step_timeout_s) for step in steps)
+        return None
 
     def _step(self, step: Step) -> StepResult:
         relative = f"steps/{step.id}"
@@ -176,6 +228,7 @@ class _Run:
             tried = self._try(step, folder)
             if tried.error is None or not tried.again or attempt > step.retries:
                 break
+            self.tasks.drop(step.id)
             for name in ("stdout", "stderr"):  # the names without a number are those of the try that counts
                 with contextlib.suppress(FileNotFoundError):
                     fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
@@ -202,6 +255,7 @@ class _Run:
             attempts=attempt,
             error=tried.error,
             last_words="" if tried.error is None else results.last_words([f"{folder}/stderr", f"{folder}/stdout"]),
+            added_by=self.added_by.get(step.id),
         )
 
     def _may_start(self) -> None:
@@ -235,6 +289,7 @@ class _Run:
         if isinstance(command, Executable):
             self._mkdir(f"{self.attempt_dir}/steps")
             self._mkdir(folder)
+            self.tasks.open()
             return processes.start(
                 command.argv, executable=command.file, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env
             )
@@ -247,7 +302,7 @@ class _Run:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                env=env,
+                env=Environment(env, self.tasks),
                 cwd=cwd,
                 job_id=self.job_id,
                 attempt_dir=self.attempt_dir,
@@ -286,7 +341,13 @@ class _Run:
 
     def _env(self, step: Step) -> dict[str, str]:
         # farro's own come last: a step that could replace FARRO_CLAIM would not be found when its tree is ended.
-        return {**self.base_env, **step.env, **self.own_env, "FARRO_STEP": step.id}
+        return {
+            **self.base_env,
+            **step.env,
+            **self.own_env,
+            tasks.FOLDER: self.tasks.path,
+            tasks.STEP: step.id,
+        }
 
     def _cwd(self, step: Step) -> str:
         return self.cwd if step.cwd is None else os.path.join(self.cwd, step.cwd)

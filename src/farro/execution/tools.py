@@ -13,10 +13,13 @@ registered as `Tools({"resize": "pkg.mod:resize"})` or as an entry point of the 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, BinaryIO
+
+from farro import tasks
 
 GROUP = "farro.tools"
 
@@ -45,6 +48,36 @@ class Call:
     cwd: str
     job_id: str
     attempt_dir: str  # the place for files of its own; (job id, attempt) is the key for side effects elsewhere
+
+    def add_task(
+        self,
+        command: str,
+        args: Iterable[str] = (),
+        *,
+        id: str | None = None,  # noqa: A002 - the name of the step's own field
+        needs: Iterable[str] = (),
+        input_from: str | None = None,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        retries: int = 0,
+        tool: str = "unix",
+    ) -> str:
+        """`farro.add_task` for this step: one more step of its plan. Inside the worker the process's own environment
+        is not the step's, and its folder is not either."""
+        return tasks.add_task(
+            command,
+            args,
+            id=id,
+            needs=needs,
+            input_from=input_from,
+            timeout=timeout,
+            cwd=os.path.join(self.cwd, cwd or ""),
+            env=env,
+            retries=retries,
+            tool=tool,
+            environ=self.env,
+        )
 
 
 Function = Callable[[Call], int | None]

@@ -13,6 +13,7 @@ from typing import Any
 
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.operations.steps import begun
 from farro.ports.store import JobView, Store
 from farro.system import fs
 
@@ -42,6 +43,7 @@ class Tail:
     def __init__(self, steps: Sequence[str], out: Write, err: Write) -> None:
         self._plan = tuple(steps)
         self._steps = list(steps)
+        self._known = set(steps)
         self._attempt: str | None = None
         self._sinks = (out, err)
         self._streams: list[_Stream] | None = None
@@ -52,7 +54,12 @@ class Tail:
         if attempt != self._attempt:
             self.close()
             self._attempt, self._steps = attempt, list(self._plan)
-        while self._steps:
+            self._known = set(self._plan)
+        while True:
+            if len(self._steps) < 2:
+                self._look_for_added(attempt_dir)
+            if not self._steps:
+                return
             more = ended or (len(self._steps) > 1 and os.path.isdir(f"{attempt_dir}/steps/{self._steps[1]}"))
             if self._streams is None:
                 self._streams = [
@@ -64,6 +71,13 @@ class Tail:
                 return
             self.close()
             del self._steps[0]
+
+    def _look_for_added(self, attempt_dir: str) -> None:
+        """Steps that other steps added while the plan ran."""
+        folder, _, attempt = attempt_dir.rsplit("/", 2)
+        added = [name for name in begun(folder, int(attempt)) if name not in self._known]
+        self._known.update(added)
+        self._steps += added
 
     def close(self) -> None:
         for stream in self._streams or ():

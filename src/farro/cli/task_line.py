@@ -1,0 +1,178 @@
+"""The command line of `farro task add`, read by hand: click alone takes longer to import than all of this to run.
+
+What adding is lives in farro.tasks; the command as others find it, in cli.tasks. Nothing slow is imported unless there
+is a mistake to explain.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from farro.tasks import FOLDER, add_task
+
+TYPE_CHECKING = False  # as typing has it, which is slow to import
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+USAGE = "Usage: farro task add [OPTIONS] -- COMMAND [ARGS]..."
+HELP = f"""{USAGE}
+
+  Add a step to the plan that is running, from inside one of its steps, and
+  print the new step's id.
+
+  It runs in this folder when the step that adds it has succeeded: after the
+  plan's own steps and those added before it, and after those that it needs.
+
+Options:
+  --id ID               Its id; else one is made up.
+  --needs ID,ID         Steps that must have succeeded before; repeatable.
+  --input-from ID       The step whose output it reads.
+  --timeout DURATION    End it after so long, such as 90s, 10m or 2h.
+  --cwd DIR             Where it runs; else this folder.
+  --env NAME=VALUE      For its environment; repeatable.
+  --retries N           How often it is tried again when it fails.
+  --tool TOOL           The tool; else the command is a program.
+  --root DIR            The farro root; it can only be the job's own.
+  --json                Answer as JSON.
+  -h, --help            Show this message and exit.
+
+Exit codes: 0 added, 2 wrong use or no step is running, 3 the plan is over.
+"""
+
+_TAKES = ("--id", "--needs", "--input-from", "--timeout", "--cwd", "--env", "--retries", "--tool", "--root")
+_MANY = ("--needs", "--env")
+
+
+class _Mistake(Exception):
+    """The line is wrong; the message says what would be right."""
+
+
+def run(arguments: list[str]) -> int:
+    """Add what the line says; the exit code."""
+    try:
+        options, command = _read(arguments)
+        if "--help" in options:
+            sys.stdout.write(HELP)
+            sys.stdout.flush()
+            return 0
+        task_id = _add(options, command)
+    except _Mistake as mistake:
+        _complain(f"{USAGE}\nTry 'farro task add --help' for help.\n\nError: {mistake}")
+        return 2
+    except Exception as error:  # told apart below: the tree of errors is slow to import
+        from farro.errors import FarroError
+
+        if not isinstance(error, FarroError):
+            raise
+        _complain(f"farro: {error}")
+        return error.exit_code
+    try:
+        sys.stdout.write(f'{{"task_id": "{task_id}"}}\n' if "--json" in options else f"{task_id}\n")
+        sys.stdout.flush()
+    except OSError as error:  # it is added all the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # noqa: TID251 - no file of farro's
+        if not isinstance(error, BrokenPipeError):
+            _complain(f"farro: {task_id} was added, but its id could not be written: {error.strerror}")
+    return 0
+
+
+def _read(arguments: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """The options, each with its values, and what stands after `--`."""
+    options: dict[str, list[str]] = {}
+    rest = iter(arguments)
+    for word in rest:
+        if word == "--":
+            command = list(rest)
+            if not command:
+                raise _Mistake("there is no command after --; for example: farro task add -- make test")
+            return options, command
+        name, equals, value = word.partition("=")
+        if word in ("-h", "--help"):
+            return {"--help": []}, []
+        if word == "--json":
+            options[word] = []
+        elif name in _TAKES:
+            given = value if equals else next(rest, None)
+            if given is None or (given == "--" and not equals):
+                raise _Mistake(f"{name} needs a value")
+            if name in options and name not in _MANY:
+                raise _Mistake(f"{name} was given twice; keep one")
+            options.setdefault(name, []).append(given)
+        elif word.startswith("-"):
+            _no_option(name)
+        else:
+            raise _Mistake(f"a command stands after --; write: farro task add -- {' '.join([word, *rest])}")
+    raise _Mistake("there is no command; for example: farro task add -- make test")
+
+
+def _add(options: dict[str, list[str]], command: list[str]) -> str:
+    env = dict(_pair(text) for text in options.get("--env", ()))
+    timeout = _only(options, "--timeout")
+    retries = _only(options, "--retries") or "0"
+    if not (retries.isascii() and retries.isdecimal() and int(retries[:4]) <= 100):
+        raise _Mistake(f"--retries: {retries!r} is not a whole number from 0 to 100")
+    cwd = _only(options, "--cwd")
+    if cwd == "":  # an unset variable in a script must not mean "wherever I happen to stand"
+        raise _Mistake("--cwd: it is empty; name a folder, or leave it out")
+    root = _only(options, "--root")
+    if root is not None and os.environ.get(FOLDER) and not _same(root, os.environ.get("FARRO_ROOT", "")):
+        raise _Mistake(f"--root: this step's job is in {os.environ.get('FARRO_ROOT')}; a task joins that job")
+    return add_task(
+        command[0],
+        command[1:],
+        id=_only(options, "--id"),
+        needs=[need for text in options.get("--needs", ()) for need in text.replace(",", " ").split()],
+        input_from=_only(options, "--input-from"),
+        timeout=None if timeout is None else _seconds(timeout),
+        cwd=cwd,
+        env=env,
+        retries=int(retries),
+        tool=_only(options, "--tool") or "unix",
+    )
+
+
+def _only(options: dict[str, list[str]], name: str) -> str | None:
+    return options[name][0] if name in options else None
+
+
+def _seconds(text: str) -> float:
+    from farro.kernel.moments import parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise _Mistake(f"--timeout: {error}") from error
+    if not 0 < seconds <= 365 * 86_400:
+        raise _Mistake(f"--timeout: {text} is not between an instant and a year")
+    return seconds
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isascii() or not name.isidentifier():
+        raise _Mistake(f"--env: {text!r} is not NAME=VALUE, where a NAME is of letters, digits and _")
+    return name, value
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _no_option(name: str) -> NoReturn:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*_TAKES, "--json", "--help"], n=1)
+    raise _Mistake(
+        f"no such option {name!r}" + (f"; did you mean {near[0]}?" if near else "; a command stands after --")
+    )
+
+
+def _complain(text: str) -> None:
+    """On stderr, with what could steer a terminal made visible."""
+    plain = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    try:
+        sys.stderr.write(f"{plain}\n")
+        sys.stderr.flush()
+    except (OSError, AttributeError):  # nobody listens
+        pass

@@ -1,0 +1,185 @@
+"""Adding a step to the plan that is running: the file that says it, and how it is handed over without ever being lost.
+
+Taking the files and running what they say is execution.added; whether they are right is plans.growth. Nothing but `os`
+and `time` is imported: `farro task add` is to start as quickly as the interpreter does.
+
+A step finds its attempt's folder for tasks in FARRO_TASKS (R6: a path, never a lookup). One file a task, named
+`<time>-<random>-<step that adds>`:
+
+    .tmp-…   being written
+    ….new    handed over: whoever adds renames it to this
+    ….json   taken: the runner renames it to this, and then reads it
+
+At the end of the plan the runner seals the folder: it removes it when it is empty, else renames it to
+`<folder>.sealed`, and looks once more. A kernel that has looked a path up finishes its call even if a folder on it was
+renamed meanwhile, so a file may still arrive in the sealed one. So whoever adds looks afterwards: the file lies where
+it was put, or was taken, and both are before the last look; else it is taken back with an unlink, and only one of this
+and the runner's rename can win. [test_every_add_that_was_answered_yes_is_in_the_result]
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False  # as typing has it, which is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FOLDER = "FARRO_TASKS"
+STEP = "FARRO_STEP"
+NEW, TAKEN, SEALED, TEMPORARY = ".new", ".json", ".sealed", ".tmp-"
+LIMIT = 1 << 20  # bytes of one task
+
+OUTSIDE = (
+    "a task is added from inside a running step, and this is none: it becomes one more step of the same job, run after "
+    "the step that adds it. To queue a job of its own: farro enqueue -- make test"
+)
+
+_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {ord('"'): '\\"', ord("\\"): "\\\\"}
+
+
+def add_task(
+    command: str,
+    args: Iterable[str] = (),
+    *,
+    id: str | None = None,  # noqa: A002 - the name of the step's own field
+    needs: Iterable[str] = (),
+    input_from: str | None = None,
+    timeout: float | None = None,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    retries: int = 0,
+    tool: str = "unix",
+    environ: Mapping[str, str] | None = None,
+) -> str:
+    """Add a step to the plan whose step this process is, and return its id.
+
+    It runs when the step that adds it has succeeded, after those that it `needs` and those added before it; in this
+    folder unless `cwd` names another. InputError: no step is running here, or a value is wrong. Refused: the plan is
+    over, nothing was added. StorageTrouble: the disk said no, nothing was added. `environ` is for a Python tool inside
+    the worker, whose environment is not the process's own (`Call.add_task`).
+    """
+    around = os.environ if environ is None else environ
+    folder, added_by = around.get(FOLDER), around.get(STEP)
+    if not folder or not added_by:
+        raise _wrong(OUTSIDE)
+    unique = os.urandom(8).hex()
+    task: dict[str, object] = {
+        "id": _id("id", f"task-{unique}" if id is None else id),
+        "tool": tool,
+        "command": command,
+        "args": _texts("args", args),
+        "needs": [_id("needs", need) for need in _texts("needs", needs)],
+        "cwd": os.path.join(os.getcwd(), cwd or ""),
+    }
+    if input_from is not None:
+        task["input_from_step"] = _id("input_from", input_from)
+    if timeout is not None:
+        if not _is_number(timeout) or not 0 < timeout <= 365 * 86_400:
+            raise _wrong(f"timeout: {timeout!r} is not between an instant and a year, in seconds")
+        task["timeout"] = timeout
+    if env:
+        task["env"] = dict(env)
+    if retries:
+        if not _is_number(retries) or retries not in range(101):
+            raise _wrong(f"retries: {retries!r} is not a whole number from 0 to 100")
+        task["retries"] = retries
+    if not command:
+        raise _wrong("there is no command; for example: farro task add -- make test")
+    try:
+        data = _json(task).encode() + b"\n"
+    except UnicodeEncodeError:
+        raise _wrong("a task is text, and this one holds bytes that are not UTF-8") from None
+    if len(data) > LIMIT:
+        raise _wrong(f"a task may have {LIMIT} bytes, and this one has {len(data)}; hand a file over instead")
+    _hand_over(folder, f"{time.time_ns():020d}-{unique}-{_id(STEP, added_by)}", data)
+    return str(task["id"])
+
+
+def is_id(text: str) -> bool:
+    """As plans.model.ID_PATTERN, which would cost the import of `re`. Test: test_ids_of_tasks_are_ids_of_steps."""
+    return 0 < len(text) <= 64 and text[0] in _FIRST and all(char in _FIRST or char in "_-" for char in text)
+
+
+def _hand_over(folder: str, name: str, data: bytes) -> None:
+    temporary = f"{folder}/{TEMPORARY}{name}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, f"{folder}/{name}{NEW}")
+    except (FileNotFoundError, NotADirectoryError):
+        raise _over() from None
+    except OSError as error:
+        from farro.errors import StorageTrouble
+
+        _unlinked(temporary)
+        raise StorageTrouble(f"{folder}: {error.strerror}; the task was not added") from error
+    _make_sure(folder, name)
+
+
+def _make_sure(folder: str, name: str) -> None:
+    """Return when the runner has it, or will have. In the order in which the file can wander: nothing is missed."""
+    if os.path.lexists(f"{folder}/{name}{NEW}") or os.path.lexists(f"{folder}/{name}{TAKEN}"):
+        return
+    if _unlinked(f"{folder}{SEALED}/{name}{NEW}"):
+        raise _over()
+    if not os.path.lexists(f"{folder}{SEALED}/{name}{TAKEN}"):
+        from farro.errors import FarroError
+
+        raise FarroError("the job went on while the task was added, and whether it was taken cannot be told from here")
+
+
+def _unlinked(path: str) -> bool:
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def _json(value: object) -> str:
+    """JSON of texts, numbers, lists and dicts: the module `json` would cost a third of the start."""
+    if isinstance(value, str):
+        return f'"{value.translate(_ESCAPES)}"'
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_json(name)}: {_json(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    if isinstance(value, int | float):
+        return repr(value)
+    raise _wrong(f"{value!r} is not text")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _texts(name: str, values: Iterable[str]) -> list[str]:
+    if isinstance(values, str):  # its characters would pass for the items
+        raise _wrong(f"{name}: {values!r} is a text; give a list of texts")
+    return list(values)
+
+
+def _id(name: str, value: object) -> str:
+    if isinstance(value, str) and is_id(value):
+        return value
+    raise _wrong(f"{name}: {value!r} is not an id: at most 64 letters, digits, _ and -, the first a letter or a digit")
+
+
+def _wrong(message: str) -> Exception:
+    from farro.errors import InputError  # here: most tasks are right, and its module is slow to import
+
+    return InputError(message)
+
+
+def _over() -> Exception:
+    from farro.errors import Refused
+
+    return Refused("the job's plan is already over; nothing was added. To queue a job of its own: farro enqueue -- …")
