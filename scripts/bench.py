@@ -2,7 +2,7 @@
 
 What is measured lives in bench/; this only runs it in order. Standard library only.
 
-    make bench                   five rounds; writes docs/benchmarks.md and its chart. Takes about twenty minutes on two cores
+    make bench                   five rounds; writes docs/benchmarks.md and its chart. About twenty minutes on two cores
     make bench QUICK=1           few jobs, one round, nothing written, exit 0
     make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
     make bench ARGS=--render     the documents again, from what the last run measured
