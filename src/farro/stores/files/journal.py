@@ -139,7 +139,9 @@ class Journal:
     @staticmethod
     def _told(failure: BaseException) -> SyncFailed:
         told = SyncFailed(
-            f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
+            str(failure)
+            if isinstance(failure, SyncFailed)
+            else f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
         )
         told.__cause__ = failure
         return told

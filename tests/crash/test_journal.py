@@ -1,0 +1,814 @@
+"""The journal's own promises: when it is freed, what it may forget, that nobody waits for it for ever, and the replay.
+
+Kills and errors at each of its calls live in test_kill_points and test_errno, power cuts in test_power_model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stage
+from crash import powerplays
+from crash.powermodel import Log, Recorder, states
+from crash.powerplays import AFTER, DAY_S, Play, check, record
+from crash.seams import Call, Counting, Errno, KillAt, Open, Recording, placed
+from crash.tally import add_figure
+from crash.verbplays import clone, failure, success
+from farro.errors import StorageTrouble, SyncFailed, UnknownSchema
+from farro.kernel import moves
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Reason, Status
+from farro.operations.prune import Choice, candidates, prune
+from farro.stores.files import FilesStore, forget, records
+from farro.stores.files.journal import Entry, Journal
+from farro.stores.files.records import FOLDER, START, Record
+from farro.system import fs
+from support import torture
+
+SMALL = 16 << 10
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def root(shm: Path) -> str:
+    return stage.make(str(shm / "root"))
+
+
+def opened(root: str, seed: int = 1, **more: Any) -> FilesStore:
+    return stage.open_files(root, seed=seed, **{"journal": True, **more})
+
+
+def journal_of(store: FilesStore) -> Journal:
+    found = store._ground.journal
+    assert found is not None
+    return found
+
+
+def made(root: str, **more: Any) -> Journal:
+    dice = itertools.count(time.time_ns())
+    defaults = {"root": root, "boot_id": "0", "random_bits": lambda bits: next(dice), "eager_after": 0, "size": SMALL}
+    return Journal(**{**defaults, **more})
+
+
+def entry_of(number: int, size: int = 1000) -> Record:
+    life = moves.enqueued(job_id=f"job-{number}", role="Runner", now=stage.EPOCH)
+    files = {"prompt.json": b"x" * size}
+    return Record(kind="enqueue", job_id=f"job-{number}", role="Runner", life=life.to_json(), files=files, staged="s")
+
+
+def written(journal: Journal, number: int, size: int = 1000) -> Entry:
+    entry = journal.write([entry_of(number, size)])
+    assert entry is not None
+    return entry
+
+
+def fill(journal: Journal, numbers: Iterator[int], until: Callable[[], bool]) -> None:
+    """Records whose folders are written at once, until it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not until():
+        assert time.monotonic() < deadline
+        written(journal, next(numbers)).finished()
+
+
+def soon(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline, "it does not come to that"
+        threading.Event().wait(0.005)
+
+
+def in_thread(work: Callable[[], object]) -> Callable[[], None]:
+    """Start it; the answer waits for its end, and says it when there is none."""
+    trouble: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            trouble.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def join() -> None:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "somebody waits for ever"
+        if trouble:
+            raise trouble[0]
+
+    return join
+
+
+def generations(root: str) -> list[int]:
+    heads = [stage.read(f"{root}/{FOLDER}/{name}")[8:16] for name in records.names(root)]
+    return [int.from_bytes(head, "little") for head in heads]
+
+
+def restarted(root: str, **more: Any) -> FilesStore:
+    """The first process after the machine came up again."""
+    return stage.open_files(root, seed=40_000, boot=AFTER, **more)
+
+
+# --- freeing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_is_freed_when_its_folders_are_synced(root: str) -> None:
+    """A head that lets records be forgotten is written after a sync of everything, and that after the last move of all
+    whose records they are."""
+    store = opened(root)
+    worker = store.join("w", role="Runner")
+    with placed(Recording()) as seen:
+        for number in range(30):
+            store.enqueue(stage.submission(number))
+            assert stage.work_one(store, worker, stage.History())
+    freed = 0
+    for at, (op, args) in enumerate(seen.calls):
+        if op == "write_sync" and args[3] == 0:
+            before = seen.calls[:at]
+            last = max(i for i, (op, given) in enumerate(before) if op == "write_sync" and given[1] == args[1])
+            moved = next(i for i, (op, _) in enumerate(before) if op == "move" and i > last)
+            synced = max(i for i, (op, _) in enumerate(before) if op == "syncfs")
+            assert last < moved < synced
+            freed += 1
+    assert freed >= 3
+    store.close()
+    assert records.names(root) == []
+
+
+def test_a_record_whose_folder_is_not_written_yet_is_not_forgotten(root: str) -> None:
+    journal, numbers = made(root), itertools.count(1)
+    held = written(journal, 0)
+    journal_files = list(journal._files)
+    fill(journal, numbers, lambda: journal._active is not journal_files[0])
+    soon(lambda: journal._full == journal_files)
+    assert generations(root)[0] == 1
+    assert "job-0" in records.mentioned(root)
+    held.finished()
+    soon(lambda: journal._full == [])
+    assert "job-0" not in records.mentioned(root)
+    journal.close()
+
+
+def test_a_journal_is_not_freed_at_every_record_but_soon_when_it_is_idle(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = made(root, size=1 << 20)
+    with placed(Counting(frozenset({"syncfs"}))) as syncs:
+        for number in range(200):
+            written(journal, number).finished()
+        assert syncs.count == 0
+    journal.close()
+    monkeypatch.setattr("farro.stores.files.journal.FREE_AFTER_S", 0.05)
+    journal = made(root, size=1 << 20)
+    written(journal, 1).finished()
+    soon(lambda: not records.mentioned(root))
+    journal.close()
+
+
+def test_a_journal_of_a_dead_process_is_freed_by_a_watchdog(root: str) -> None:
+    store, live = opened(root, 1), opened(root, 2)
+    store.enqueue(stage.submission(1))
+    live.enqueue(stage.submission(2))
+    stage.die(store)
+    assert len(records.names(root)) == 2
+    watchdog = stage.open_files(root, seed=3)
+    done = watchdog.recover(watchdog.join("keeper", role=None))
+    assert [item.what.split()[0] for item in done] == ["freed"]
+    assert [f"{root}/{FOLDER}/{name}" for name in records.names(root)] == [journal_of(live)._files[0].path]
+    watchdog.close()
+    live.close()
+
+
+def test_eight_threads_lose_nothing_and_nobody_hangs(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files so small that they are changed all the time. What was acknowledged is in a journal, or was finished before
+    a sync of everything: watched from outside."""
+    monkeypatch.setattr("farro.stores.files.journal.FREE_AFTER_S", 0.002)
+    journal = made(root)
+    lock = threading.Lock()
+    finished: set[str] = set()
+    synced: dict[str, set[str]] = {}
+    safe: set[str] = set()
+
+    class Watching(Open):
+        def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+            if op == "syncfs":
+                with lock:
+                    synced[args[1]] = set(finished)
+            result = super().perform(op, call, args)
+            if op == "write_sync" and args[3] == 0:
+                with lock:
+                    safe.update(synced[args[1]])
+            return result
+
+    def work(first: int) -> None:
+        for number in range(first, first + rounds):
+            entry = written(journal, number, 300 + number % 700)
+            with lock:
+                finished.add(f"job-{number}")
+            entry.finished()
+
+    rounds = 2_000 if torture() else 250
+    with placed(Watching()):
+        joins = [in_thread(lambda first=first: work(first * rounds)) for first in range(8)]
+        for join in joins:
+            join()
+        kept = records.mentioned(root)
+        with lock:
+            lost = finished - safe - kept
+        journal.close()
+    assert len(finished) == 8 * rounds
+    assert not lost
+    assert safe
+
+
+def test_eight_slots_of_one_process_lose_nothing(root: str) -> None:
+    """Enqueues and commits of eight threads through tiny files; then the machine goes down."""
+    store = opened(root)
+    tiny = store._ground.journal = made(root)
+    history = stage.History()
+    workers = [store.join("w", role="Runner", slot=slot) for slot in range(8)]
+    lock = threading.Lock()
+
+    def work(slot: int) -> None:
+        own = stage.History()
+        for number in range(12):
+            job_id = store.enqueue(stage.submission(slot * 100 + number))
+            with lock:
+                history.enqueued.add(job_id)
+            stage.work_one(store, workers[slot], own, fail=number % 5 == 4)
+        with lock:
+            history.committed.update(own.committed)
+            history.executed += own.executed
+
+    for join in [in_thread(lambda slot=slot: work(slot)) for slot in range(8)]:
+        join()
+    assert tiny._asked >= 96
+    stage.die(store)
+    for file in tiny._files:
+        file.lease.drop()
+    tiny._closing = True
+    stage.drain(root, history, boot=AFTER)
+    stage.judge(root, history)
+    assert len(history.enqueued) == 96
+
+
+# --- closing, forking, trouble ---------------------------------------------------------------------------------------
+
+
+def test_a_journal_is_closed_while_its_thread_frees(root: str) -> None:
+    journal, numbers = made(root), itertools.count()
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Open):
+        def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+            if op == "syncfs" and not begun.is_set():
+                begun.set()
+                assert go_on.wait(PATIENCE_S)
+            return super().perform(op, call, args)
+
+    with placed(Slow()):
+        fill(journal, numbers, lambda: journal._full != [])
+        assert begun.wait(PATIENCE_S)
+        join = in_thread(journal.close)
+        go_on.set()
+        join()
+    assert records.names(root) == []
+
+
+def test_a_store_is_closed_twice_and_then_goes_the_careful_way(root: str) -> None:
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    store.close()
+    store.close()
+    assert records.names(root) == []
+    with placed(Counting()) as calls:
+        store.enqueue(stage.submission(2))
+    assert "fsync" in calls.ops
+    assert "write_sync" not in calls.ops
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_no_journal(root: str, background: bool) -> None:
+    """Its descriptors are closed there, and their numbers soon another file's."""
+    journal = made(root, background=background)
+    written(journal, 1).finished()
+    (path,) = [file.path for file in journal._files]
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            stranger = [os.open(f"{root}/stranger-{n}", os.O_RDWR | os.O_CREAT) for n in range(8)]
+            refused = journal.write([entry_of(2)]) is None
+            journal.close()
+            empty = all(os.fstat(fd).st_size == 0 for fd in stranger)
+            code = 0 if refused and empty and os.path.exists(path) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    written(journal, 3).finished()
+    assert records.mentioned(root) == {"job-1", "job-3"}
+    journal.close()
+    assert records.names(root) == []
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: str, background: bool) -> None:
+    """The kernel tells of it once. Whoever syncs next is told that all is well, and must not believe it."""
+    store = opened(root)
+    broken = store._ground.journal = made(root, background=background)
+    told: list[str] = []
+
+    def enqueue_on() -> None:
+        for number in range(500):
+            told.append(store.enqueue(stage.submission(number)))
+
+    with placed(Errno(1, errno.EIO, only=frozenset({"syncfs"}))) as seam, pytest.raises(SyncFailed, match="journal"):
+        enqueue_on()
+    assert seam.hit == "syncfs"
+    with pytest.raises(SyncFailed):
+        store.enqueue(stage.submission(1))
+    before = records.mentioned(root)
+    assert set(told) & before
+    store.close()
+    assert broken._files == []
+    watchdog = stage.open_files(root, seed=2)
+    keeper = watchdog.join("keeper", role=None)
+    for _ in range(3):
+        watchdog.recover(keeper)
+    assert records.mentioned(root) == before
+    watchdog.close()
+    for job_id in before:  # what the failed sync did not write is gone when the machine comes up
+        fs.remove_tree(f"{root}/agents/Runner/incoming/{job_id}")
+    restarted(root).close()
+    assert set(told) <= stage.everywhere(root).keys()
+    assert records.names(root) == []
+
+
+def test_a_failed_sync_of_a_watchdog_is_told_and_nothing_is_forgotten(root: str) -> None:
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    stage.die(store)
+    watchdog = stage.open_files(root, seed=2)
+    keeper = watchdog.join("keeper", role=None)
+    with placed(Errno(1, errno.EIO, only=frozenset({"syncfs"}))), pytest.raises(SyncFailed):
+        watchdog.recover(keeper)
+    watchdog.recover(keeper)
+    assert len(records.mentioned(root)) == 1
+    watchdog.close()
+    with placed(Errno(1, errno.EIO, only=frozenset({"syncfs"}))), pytest.raises(SyncFailed):
+        restarted(root)
+    assert len(records.mentioned(root)) == 1
+
+
+def test_nobody_waits_for_a_freeing_thread_that_is_gone(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(self: Journal, file: object) -> None:
+        raise MemoryError("gone")
+
+    monkeypatch.setattr(Journal, "_free", ends)
+    journal = made(root)
+
+    def write_on() -> None:
+        for number in range(1000):
+            written(journal, number).finished()
+
+    joins = [in_thread(write_on) for _ in range(4)]
+    for join in joins:
+        with pytest.raises(SyncFailed, match="gone"):
+            join()
+    in_thread(journal.close)()
+
+
+def test_nobody_waits_for_a_record_that_is_never_finished(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer was interrupted, by a signal say. The careful way is always right."""
+    monkeypatch.setattr("farro.stores.files.journal.PATIENCE_S", 0.05)
+    journal = made(root)
+    written(journal, 0)
+
+    def write_on() -> None:
+        for number in range(1, 1000):
+            entry = journal.write([entry_of(number)])
+            if entry is None:
+                return
+            entry.finished()
+
+    in_thread(write_on)()
+    in_thread(journal.close)()
+    assert records.names(root) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
+@pytest.mark.parametrize("op", ["create", "write", "mkdir"])
+def test_trouble_while_a_journal_is_made_leaves_nothing_behind(op: str, code: int, root: str) -> None:
+    """Half a file of zeros on a full disk would make it fuller, and the next one too."""
+    journal = made(root)
+    with placed(Errno(1, code, only=frozenset({op}), persistent=True)):
+        assert journal.write([entry_of(1)]) is None
+    assert records.names(root) == []
+    with placed(Counting()) as calls:
+        assert journal.write([entry_of(1)]) is None  # not tried again at once
+    assert calls.count == 0
+    assert not journal._leading
+    journal.close()
+
+
+def test_no_room_for_a_second_file(root: str) -> None:
+    """Then the only one is freed in place, while whoever writes waits."""
+    journal, numbers = made(root), itertools.count()
+    written(journal, next(numbers)).finished()
+    with placed(Errno(1, errno.ENOSPC, only=frozenset({"create"}), persistent=True)):
+        fill(journal, numbers, lambda: generations(root)[0] >= 3)
+    assert len(records.names(root)) == 1
+    journal.close()
+
+
+def test_a_file_that_cannot_be_freed_is_written_no_more(root: str) -> None:
+    """Nobody knows which generation its head has: a record of either may be taken for another's."""
+    journal, numbers = made(root, background=False), itertools.count()
+    heads = Heads()
+    with placed(heads):
+        while (entry := journal.write([entry_of(next(numbers))])) is not None:
+            entry.finished()
+    assert heads.failed == 1
+    assert journal.write([entry_of(1)]) is None
+    journal.close()
+    assert records.names(root) == []
+
+
+class Heads(Open):
+    """A head cannot be written."""
+
+    failed = 0
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        if op == "write_sync" and args[3] == 0:
+            self.failed += 1
+            raise OSError(errno.EIO, "no", args[1])
+        return super().perform(op, call, args)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoil", ["torn", "garbage", "checksum", "zeros"])
+def test_a_torn_record_ends_the_reading_without_an_error(spoil: str, root: str) -> None:
+    journal = made(root)
+    for number in range(4):
+        written(journal, number).finished()
+    (path,) = [file.path for file in journal._files]
+    data = bytearray(stage.read(path))
+    third = START + 2 * (journal._files[0].position - START) // 4
+    change = {"torn": bytes(600), "garbage": os.urandom(64), "checksum": b"\1\2\3\4", "zeros": bytes(16)}[spoil]
+    at = third + {"torn": 500, "garbage": 0, "checksum": 4, "zeros": 0}[spoil]
+    data[at : at + len(change)] = change
+    Path(path).write_bytes(data)
+    assert [record.job_id for record in records.read(path)] == ["job-0", "job-1"]
+    journal.close()
+
+
+def test_records_of_an_earlier_generation_are_ignored(root: str) -> None:
+    journal, numbers = made(root, background=False), itertools.count()
+    fill(journal, numbers, lambda: max(generations(root), default=0) >= 2 and journal._active is journal._files[0])
+    last = next(numbers)
+    written(journal, last).finished()
+    first = journal._files[0]
+    assert first.generation == 2
+    named = [record.job_id for record in records.read(first.path)]
+    assert named[-1] == f"job-{last}"
+    assert len(named) <= 2
+    assert b"job-1" in stage.read(first.path)  # the bytes of the first generation are still there, behind
+    journal.close()
+
+
+def test_heads_that_a_power_cut_left_half_made_are_no_journals(root: str) -> None:
+    home = f"{root}/{FOLDER}"
+    os.mkdir(home)
+    for number, data in enumerate([b"", b"farro-j1", bytes(SMALL), b"\xff" * SMALL]):
+        Path(f"{home}/0.{number:016x}.a").write_bytes(data)
+    restarted(root).close()
+    assert records.names(root) == []
+
+
+def test_a_journal_of_another_version_is_not_forgotten(root: str) -> None:
+    """What it says was acknowledged, and is nowhere else: the root stays closed, and says why."""
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    stage.die(store)
+    (name,) = records.names(root)
+    path = Path(f"{root}/{FOLDER}/{name}")
+    good = path.read_bytes()
+    path.write_bytes(b"farro-j2" + good[8:])
+    with pytest.raises(UnknownSchema, match="another version"):
+        restarted(root)
+    assert records.names(root) == [name]
+    path.write_bytes(good)
+    restarted(root).close()
+    assert records.names(root) == []
+
+
+# --- pruning ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_in_a_journal_is_not_pruned(root: str) -> None:
+    """After a power cut its record would bring it back."""
+    store, pruner = opened(root), stage.open_files(root, seed=2)
+    everything = Choice(keep=0)
+
+    def pruned() -> int:
+        now = stage.QuickClock().now()
+        chosen = candidates(pruner, everything, now=now)
+        return prune(pruner, chosen, by="pruner", clock=stage.QuickClock()).jobs
+
+    worker = store.join("w", role="Runner")
+    for number in range(3):
+        store.enqueue(stage.submission(number))
+        stage.work_one(store, worker, stage.History())
+        assert pruned() == 0
+    store.close()
+    assert pruned() == 3
+    restarted(root).close()
+    assert stage.everywhere(root) == {}
+
+
+def test_a_job_that_ends_while_a_pruner_is_at_work_is_not_pruned(root: str) -> None:
+    """The pruner has looked at the journals already when the record is written."""
+    store, pruner = opened(root), stage.open_files(root, seed=2)
+    worker = store.join("w", role="Runner")
+    first, second = (store.enqueue(stage.submission(number)) for number in range(2))
+    with pruner.trash(pruner.join("pruner", role=None)) as trash:
+        for job_id in (first, second):
+            stage.work_one(store, worker, stage.History())
+            assert trash.take(job_id, "agents/Runner/completed/succeeded") is False
+    store.close()
+
+
+# --- replaying -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "play", [powerplays.rotated, powerplays.rerun, powerplays.mixed, powerplays.chained], ids=lambda play: play.__name__
+)
+def test_a_power_cut_during_the_replay(play: Callable[[Play], None], shm: Path) -> None:
+    """The power goes again at every call of the replay; a third process finishes."""
+    recorded = record(play, str(shm / "root"), journal=True)
+    first, second = (60, 400) if torture() else (6, 60)
+    told = recorded.log.told()
+    # The first state of each cut has lost nothing, and the replay little to do.
+    found = list(itertools.islice(states(recorded.log, seed=26, randoms=3, cuts=told), len(told), 8 * len(told)))
+    count = 0
+    for state in found[:: max(1, len(found) // first)]:
+        tree = str(shm / "tree")
+        state.write_out(tree)
+        recorder = Recorder(tree)
+        clock = stage.QuickClock()
+        clock.sleep(DAY_S)
+        with placed(recorder):
+            stage.open_files(tree, seed=30_000, clock=clock, boot=AFTER)
+        for again in itertools.islice(states(Log.of(recorder), seed=27, randoms=2), second):
+            story = f"{state.story}; then in the replay {again.story}"
+            check(dataclasses.replace(again, acks=state.acks, story=story), recorded, str(shm / "again"))
+            count += 1
+        fs.remove_tree(tree)
+    assert count > 100
+    add_figure("power-loss states, cut again in the replay", count, "states")
+
+
+def test_a_kill_during_the_replay(shm: Path) -> None:
+    """Killed at every call of the replay; the next process begins again."""
+    recorded = record(powerplays.mixed, str(shm / "root"), journal=True)
+    (state,) = itertools.islice(states(recorded.log, seed=28, randoms=1, cuts=[len(recorded.log.entries) - 1]), 1, 2)
+    count = 0
+    for n in itertools.count(1):
+        tree = str(shm / f"tree-{n}")
+        state.write_out(tree)
+        with placed(KillAt(n)) as seam:
+            try:
+                stage.open_files(tree, seed=30_000, boot=AFTER)
+            except stage.Crash:
+                count += 1
+        powerplays.after_the_cut(tree, state.acks, recorded, coming_back=("drain",), old_staging=False)
+        if not seam.dead:
+            break
+    assert count > 8
+    add_figure("kill points, with a journal", count, "points")
+
+
+def test_two_processes_after_a_power_cut_replay_once(root: str) -> None:
+    store = opened(root)
+    told = [store.enqueue(stage.submission(number)) for number in range(20)]
+    stage.die(store)
+    said: list[str] = []
+    together = threading.Barrier(4)
+
+    def opens(seed: int) -> None:
+        together.wait()
+        stage.open_files(root, seed=seed, boot=AFTER, log=lambda level, message, fields: said.append(message)).close()
+
+    for join in [in_thread(lambda seed=seed: opens(seed)) for seed in range(50, 54)]:
+        join()
+    assert said == ["journals replayed after a restart of the machine"]
+    assert stage.everywhere(root).keys() == set(told)
+
+
+def test_a_journal_of_another_boot_whose_process_lives_is_left_alone(root: str) -> None:
+    """A container may have a boot id of its own, on the same machine and the same root."""
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    said: list[str] = []
+    other = restarted(root, log=lambda level, message, fields: said.append(level))
+    assert said == ["error"]
+    assert len(records.names(root)) == 1
+    other.close()
+    store.enqueue(stage.submission(2))
+    store.close()
+
+
+def test_a_refused_enqueue_does_not_come_back_with_the_power(root: str) -> None:
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    with placed(Errno(2, errno.EACCES, only=frozenset({"move"}), persistent=True)), pytest.raises(StorageTrouble):
+        store.enqueue_many([stage.submission(2), stage.submission(3), stage.submission(4)])
+    there = stage.everywhere(root)
+    assert len(there) == 2  # the first of the three was published before the trouble
+    stage.die(store)
+    restarted(root).close()
+    assert stage.everywhere(root) == there
+
+
+def lost(root: str) -> None:
+    """The worst that a power cut may leave of a young root: nothing but the journals."""
+    for place in ("agents/Runner/incoming", "agents/CodeReviewer/incoming", "jobs/.staging"):
+        for name in os.listdir(f"{root}/{place}"):
+            fs.remove_tree(f"{root}/{place}/{name}")
+
+
+def test_the_order_of_a_queue_is_put_right_by_the_replay(root: str) -> None:
+    for whole in (True, False):
+        home = stage.make(f"{root}-{whole}")
+        store = opened(home)
+        wanted = {}
+        for priority in ["P2", "P3", "P0", "P1"]:
+            store._ground.clock.sleep(2.0)
+            wanted[priority] = store.enqueue(stage.submission(1, metadata={"priority": priority}))
+        stage.die(store)
+        if whole:
+            lost(home)
+        else:
+            for job_id in wanted.values():
+                os.utime(f"{home}/agents/Runner/incoming/{job_id}/job.json")
+        other = restarted(home)
+        claims = [other.claim(other.join("w", role="Runner", slot=n)) for n in range(4)]
+        assert [claim and claim.job_id for claim in claims] == [wanted[each] for each in ("P0", "P1", "P2", "P3")]
+        other.close()
+
+
+def test_the_mirrors_after_a_replay_are_the_last_reports(root: str) -> None:
+    """The first attempt is in a journal, the second was synced where it lies: the older must not cover the newer."""
+    store, careful = opened(root), stage.open_files(root, seed=2)
+    store.enqueue(stage.submission(1, routing={"next": "CodeReviewer"}))
+    history = stage.History()
+    stage.work_one(store, store.join("w", role="Runner"), history)
+    stage.work_one(careful, careful.join("r", role="CodeReviewer"), history)
+    stage.die(store)
+    stage.die(careful)
+    restarted(root).close()
+    ((job_id, (place,)),) = stage.everywhere(root).items()
+    path = f"{root}/{place}/{job_id}"
+    assert stage.read(f"{path}/result.md") == stage.read(f"{path}/attempts/0002/result.md")
+    assert not os.path.exists(f"{path}/error.md")
+
+
+def test_what_a_newer_farro_wrote_is_not_replayed_over(root: str) -> None:
+    store = opened(root)
+    job_id = store.enqueue(stage.submission(1))
+    stage.die(store)
+    path = Path(f"{root}/agents/Runner/incoming/{job_id}/job.json")
+    planted = json.dumps({"schema_version": "99.0.0", "job_id": job_id})
+    path.write_text(planted)
+    said: list[str] = []
+    restarted(root, log=lambda level, message, fields: said.append(level)).close()
+    assert path.read_text() == planted
+    assert said == ["critical", "warning"]
+
+
+def test_a_quarantined_job_stays_there(root: str) -> None:
+    store = opened(root)
+    job_id = store.enqueue(stage.submission(1))
+    os.rename(f"{root}/agents/Runner/incoming/{job_id}", f"{root}/jobs/quarantine/{job_id}")
+    stage.die(store)
+    restarted(root).close()
+    assert stage.everywhere(root) == {job_id: ["jobs/quarantine"]}
+
+
+def test_of_two_folders_of_one_id_the_one_that_says_more_stays(root: str) -> None:
+    """On a disk that tore a rename. Without this the other would be worked again, and committed twice."""
+    store = opened(root)
+    job_id = store.enqueue(stage.submission(1))
+    queued, done = f"{root}/agents/Runner/incoming/{job_id}", f"{root}/agents/Runner/completed/succeeded/{job_id}"
+    fs.mkdir(f"{root}/twin")
+    for name in os.listdir(queued):
+        Path(f"{root}/twin/{name}").write_bytes(stage.read(f"{queued}/{name}"))
+    stage.work_one(store, store.join("w", role="Runner"), stage.History())
+    stage.die(store)
+    os.rename(f"{root}/twin", queued)
+    restarted(root).close()
+    assert os.path.isdir(done)
+    assert sorted(stage.everywhere(root)[job_id]) == ["agents/Runner/completed/succeeded", "jobs/quarantine"]
+
+
+def test_a_role_that_is_gone_keeps_the_root_closed_until_it_is_made_again(root: str) -> None:
+    """Its job would be left in staging, where clean-up takes it for debris."""
+    store = opened(root)
+    job_id = store.enqueue(stage.submission(1, role="CodeReviewer"))
+    stage.die(store)
+    lost(root)
+    os.rmdir(f"{root}/agents/CodeReviewer/incoming")
+    for _ in range(2):
+        with pytest.raises(StorageTrouble, match="farro init"):
+            restarted(root)
+    stage.make(root)
+    restarted(root).close()
+    assert stage.everywhere(root) == {job_id: ["agents/CodeReviewer/incoming"]}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_trouble_at_every_call_of_the_replay_keeps_the_journals(code: int, root: str, shm: Path) -> None:
+    store = opened(root)
+    told = {store.enqueue(stage.submission(1)), store.enqueue(stage.submission(2))}
+    stage.work_one(store, store.join("w", role="Runner"), stage.History())
+    stage.die(store)
+    lost(root)
+    for n in itertools.count(1):
+        home = str(shm / f"{n}")
+        clone(root, home)
+        with placed(Errno(n, code)) as seam, contextlib.suppress(StorageTrouble, SyncFailed):
+            restarted(home).close()
+        if os.path.exists(f"{home}/{FOLDER}/{AFTER}{records.FAILED}"):
+            assert records.mentioned(home) == told  # until the machine starts again
+            stage.open_files(home, seed=9, boot="2").close()
+        restarted(home).close()
+        assert stage.everywhere(home).keys() == told
+        if seam.hit is None:
+            break
+    assert n > 10
+
+
+def test_a_commit_of_a_job_that_is_nowhere_is_said(root: str) -> None:
+    """Somebody's hand took it away; the others are restored all the same."""
+    store = stage.open_files(root, seed=1)
+    taken, other = store.enqueue(stage.submission(1)), store.enqueue(stage.submission(2))
+    quick = opened(root, 2)
+    worker = quick.join("w", role="Runner")
+    for _ in range(2):
+        stage.work_one(quick, worker, stage.History())
+    stage.die(quick)
+    fs.remove_tree(f"{root}/agents/Runner/completed/succeeded/{taken}")
+    said: list[str] = []
+    restarted(root, log=lambda level, message, fields: said.append(level)).close()
+    assert said == ["critical", "warning"]
+    assert stage.everywhere(root).keys() == {other}
+
+
+def test_a_commit_that_was_tried_again_with_another_result_is_not_mixed(root: str) -> None:
+    """The first try's record is in the journal, and its folder could not be written; the second went the careful
+    way."""
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    claim = store.claim(store.join("w", role="Runner"))
+    assert claim is not None
+    with placed(Errno(1, errno.ENOSPC, only=frozenset({"exchange"}), persistent=True)), pytest.raises(StorageTrouble):
+        store.commit(claim, success(claim))
+    told = store.commit(claim, failure(claim))
+    assert told.status is Status.FAILED
+    stage.die(store)
+    restarted(root).close()
+    history = stage.History(committed={claim.job_id: [(1, Status.FAILED)]})
+    stage.judge(root, history)
+    ((job_id, (place,)),) = stage.everywhere(root).items()
+    life = Lifecycle.from_json(stage.read(f"{root}/{place}/{job_id}/job.json"))
+    assert [hop.reason for hop in life.hops] == [Reason.COMMITTED]
+
+
+def test_a_root_without_a_boot_id_journals_and_replays_nothing(root: str) -> None:
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    stage.die(store)
+    other = opened(root, 2, boot="")
+    with placed(Counting()) as calls:
+        other.enqueue(stage.submission(2))
+    assert "write_sync" not in calls.ops
+    assert forget.sweep(root, "") == []
+    assert len(records.names(root)) == 1
+    other.close()
