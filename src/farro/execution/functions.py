@@ -176,7 +176,16 @@ class FunctionRun:
             _idle.append(self._hand)
 
     def _run(self, call: Call) -> None:
+        """Raises nothing: whoever waits must be told of the end, and the thread is the next call's."""
         cpu_s = time.thread_time()
+        code = 1
+        try:
+            code = self._call(call)
+        except BaseException:  # noqa: BLE001 - in the closing of its files, or sent by `end` at the last moment
+            code = code or 1
+        self._finish(code, time.thread_time() - cpu_s)
+
+    def _call(self, call: Call) -> int:
         code = 1
         try:
             code = exit_code(self._function(call))
@@ -186,14 +195,13 @@ class FunctionRun:
             code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         except BaseException:  # noqa: BLE001 - whatever a tool raises is that step's failure, never the worker's
             _say(call.stderr, traceback.format_exc())
-        finally:
-            for file in (call.stdin, call.stdout, call.stderr):
-                try:
-                    file.close()
-                except OSError as error:  # the last bytes did not reach the file: a full disk
-                    code = code or 1
-                    _say(call.stderr, f"{error}\n")
-            self._finish(code, time.thread_time() - cpu_s)
+        for file in (call.stdin, call.stdout, call.stderr):
+            try:
+                file.close()
+            except OSError as error:  # the last bytes did not reach the file: a full disk
+                code = code or 1
+                _say(call.stderr, f"{error}\n")
+        return code
 
     def _finish(self, code: int, cpu_s: float) -> None:
         with self._lock:
