@@ -113,8 +113,7 @@ class Journal:
     def __post_init__(self) -> None:
         guard = threading.RLock()  # of everything above but `_order`, which is the leader's
         self._changed = threading.Condition(guard)
-        # What the freeing thread waits for: told only when there is something for it. Woken at every record it would
-        # take the interpreter from whoever wrote, for nothing: that was half the price of an enqueue.
+        # What the freeing thread waits for. Woken at every record it was half the price of an enqueue.
         self._todo = threading.Condition(guard)
         self._usable = bool(self.boot_id) and hasattr(os, "RWF_DSYNC")
         _journals.add(self)
