@@ -205,7 +205,9 @@ def test_prompts_are_never_written_back(root: str) -> None:
 
 
 def test_a_delayed_job_still_waits_for_its_hour(root: str) -> None:
-    store = stage.open_files(root)  # at noon, when it was made
+    clock = QuickClock()
+    clock.sleep(60)  # a minute after it was made: a lock of that very moment would be somebody's who is about to move
+    store = stage.open_files(root, clock=clock)
     agent = store.join("worker", role="Runner")
     claimed = set()
     while (claim := store.claim(agent)) is not None:
