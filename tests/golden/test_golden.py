@@ -206,7 +206,7 @@ def test_prompts_are_never_written_back(root: str) -> None:
 
 def test_a_delayed_job_still_waits_for_its_hour(root: str) -> None:
     clock = QuickClock()
-    clock.sleep(60)  # a minute after it was made: a lock of that very moment would be somebody's who is about to move
+    clock.sleep(0.1)  # a lock of this very moment would be somebody's who is about to move
     store = stage.open_files(root, clock=clock)
     agent = store.join("worker", role="Runner")
     claimed = set()
