@@ -597,7 +597,7 @@ def explore(
             pool.append(Played.of(attempt(Preempting(one.first, acts)), one.first, acts))
             if len(pool) > POOL:
                 pool.pop(dice.randrange(len(pool)))
-        assert sampled > -20 * floor, f"{scenario.name} has no {floor} schedules"
+        assert sampled >= -20 * floor, f"{scenario.name} has no {floor} schedules"
     return explored
 
 

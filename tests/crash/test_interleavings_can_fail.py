@@ -171,7 +171,7 @@ def test_without_it_an_interleaving_breaks_the_promise(
 def first_violation(scenario: Scenario, folder: str) -> str | None:
     with theatre():
         try:
-            explore(scenario, folder, floor=0, sampled=1000, seeds=1000)
+            explore(scenario, folder, floor=0, sampled=4000, seeds=2000)
         except Violation as violation:
             return str(violation)
     return None

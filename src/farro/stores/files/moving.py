@@ -26,15 +26,22 @@ def try_move(source: str, path: str) -> Moved:
 
     FileExistsError goes through: the caller knows whether that is a race or damage.
     """
-    try:
-        fs.move(source, path)
-    except FileNotFoundError:
-        return Moved.NO_DESTINATION if fs.exists(source) else Moved.GONE
-    except OSError as error:
-        if error.errno in fs.PASSING and not fs.exists(source) and fs.exists(path):
-            return Moved.DONE  # it happened, and the answer was lost
-        raise
-    return Moved.DONE
+    while True:
+        try:
+            fs.move(source, path)
+        except FileNotFoundError:
+            if not fs.exists(source):
+                return Moved.GONE
+            if not fs.exists(path.rsplit("/", 1)[0]):
+                return Moved.NO_DESTINATION
+            # Both are there now: it had left and has come back, or the folder was made again. Without this a worker
+            # that met a job on its way back was told that it is dead.
+            continue
+        except OSError as error:
+            if error.errno in fs.PASSING and not fs.exists(source) and fs.exists(path):
+                return Moved.DONE  # it happened, and the answer was lost
+            raise
+        return Moved.DONE
 
 
 def deliver(ground: Ground, folder: str, to: str, job_id: str, *, sync: bool = True) -> bool:
