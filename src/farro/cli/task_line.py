@@ -163,9 +163,8 @@ def _no_option(name: str) -> NoReturn:
     from difflib import get_close_matches
 
     near = get_close_matches(name, [*_TAKES, "--json", "--help"], n=1)
-    raise _Mistake(
-        f"no such option {name!r}" + (f"; did you mean {near[0]}?" if near else "; a command stands after --")
-    )
+    hint = f"did you mean {near[0]}?" if near else "farro task add --help lists them"
+    raise _Mistake(f"no such option {name!r}; {hint}")
 
 
 def _complain(text: str) -> None:

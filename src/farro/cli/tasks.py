@@ -28,9 +28,7 @@ class _ByHand(click.Command):
 
 
 @click.group()
-@root_option("The farro root; it can only be the job's own.")
-@json_option("Answer as JSON.")
-def task(root: str | None, as_json: bool) -> None:
+def task() -> None:
     """From inside a running step: add steps to its plan."""
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,8 @@ class TaskFolder:
                 raise
         fs.move(self.path, f"{self.path}{SEALED}")
         late = self._take(f"{self.path}{SEALED}")
-        self.files += [f"{self._name}{SEALED}/{name}{TAKEN}" for name in self._taken]
+        names = (f"{self._name}{SEALED}/{name}{TAKEN}" for name in self._taken)
+        self.files += [name for name in names if _is_file(f"{self._attempt_dir}/{name}")]  # a step may have removed it
         return late
 
     def begin_again(self) -> None:
@@ -147,6 +149,13 @@ def _listed(folder: str) -> list[str]:
         return sorted(name for name in fs.listdir(folder) if name.endswith(NEW))
     except (FileNotFoundError, NotADirectoryError):
         return []  # a step removed it, or has put a file there
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(fs.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _added_by(name: str) -> str:
