@@ -11,9 +11,8 @@ import os
 import re
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench import contestants, gear
@@ -21,7 +20,6 @@ from bench.places import FARRO, PYTHON, Scratch
 from bench.rounds import (
     Broken,
     entries,
-    make_farro_root,
     per_second,
     rate,
     stand,
@@ -146,14 +144,21 @@ def startup(scratch: Scratch, times: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def time_commands(commands: Mapping[str, Sequence[str]], times: int) -> dict[str, dict[str, float]]:
+def time_commands(
+    commands: Mapping[str, Sequence[str]], times: int, env: Mapping[str, str] | None = None
+) -> dict[str, dict[str, float]]:
     """name → seconds (median) and ratio to the first of them. One of each in turn; the first turn is not counted."""
     took: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(times + 1):
         for name, command in commands.items():
             start = time.monotonic()
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                check=False,
+                env=env,
             )
             took[name].append(time.monotonic() - start)
             if done.returncode != 0:
@@ -164,29 +169,13 @@ def time_commands(commands: Mapping[str, Sequence[str]], times: int) -> dict[str
 
 
 def _task_add(scratch: Scratch, times: int) -> dict[str, float]:
-    """`farro task add` inside a running step, where alone it works; nothing when this farro has no such command."""
-    if subprocess.run([FARRO, "task", "add", "--help"], capture_output=True, check=False).returncode != 0:
-        return {}
-    home, memory = scratch.fresh()
-    make_farro_root(home, "process")
-    out, plan = os.path.join(memory, "task-add.json"), os.path.join(memory, "plan.json")
-    step = {"step_number": 1, "tool": "unix", "command": PYTHON, "args": ["-m", "bench.own", out, str(times)]}
-    with open(plan, "w", encoding="utf-8") as file:
-        json.dump({"plan_id": "bench", "steps": [step]}, file)
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
-    run: Callable[..., Any] = subprocess.run
-    run([FARRO, "enqueue", "--root", home, "--plan", plan], check=True, capture_output=True)
-    run([FARRO, "worker", "--root", home, "--drain"], check=True, capture_output=True, env=env, timeout=300)
-    try:
-        with open(out, encoding="utf-8") as file:
-            found: dict[str, float] = json.load(file)["farro task add"]
-    except FileNotFoundError as error:
-        raise Broken("farro task add failed inside a step") from error
-    return found
-
-
-if __name__ == "__main__":  # inside the step of _task_add
+    """`farro task add` as a step calls it, with a folder for tasks that nobody takes from: no worker beside it."""
+    home, _ = scratch.fresh()
+    folder = os.path.join(home, "tasks")
+    os.mkdir(folder)
+    own = {"FARRO_ROOT": home, "FARRO_JOB": "bench", "FARRO_STEP": "1", "FARRO_CLAIM": "bench", "FARRO_TASKS": folder}
     adding = {"python -c pass": [PYTHON, "-c", "pass"], "farro task add": [FARRO, "task", "add", "--", "true"]}
-    answer = time_commands(adding, int(sys.argv[2]))
-    with open(sys.argv[1], "w", encoding="utf-8") as target:
-        json.dump(answer, target)
+    found = time_commands(adding, times, env={**os.environ, **own})["farro task add"]
+    if len(os.listdir(folder)) != times + 1:
+        raise Broken(f"farro task add: {times + 1} were added, and {len(os.listdir(folder))} are there")
+    return found

@@ -1,0 +1,127 @@
+"""A worker killed at every mutating call of a plan that grows while it runs, from its first step to its commit.
+
+The next attempt starts over: it runs what its own steps add, each once, and nothing of what the dead one had taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+import stage
+from crash.seams import Counting, KillAt, Seam, placed
+from crash.tally import add_figure
+from farro.execution.stop import Stop
+from farro.execution.tools import Call, Tools
+from farro.ports.store import Agent, Claim, Submission
+from farro.services.perform import Performer
+from farro.stores.files import FilesStore
+from farro.system.clock import SystemClock
+from stage import Crash
+
+BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
+EXPECTED = ["first", "planned", "a", "b", "deeper"]
+PROMPT = {
+    "steps": [
+        {"id": "first", "tool": "grow", "command": "first"},
+        {"id": "planned", "tool": "grow", "command": "planned"},
+    ]
+}
+
+
+class Grown:
+    """A plan whose steps add steps, and what of it was run, by attempt."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, str]] = []
+
+    def tool(self, call: Call) -> None:
+        """A kill that a call of the tool's own thread meets is the process's: nothing is told of it there, and the next
+        call of the worker's meets it too."""
+        with contextlib.suppress(Crash):
+            self.grow(call)
+
+    def grow(self, call: Call) -> None:
+        self.ran.append((call.attempt_dir[-4:], call.command))
+        if call.command == "first":
+            call.add_task("b", id="b", needs=["a"], tool="grow")
+            call.add_task("a", id="a", tool="grow")
+        if call.command == "a":
+            call.add_task("deeper", id="deeper", tool="grow")
+
+    def perform(self, root: str, store: FilesStore, claim: Claim) -> None:
+        clock = SystemClock()
+        stop = Stop(clock)
+        performer = Performer(root=root, base_env={}, tools=Tools({"grow": self.tool}), clock=clock)
+        try:
+            store.commit(claim, performer.perform(claim, lambda: None, stop))
+        finally:
+            stop.close()
+
+
+def begin(root: str, *, durable: bool) -> tuple[FilesStore, Agent, str]:
+    stage.make(root)
+    store = stage.open_files(root, seed=1, store_policy=stage.policy(durable=durable))
+    job_id = store.enqueue(Submission(role="Runner", prompt=PROMPT))
+    return store, store.join("w", role="Runner"), job_id
+
+
+def play(root: str, seam: Seam, *, durable: bool) -> tuple[Grown, str]:
+    """A worker claims the job in peace, performs and commits it under `seam`, and is dead afterwards."""
+    store, agent, job_id = begin(root, durable=durable)
+    claim = store.claim(agent)
+    assert claim is not None
+    grown = Grown()
+    try:
+        with placed(seam):
+            grown.perform(root, store, claim)
+    except Crash:
+        pass
+    stage.die(store)
+    return grown, job_id
+
+
+def finish(root: str, grown: Grown, *, durable: bool) -> None:
+    """Watchdog, manager and a worker come, and bring the job to its end."""
+    store = stage.open_files(root, seed=2, store_policy=stage.policy(durable=durable))
+    keeper, worker = store.join("keeper", role=None), store.join("second", role="Runner")
+    for _ in range(5):
+        store.recover(keeper)
+        for job_id in store.stale():
+            store.settle_stale(keeper, job_id)
+        while (claim := store.claim(worker)) is not None:
+            grown.perform(root, store, claim)
+    store.close()
+
+
+def judge(root: str, grown: Grown, job_id: str, how: str) -> None:
+    (place,) = stage.everywhere(root)[job_id]
+    assert place.endswith("completed/succeeded"), f"{how}: {place}"
+    assert len(set(grown.ran)) == len(grown.ran), f"{how}: run twice within one attempt: {grown.ran}"
+    attempts = sorted(Path(root, place, job_id, "attempts").iterdir())
+    result = json.loads((attempts[-1] / "result.json").read_text())
+    assert [one["id"] for one in result["step_results"]] == EXPECTED, how
+    assert [name for attempt, name in grown.ran if attempt == attempts[-1].name] == EXPECTED, how
+    assert len(list((attempts[-1] / "tasks.sealed").iterdir())) == 3, how
+
+
+@BOTH
+def test_a_worker_killed_at_every_call_of_a_growing_plan_loses_and_doubles_nothing(shm: Path, durable: bool) -> None:
+    counted = Counting()
+    grown, job_id = play(str(shm / "whole"), counted, durable=durable)
+    judge(str(shm / "whole"), grown, job_id, "in peace")
+    assert {"mkdir", "move"} <= set(counted.ops)
+    count = 0
+    for n in range(1, counted.count + 1):
+        for after in (False, True):
+            seam = KillAt(n, after=after)
+            root = str(shm / f"{n}-{after}")
+            grown, job_id = play(root, seam, durable=durable)
+            assert seam.dead, f"call {n} of {counted.count} was never made"
+            finish(root, grown, durable=durable)
+            judge(root, grown, job_id, repr(seam))
+            count += 1
+    add_figure("kill points, growing plans", count, "points")
