@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from farro.stores.files import records
+
 CONFIG = {
     "version": "1.0.0",
     "retry": {"base_s": 0.02, "max_delay_s": 0.3, "max_attempts": 4},
@@ -168,6 +170,7 @@ class Storm:
         self.dice = random.Random(seed)
         self.kills = self.stops = self.terms = 0
         self.hits = 0  # kills of a worker that held jobs
+        self.journals: set[str] = set()  # every one that was seen
         self.environment = {**os.environ, "FARRO_STORM": folder}
         os.makedirs(f"{folder}/logs")
         self._farro("init")
@@ -210,6 +213,7 @@ class Storm:
         start = time.monotonic()
         while (now := time.monotonic()) < start + (seconds if self.hits >= hits else 4 * seconds):
             self._tend(members, now)
+            self.journals.update(self.journals_now())
             # Half of the blows are for workers with jobs in their hands: there is most to lose.
             working = [member for member in self.farro_members if self._at_work(member)]
             member = self.dice.choice(working if working and self.dice.random() < 0.5 else members)
@@ -231,6 +235,12 @@ class Storm:
                     member.send(signal.SIGTERM)
                     self.terms += 1
             time.sleep(self.dice.uniform(0.02, 0.25))
+
+    def journals_now(self) -> list[str]:
+        return records.names(self.root)
+
+    def watch_once(self) -> None:
+        self._farro("watchdog", "--once")
 
     def _at_work(self, member: Member) -> bool:
         agents = f"agents/Runner/in-progress/w{member.name.removeprefix('worker')}."

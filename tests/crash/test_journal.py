@@ -164,11 +164,13 @@ def test_a_record_whose_folder_is_not_written_yet_is_not_forgotten(root: str) ->
 def test_a_journal_is_not_freed_at_every_record_but_soon_when_it_is_idle(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = made(root, size=1 << 20)
+    journal = made(root, size=8 << 20)
     with placed(Counting(frozenset({"syncfs"}))) as syncs:
-        for number in range(200):
+        for number in range(40):
             written(journal, number).finished()
+            threading.Event().wait(0.002)  # so that the thread could, if it would
         assert syncs.count == 0
+    assert len(journal._files) == 1
     journal.close()
     monkeypatch.setattr("farro.stores.files.journal.FREE_AFTER_S", 0.05)
     journal = made(root, size=1 << 20)
@@ -189,6 +191,26 @@ def test_a_journal_of_a_dead_process_is_freed_by_a_watchdog(root: str) -> None:
     assert [f"{root}/{FOLDER}/{name}" for name in records.names(root)] == [journal_of(live)._files[0].path]
     watchdog.close()
     live.close()
+
+
+def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
+    """Its removal is on the disk before anything else is: a file that came back with the power would bring back what
+    was pruned meanwhile. At its end, after its process's death, and after a replay."""
+    ends: list[Callable[[FilesStore], object]] = [
+        lambda store: store.close(),
+        lambda store: (stage.die(store), forget.sweep(root, "0")),
+        lambda store: (stage.die(store), restarted(root)),
+    ]
+    for seed, end in enumerate(ends):
+        store = opened(root, 10 + seed)
+        store.enqueue(stage.submission(1))
+        (name,) = records.names(root)
+        with placed(Recording()) as seen:
+            end(store)
+        calls = [(op, args[-1]) for op, args in seen.calls]
+        at = calls.index(("unlink", f"{root}/{FOLDER}/{name}"))
+        assert "syncfs" in [op for op, _ in calls[:at]]
+        assert ("fsync", f"{root}/{FOLDER}") in calls[at:]
 
 
 def test_eight_threads_lose_nothing_and_nobody_hangs(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,28 +456,38 @@ def test_no_room_for_a_second_file(root: str) -> None:
     journal.close()
 
 
-def test_a_file_that_cannot_be_freed_is_written_no_more(root: str) -> None:
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_file_that_cannot_be_freed_is_written_no_more(files: int, root: str) -> None:
     """Nobody knows which generation its head has: a record of either may be taken for another's."""
     journal, numbers = made(root, background=False), itertools.count()
-    heads = Heads()
+    written(journal, next(numbers)).finished()
+    heads = Heads(files)
     with placed(heads):
         while (entry := journal.write([entry_of(next(numbers))])) is not None:
             entry.finished()
     assert heads.failed == 1
+    assert heads.late == []
     assert journal.write([entry_of(1)]) is None
     journal.close()
     assert records.names(root) == []
 
 
 class Heads(Open):
-    """A head cannot be written."""
+    """A head cannot be written, nor, with one file, a second one be made."""
 
-    failed = 0
+    def __init__(self, files: int) -> None:
+        self.files = files
+        self.failed = 0
+        self.late: list[str] = []  # what was written to afterwards
 
     def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        if op == "create" and self.files == 1:
+            raise OSError(errno.ENOSPC, "no", args[0])
         if op == "write_sync" and args[3] == 0:
             self.failed += 1
             raise OSError(errno.EIO, "no", args[1])
+        if op == "write_sync" and self.failed:
+            self.late.append(args[1])
         return super().perform(op, call, args)
 
 

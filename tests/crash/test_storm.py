@@ -45,6 +45,8 @@ def test_a_storm_of_kills_and_stops_loses_nothing(durability: str, tmp_path: Pat
             storm.blow(SECONDS, HITS)
             storm.calm(180)
             orphans = storm.end()
+            storm.watch_once()
+            left = storm.journals_now()
             publish_what_was_staged(storm.root)
             storm.drain()
         except BaseException as error:
@@ -59,12 +61,16 @@ def test_a_storm_of_kills_and_stops_loses_nothing(durability: str, tmp_path: Pat
         verdict = check(history, tree)
         assert verdict.clean, f"{verdict}\nFARRO_STORM_SEED={seed}\n{storm.last_words()}"
         assert storm.tracebacks() == []
+        assert left == [], "journals of the dead are freed by a watchdog's pass, those of the living at their end"
+        assert bool(storm.journals) is (durability == "power")
     # A storm in which nothing happened would prove nothing.
     assert storm.hits >= HITS, "no worker was killed at work: this machine is too busy for a storm"
     assert len(history.enqueued) > 20
     figure(f"storm, durability {durability}, jobs", len(tree.jobs))
     figure(f"storm, durability {durability}, kills and stops", storm.kills + storm.stops + storm.terms)
     figure(f"storm, durability {durability}, seconds", int(SECONDS))
+    if durability == "power":
+        figure("storm, journals of its processes", len(storm.journals))
 
 
 def publish_what_was_staged(root: str) -> None:
