@@ -4,11 +4,10 @@ The form of a record lives in records, what it means after a power cut in replay
 journal in forget. Alternatives and figures: docs/decisions/0007.
 
 A process that enqueues or commits more than a few jobs keeps two files in jobs/.journal, filled with zeros beforehand,
-so that a record is one write into blocks that exist: no change of the filesystem's own metadata, whatever filesystem it
-is. First the record, then the job's folder without any sync: on a crash of the process the kernel has everything, and
-after a power cut the record puts the folder right. When one file is full, or ten seconds after its first record, the
-other takes over, the filesystem is synced, and the first is free again: the journal never holds what the tree alone
-does not have for longer than that.
+so that a record is one write into blocks that exist, on any filesystem. First the record, then the job's folder without
+a sync: on a crash of the process the kernel has everything, and after a power cut the record puts the folder right. When
+one file is full, or ten seconds after its first record, the other takes over, the filesystem is synced, and the first
+is free again.
 
 - A record is acknowledged when its write came back, never before. [test_power_cut_keeps_what_was_acknowledged]
 - A file is freed only when everybody whose record is in it has written the folder too, and that is synced; files are
@@ -111,12 +110,15 @@ class Journal:
     _thread: threading.Thread | None = None
 
     def __post_init__(self) -> None:
+        self._guard_anew()
+        self._usable = bool(self.boot_id) and hasattr(os, "RWF_DSYNC")
+        _journals.add(self)
+
+    def _guard_anew(self) -> None:
         guard = threading.RLock()  # of everything above but `_order`, which is the leader's
         self._changed = threading.Condition(guard)
         # What the freeing thread waits for. Woken at every record it was half the price of an enqueue.
         self._todo = threading.Condition(guard)
-        self._usable = bool(self.boot_id) and hasattr(os, "RWF_DSYNC")
-        _journals.add(self)
 
     def write(self, records: Sequence[Record]) -> Entry | None:
         """Return when all of them are on the disk. None: not journalled, the caller syncs what it writes."""
@@ -137,11 +139,8 @@ class Journal:
 
     @staticmethod
     def _told(failure: BaseException) -> SyncFailed:
-        told = SyncFailed(
-            str(failure)
-            if isinstance(failure, SyncFailed)
-            else f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
-        )
+        why = f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
+        told = SyncFailed(str(failure) if isinstance(failure, SyncFailed) else why)
         told.__cause__ = failure
         return told
 
@@ -390,7 +389,7 @@ _journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 def _forget_after_fork() -> None:
     """In the child nothing is journalled: the files, and whoever frees them, are the parent's."""
     for journal in list(_journals):
-        journal._changed = threading.Condition()
+        journal._guard_anew()
         journal._usable, journal._closing, journal._leading = False, True, False
         journal._files, journal._full, journal._waiting = [], [], []
         journal._active = journal._thread = None
