@@ -5,9 +5,9 @@ journal in forget. Alternatives and figures: docs/decisions/0007.
 
 A process that enqueues or commits more than a few jobs keeps two files in jobs/.journal, filled with zeros beforehand,
 so that a record is one write into blocks that exist, on any filesystem. First the record, then the job's folder without
-a sync: on a crash of the process the kernel has everything, and after a power cut the record puts the folder right. When
-one file is full, or ten seconds after its first record, the other takes over, the filesystem is synced, and the first
-is free again.
+a sync: on a crash of the process the kernel has everything, and after a power cut the record puts the folder right.
+When one file is full, or ten seconds after its first record, the other takes over, the filesystem is synced, and the
+first is free again.
 
 - A record is acknowledged when its write came back, never before. [test_power_cut_keeps_what_was_acknowledged]
 - A file is freed only when everybody whose record is in it has written the folder too, and that is synced; files are
