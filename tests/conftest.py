@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,6 +25,10 @@ for _name in ("FARRO_ROOT", "FARRO_JOB", "FARRO_STEP", "FARRO_CLAIM", "FARRO_AGE
     os.environ.pop(_name, None)
 # Nor find the root of whoever runs it, where no other is.
 os.environ["XDG_STATE_HOME"] = os.path.join(ROOT, ".build", "no-state")
+
+# A shell starts what runs in its background with Ctrl-C ignored, and every program of a test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `default` finds the same examples in every run: a red run is red again on the next machine. `torture` looks for new
 # ones. Neither has a deadline (a busy machine is not a bug) nor a database (a run must not depend on the last one).
