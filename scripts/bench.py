@@ -27,7 +27,7 @@ from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
 KEPT = os.path.join(places.BUILD, "results.json")
-FULL_JOBS, FULL_ROUNDS = 1000, 5
+FULL_JOBS, FULL_ROUNDS = 500, 5
 ASIDE_ROUNDS = 2  # for who is shown beside the table only: farro with other numbers of slots
 UNEVEN = 4.0  # between the cheapest and the dearest sync of a run that is worth comparing
 SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
@@ -98,7 +98,7 @@ def size_of(options: argparse.Namespace) -> Size:
     else:
         backlogs = {1000: FULL_ROUNDS, 10_000: 2, 100_000: 1}
         size = Size(
-            jobs=FULL_JOBS, rounds=FULL_ROUNDS, pickups=60, backlogs=backlogs, idle_s=60, startups=21, counted=200
+            jobs=FULL_JOBS, rounds=FULL_ROUNDS, pickups=40, backlogs=backlogs, idle_s=60, startups=21, counted=200
         )
     changes = {name: getattr(options, name) for name in ("jobs", "rounds") if getattr(options, name) > 0}
     return Size(**{**{name: getattr(size, name) for name in Size.__slots__}, **changes})
