@@ -19,7 +19,7 @@ from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground
 from farro.stores.memory import MemoryStore
 from farro.system.clock import ManualClock
-from stage import ROLES, make, read
+from stage import ROLES, make, read, small_journal
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 RETRY = RetryPolicy()
@@ -95,6 +95,7 @@ class Files:
     policy: StorePolicy
     root: str
     name: str = "files"
+    journal: bool = False  # from the first call on
     clock: ManualClock = field(default_factory=lambda: ManualClock(START))
     logged: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     audited: list[dict[str, Any]] = field(default_factory=list)
@@ -108,6 +109,7 @@ class Files:
         self.store = self.process()
 
     def process(self) -> FilesStore:
+        dice = random.Random(len(self.stores))
         store = FilesStore(
             Ground(
                 root=self.root,
@@ -118,8 +120,9 @@ class Files:
                 identity=lambda: {"host": "stage", "boot_id": "0", "pid": 1, "start": 0},
                 log=lambda level, message, fields: self.logged.append((level, message, fields)),
                 audit=kept_in(self.audited),
-                random_bits=random.Random(len(self.stores)).getrandbits,
+                random_bits=dice.getrandbits,
                 uniform=low,
+                journal=small_journal(self.root, "0", dice.getrandbits) if self.journal else None,
             )
         )
         self.stores.append(store)
@@ -153,4 +156,4 @@ class Files:
 
 def make_adapter(kind: str, root: str, **changes: Any) -> Adapter:
     policy = StorePolicy(**{"durable": kind != "process", "retry": RETRY, **changes})
-    return Memory(policy) if kind == "memory" else Files(policy, root, name=f"files[{kind}]")
+    return Memory(policy) if kind == "memory" else Files(policy, root, f"files[{kind}]", kind == "journal")

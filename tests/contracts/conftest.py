@@ -9,7 +9,7 @@ import pytest
 
 from contracts.adapters import Adapter, Files, make_adapter
 
-ADAPTERS = {"memory": "memory", "files[power]": "power", "files[process]": "process"}
+ADAPTERS = {"memory": "memory", "files[power]": "power", "files[journal]": "journal", "files[process]": "process"}
 
 
 @pytest.fixture(params=list(ADAPTERS))
@@ -19,7 +19,7 @@ def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
     made.close()
 
 
-@pytest.fixture(params=["files[power]"])
+@pytest.fixture(params=["files[power]", "files[journal]"])
 def files(request: pytest.FixtureRequest, shm: Path) -> Iterator[Files]:
     """The file store alone: for what only folders and leases can show."""
     made = make_adapter(ADAPTERS[request.param], str(shm / "root"))

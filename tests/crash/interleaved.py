@@ -49,12 +49,12 @@ from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Su
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason
 from farro.ports.store import Agent, Claim, StorePolicy, Submission
-from farro.stores.files import FilesStore
+from farro.stores.files import FilesStore, records
 from farro.system import fs
-from stage import EPOCH, History, drain, everywhere, judge, open_files, plan, report
+from stage import EPOCH, History, die, drain, everywhere, judge, open_files, plan, report
 
 FINAL = frozenset({Reason.COMMITTED, Reason.KILLED, Reason.GAVE_UP, Reason.FORCE_COMPLETED})
-_LEAVES = (".staging", ".ids", ".held", "outbox", "stale", "quarantine")
+_LEAVES = (".journal", ".staging", ".ids", ".held", "outbox", "stale", "quarantine")
 _ROLE_LEAVES = ("incoming", "in-progress", "completed/succeeded", "completed/failed", "completed/killed")
 
 
@@ -104,6 +104,7 @@ class Scenario:
     strangers: bool = False  # somebody else's folders lie about: quarantine is right then
     delay_s: float = 0.0  # between attempts
     small: bool = True  # every schedule with one preemption is affordable
+    journal: bool = False  # everybody has one, and in the end the machine goes down: the replay comes first
 
     def policy(self) -> StorePolicy:
         return StorePolicy(
@@ -137,15 +138,23 @@ class World:
         self.policy = scenario.policy()
         self.accepted: set[int] = set()  # which contents of the chosen id were told "queued", and which "no"
         self.refused: set[int] = set()
+        self.stores: list[FilesStore] = []
         self._seeds = 0
 
     # --- building ---
 
     def process(self, policy: StorePolicy | None = None) -> FilesStore:
         self._seeds += 1
-        return open_files(
-            self.root, seed=self._seeds, clock=self.clock, store_policy=policy or self.policy, log=self._log
+        store = open_files(
+            self.root,
+            seed=self._seeds,
+            clock=self.clock,
+            store_policy=policy or self.policy,
+            log=self._log,
+            journal=self.scenario.journal,
         )
+        self.stores.append(store)
+        return store
 
     def _log(self, level: str, message: str, fields: Any) -> None:
         if level in ("critical", "error") and not self._expected(message, fields):
@@ -178,7 +187,7 @@ class World:
             self.strange.add(path)
         elif op == "move":
             self._moved(actor, path, args[1])
-        elif op in ("write", "utime", "fsync"):
+        elif op in ("write", "utime", "fsync", "write_sync", "syncfs"):
             return
         else:
             if op in ("symlink", "link", "replace", "exchange"):
@@ -191,7 +200,7 @@ class World:
         """R1: nobody writes but in its own folder; a fenced holder's writes reach nothing (RELIABILITY 14, 16)."""
         parts = path[len(self.root) + 1 :].split("/")
         if parts[0] == "jobs":
-            if parts[1] == ".staging" or (parts[1] == ".ids" and op == "symlink"):
+            if parts[1] in (".staging", ".journal") or (parts[1] == ".ids" and op == "symlink"):
                 return
             home, inside = (parts[2], parts[3:]) if parts[1] == ".held" and len(parts) > 2 else ("", [])
         elif parts[2] == "incoming":
@@ -273,7 +282,11 @@ class World:
             found = everywhere(self.root).get("one", [])
             assert len(found) == 1, f"LOST or DUPLICATED: {found}"
             return
-        drain(self.root, self.history, clock=self.clock)
+        if self.scenario.journal:
+            for store in self.stores:
+                die(store)
+        drain(self.root, self.history, clock=self.clock, boot="1" if self.scenario.journal else "0")
+        assert not self.scenario.journal or records.names(self.root) == []
         where = self.stage.lying()
         assert not os.listdir(f"{self.root}/jobs/quarantine"), f"UNEXPECTED: quarantined: {where}"
         judge(self.root, self.history)
@@ -510,7 +523,7 @@ class Stage:
     def lying(self) -> dict[str, str]:
         """job → where it lies; stage.judge has made sure that it is one place. Much cheaper than a walk."""
         found = {}
-        for leaf in self.leaves[2:]:
+        for leaf in self.leaves[3:]:
             for name in os.listdir(leaf):
                 if "." not in name:
                     found[name] = leaf[len(self.root) + 1 :]
@@ -824,5 +837,9 @@ SCENARIOS = (
     Scenario("a stranger's folder", _strange, strangers=True),
     Scenario("a watchdog and a zombie", _hasty_two, hasty=True),
     Scenario("everybody is taken for hung", _hasty_all, hasty=True),
+    Scenario("journals, and a zombie resumes", _zombie, hasty=True, durable=True, journal=True, small=False),
+    Scenario("journals, and an operator kills", _kill, durable=True, journal=True, small=False),
+    Scenario("journals, and all are taken for hung", _hasty_all, hasty=True, durable=True, journal=True, small=False),
+    Scenario("journals, and everybody", _everybody, roles=BOTH, durable=True, journal=True, small=False),
     Scenario("everybody at once", _everybody, roles=BOTH, small=False),
 )

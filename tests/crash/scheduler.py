@@ -39,6 +39,7 @@ from stage import Crash, die
 LOOKS = ("read", "list", "stat", "readlink", "flock")
 MUTATING = ("mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "exchange", "move")
 MUTATING += ("utime", "fsync")
+MUTATING += ("write_sync", "syncfs")
 OTHER = ("drop", "told")
 _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
@@ -138,7 +139,7 @@ class Run:
         actor = self.running
         if actor is None:
             return call(*args)
-        path = args[0] if isinstance(args[0], str) else args[1] if len(args) > 1 and op == "fsync" else ""
+        path = args[0] if isinstance(args[0], str) else args[1] if op in ("fsync", "write_sync", "syncfs") else ""
         self._point(actor, op, path)
         result = call(*args)
         if op in _TIMED:
@@ -290,10 +291,10 @@ def theatre() -> Iterator[None]:
     lock, drop, made, source = leases._lock, leases.Lease.drop, leases.Lease.__init__, watch.source
     group = fs._group
 
-    def lock_at_a_point(fd: int) -> None:
+    def lock_at_a_point(fd: int, *, wait: bool = False) -> None:
         if _current is not None:
             _current.look("flock", "")
-        lock(fd)
+        lock(fd, wait=wait)
 
     def made_by_an_actor(self: leases.Lease, fd: int) -> None:
         made(self, fd)

@@ -32,9 +32,9 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Reason, Status
 from farro.operations.prune import Choice, candidates, prune
 from farro.stores.files import FilesStore, forget, records
-from farro.stores.files.journal import Entry, Journal
+from farro.stores.files.journal import AGAIN_AFTER, Entry, Journal
 from farro.stores.files.records import FOLDER, START, Record
-from farro.system import fs
+from farro.system import fs, leases
 from support import torture
 
 SMALL = 16 << 10
@@ -366,6 +366,7 @@ def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: 
     assert set(told) & before
     store.close()
     assert broken._files == []
+    assert made(root).write([entry_of(1)]) is None  # nobody begins one that could not be forgotten
     watchdog = stage.open_files(root, seed=2)
     keeper = watchdog.join("keeper", role=None)
     for _ in range(3):
@@ -443,6 +444,33 @@ def test_trouble_while_a_journal_is_made_leaves_nothing_behind(op: str, code: in
         assert journal.write([entry_of(1)]) is None  # not tried again at once
     assert calls.count == 0
     assert not journal._leading
+    journal.close()
+
+
+def test_a_watchdog_that_meets_a_journal_before_it_is_locked(root: str) -> None:
+    """It takes it for a dead process's; whoever makes it goes the careful way, and makes another one later."""
+    journal = made(root)
+    swept: list[str] = []
+
+    class Meets(Open):
+        def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+            result = super().perform(op, call, args)
+            if op == "create" and not swept:
+                lease = leases.take(args[0])
+                assert lease is not None
+                taken.append(lease)
+                swept.append(args[0])
+            return result
+
+    taken: list[leases.Lease] = []
+    with placed(Meets()):
+        assert journal.write([entry_of(1)]) is None
+    taken.pop().drop()
+    assert forget.sweep(root, "0") == []
+    numbers = itertools.count()
+    while (entry := journal.write([entry_of(next(numbers))])) is None:
+        assert next(numbers) < 2 * AGAIN_AFTER
+    entry.finished()
     journal.close()
 
 

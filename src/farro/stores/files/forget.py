@@ -19,10 +19,14 @@ def mark_failed(root: str, boot_id: str) -> None:
         fs.create(f"{root}/{FOLDER}/{boot_id}{FAILED}", b"")
 
 
+def has_failed(root: str, boot_id: str) -> bool:
+    return fs.exists(f"{root}/{FOLDER}/{boot_id}{FAILED}")
+
+
 def forget(root: str, boot_id: str, files: Sequence[tuple[str, leases.Lease]]) -> None:
     """Sync everything that the records stand for, then remove them, durably: a file that came back with the power would
     bring a job back that was pruned meanwhile. SyncFailed: they stay."""
-    if fs.exists(f"{root}/{FOLDER}/{boot_id}{FAILED}"):
+    if has_failed(root, boot_id):
         raise SyncFailed(f"a sync failed since this machine started: {root}/{FOLDER} is kept until it starts again")
     try:
         fs.sync_filesystem(files[0][1].fd, files[0][0])
@@ -30,7 +34,8 @@ def forget(root: str, boot_id: str, files: Sequence[tuple[str, leases.Lease]]) -
         mark_failed(root, boot_id)
         raise SyncFailed(f"{root}: sync failed: {error.strerror}; check the device (dmesg)") from error
     for path, _ in files:
-        fs.unlink(path)
+        with contextlib.suppress(FileNotFoundError):  # met half made: its maker was refused the lock, and took it away
+            fs.unlink(path)
     fs.sync_all([f"{root}/{FOLDER}"])
 
 

@@ -4,10 +4,11 @@ The form of a record lives in records, what it means after a power cut in replay
 journal in forget. Alternatives and figures: docs/decisions/0007.
 
 A process that enqueues or commits more than a few jobs keeps two files in jobs/.journal, filled with zeros beforehand,
-so that a record is one write into blocks that exist, on any filesystem. First the record, then the job's folder without
-a sync: on a crash of the process the kernel has everything, and after a power cut the record puts the folder right.
-When one file is full, or ten seconds after its first record, the other takes over, the filesystem is synced, and the
-first is free again.
+so that a record is one write into blocks that exist: no change of the filesystem's own metadata, whatever filesystem it
+is. First the record, then the job's folder without any sync: on a crash of the process the kernel has everything, and
+after a power cut the record puts the folder right. When one file is full, or ten seconds after its first record, the
+other takes over, the filesystem is synced, and the first is free again: the journal never holds what the tree alone
+does not have for longer than that.
 
 - A record is acknowledged when its write came back, never before. [test_power_cut_keeps_what_was_acknowledged]
 - A file is freed only when everybody whose record is in it has written the folder too, and that is synced; files are
@@ -32,10 +33,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from farro.errors import FarroError, SyncFailed
+from farro.errors import SyncFailed
 from farro.stores.files.forget import forget, mark_failed
-from farro.stores.files.records import FOLDER, START, Record, head, sealed
-from farro.system import fs, leases
+from farro.stores.files.journal_file import JournalFile, make
+from farro.stores.files.records import START, Record, sealed
 from farro.system.turns import RESTING
 
 SIZE = 4 << 20
@@ -54,19 +55,10 @@ class _Careful(Exception):
     """Not through the journal, now or at all: nothing of the record is on the disk, or it will be forgotten."""
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class _File:
-    path: str
-    lease: leases.Lease  # tells others that its process lives
-    generation: int = 1
-    position: int = START
-    unfinished: int = 0  # records whose folders are still being written
-
-
 @dataclass(slots=True, eq=False)
 class _Ticket:
     records: Sequence[Record]
-    file: _File | None = None
+    file: JournalFile | None = None
     failure: BaseException | None = None
     done: bool = False
 
@@ -76,7 +68,7 @@ class Entry:
 
     __slots__ = ("_file", "_journal", "_number")
 
-    def __init__(self, journal: Journal, file: _File, number: int) -> None:
+    def __init__(self, journal: Journal, file: JournalFile, number: int) -> None:
         self._journal, self._file, self._number = journal, file, number
 
     def finished(self) -> None:
@@ -100,9 +92,9 @@ class Journal:
     _asked: int = 0
     _usable: bool = True
     _broken: BaseException | None = None  # a sync failed: nobody knows what reached the disk
-    _files: list[_File] = field(default_factory=list)
-    _active: _File | None = None
-    _full: list[_File] = field(default_factory=list)  # to be freed, the oldest first
+    _files: list[JournalFile] = field(default_factory=list)
+    _active: JournalFile | None = None
+    _full: list[JournalFile] = field(default_factory=list)  # to be freed, the oldest first
     _order: int = 0
     _waiting: list[_Ticket] = field(default_factory=list)
     _leading: bool = False
@@ -110,15 +102,14 @@ class Journal:
     _thread: threading.Thread | None = None
 
     def __post_init__(self) -> None:
-        self._guard_anew()
+        self._make_conditions()
         self._usable = bool(self.boot_id) and hasattr(os, "RWF_DSYNC")
         _journals.add(self)
 
-    def _guard_anew(self) -> None:
-        guard = threading.RLock()  # of everything above but `_order`, which is the leader's
-        self._changed = threading.Condition(guard)
-        # What the freeing thread waits for. Woken at every record it was half the price of an enqueue.
-        self._todo = threading.Condition(guard)
+    def _make_conditions(self) -> None:
+        lock = threading.RLock()  # guards everything above but `_order`, which is the leader's
+        self._changed = threading.Condition(lock)  # for whoever writes, and for whoever waits for them
+        self._wanted = threading.Condition(lock)  # for the freeing thread, which a record more does not concern
 
     def write(self, records: Sequence[Record]) -> Entry | None:
         """Return when all of them are on the disk. None: not journalled, the caller syncs what it writes."""
@@ -139,8 +130,11 @@ class Journal:
 
     @staticmethod
     def _told(failure: BaseException) -> SyncFailed:
-        why = f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
-        told = SyncFailed(str(failure) if isinstance(failure, SyncFailed) else why)
+        told = SyncFailed(
+            str(failure)
+            if isinstance(failure, SyncFailed)
+            else f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
+        )
         told.__cause__ = failure
         return told
 
@@ -167,7 +161,7 @@ class Journal:
             self._changed.notify_all()
 
     def _write_group(self, group: list[_Ticket]) -> None:
-        file: _File | None = None
+        file: JournalFile | None = None
         failure: BaseException | None = None
         try:
             file = self._append(group)
@@ -180,11 +174,10 @@ class Journal:
             raise
         finally:
             with self._changed:
-                for ticket in group:
+                for ticket in group:  # they are woken when the lead is free
                     ticket.file, ticket.failure, ticket.done = file, failure, True
-                self._changed.notify_all()
 
-    def _append(self, group: list[_Ticket]) -> _File:
+    def _append(self, group: list[_Ticket]) -> JournalFile:
         payloads = []
         for ticket in group:
             for record in ticket.records:
@@ -193,7 +186,7 @@ class Journal:
         file = self._room(sum(map(len, payloads)) + 16 * len(payloads))
         data = b"".join(sealed(payload, file.generation) for payload in payloads)
         try:
-            fs.write_through(file.lease.fd, file.path, data, file.position)
+            file.write(data)
         except BaseException as error:
             self._usable = False  # nothing may come behind what a failed write may have left
             if isinstance(error, OSError) and error.errno in _FULL | _UNABLE:
@@ -203,14 +196,14 @@ class Journal:
             raise
         with self._changed:
             if file.position == START:
-                self._todo.notify_all()  # its time begins
+                self._wanted.notify_all()
             file.position += len(data)
             file.unfinished += len(payloads)
         return file
 
     # --- the files: the leader's business ---
 
-    def _room(self, size: int) -> _File:
+    def _room(self, size: int) -> JournalFile:
         """The file that takes so much more."""
         if self._active is None:
             self._active = self._made("a")
@@ -220,7 +213,7 @@ class Journal:
                 raise _Careful
         return self._active
 
-    def _change(self, old: _File) -> None:
+    def _change(self, old: JournalFile) -> None:
         """The other file takes over; waits until it is free."""
         others = [file for file in self._files if file is not old]
         try:
@@ -238,29 +231,14 @@ class Journal:
                 raise _Careful
             self._full.append(old)
             self._active = other
-            self._todo.notify_all()
+            self._wanted.notify_all()
 
-    def _made(self, name: str) -> _File:
-        folder = f"{self.root}/{FOLDER}"
-        path = f"{folder}/{self.boot_id}.{self.random_bits(64):016x}.{name}"
-        lease: leases.Lease | None = None
+    def _made(self, name: str) -> JournalFile:
+        number = self.random_bits(64)
         try:
-            if not fs.exists(folder):
-                with contextlib.suppress(FileExistsError):
-                    fs.mkdir(folder)
-                fs.sync_all([os.path.dirname(folder)])
-            lease = leases.create(path, head(1) + bytes(self.size - len(head(1))))
-            fs.sync_all([path, folder])
-        except BaseException as error:
-            if lease is not None:
-                lease.drop()
-            if isinstance(error, OSError | FarroError):
-                with contextlib.suppress(OSError):  # half of it: on a full disk of all places
-                    fs.unlink(path)
-            if isinstance(error, OSError):
-                raise _Careful from error
-            raise
-        file = _File(path=path, lease=lease)
+            file = make(self.root, self.boot_id, f"{number:016x}.{name}", self.size)
+        except OSError as error:
+            raise _Careful from error
         with self._changed:
             self._files.append(file)
             if self._thread is None and self.background:
@@ -271,21 +249,20 @@ class Journal:
                     self._thread, self.background = None, False
         return file
 
-    def _retire(self, file: _File) -> None:
+    def _retire(self, file: JournalFile) -> None:
         with self._changed:
             if file is self._active:
                 self._active = None
             if file not in self._full:
                 self._full.append(file)
-            self._todo.notify_all()
-            self._changed.notify_all()
+            self._wanted.notify_all()
 
     # --- freeing ---
 
-    def _finished(self, file: _File, number: int) -> None:
+    def _finished(self, file: JournalFile, number: int) -> None:
         with self._changed:
             file.unfinished -= number
-            if file.unfinished == 0:
+            if file.unfinished == 0 and file.awaited:
                 self._changed.notify_all()
 
     def _free_for_ever(self) -> None:
@@ -301,8 +278,8 @@ class Journal:
     def _free_next(self) -> bool:
         """Wait until a file is full, or the active one has held a record for long enough, and free it. False: over."""
         with self._changed:
-            self._todo.wait_for(lambda: self._closing or self._full or self._holds_something())
-            self._todo.wait_for(lambda: self._closing or self._full, FREE_AFTER_S)
+            self._wanted.wait_for(lambda: self._closing or self._full or self._holds_something())
+            self._wanted.wait_for(lambda: self._closing or self._full, FREE_AFTER_S)
             if self._closing:
                 return False
             full = self._full[0] if self._full else None
@@ -331,13 +308,15 @@ class Journal:
             if leads:
                 self._let_lead()
 
-    def _free(self, file: _File) -> None:
+    def _free(self, file: JournalFile) -> None:
         with self._changed:
+            file.awaited = True
             self._changed.wait_for(lambda: not file.unfinished or self._closing)
+            file.awaited = False
             if self._closing:
                 return  # `close` does it for all
         try:
-            fs.sync_filesystem(file.lease.fd, file.path)
+            file.sync_everything()
         except OSError as error:
             mark_failed(self.root, self.boot_id)
             with self._changed:
@@ -346,7 +325,7 @@ class Journal:
                 self._changed.notify_all()
             raise
         try:
-            fs.write_through(file.lease.fd, file.path, head(file.generation + 1), 0)
+            file.begin_again()
         except OSError:  # the records stay, and do no harm; `close` takes the file away
             with self._changed:
                 self._usable = False
@@ -355,7 +334,6 @@ class Journal:
                 self._changed.notify_all()
             return
         with self._changed:
-            file.generation += 1
             file.position = START
             if file in self._full:
                 self._full.remove(file)
@@ -366,8 +344,8 @@ class Journal:
         with self._changed:
             self._closing, self._usable = True, False
             thread, self._thread = self._thread, None
-            self._todo.notify_all()
             self._changed.notify_all()
+            self._wanted.notify_all()
         if thread is not None:
             thread.join()
         with self._changed:
@@ -389,7 +367,7 @@ _journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 def _forget_after_fork() -> None:
     """In the child nothing is journalled: the files, and whoever frees them, are the parent's."""
     for journal in list(_journals):
-        journal._guard_anew()
+        journal._make_conditions()
         journal._usable, journal._closing, journal._leading = False, True, False
         journal._files, journal._full, journal._waiting = [], [], []
         journal._active = journal._thread = None

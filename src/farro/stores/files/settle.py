@@ -35,6 +35,7 @@ from farro.stores.files.ground import Ground, Held
 from farro.stores.files.journal import LARGEST, Entry
 from farro.stores.files.moving import deliver
 from farro.stores.files.records import Record
+from farro.system import fs
 
 # Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
 REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED})
@@ -72,7 +73,7 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
         sealed = bool(children) or dispatch.is_sealed(path, claim.attempt)
         plain = not sealed and not again and move.reason is not Reason.ROUTING_EXHAUSTED
-        entry = _journalled(ground, claim, before, result, text) if plain else None
+        entry = _journalled(ground, path, claim, before, result, text) if plain else None
         careful = entry is None
         try:
             if result is not None:
@@ -103,10 +104,11 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
 
 
 def _journalled(
-    ground: Ground, claim: Claim, before: Lifecycle, result: folders.Result | None, text: bytes
+    ground: Ground, path: str, claim: Claim, before: Lifecycle, result: folders.Result | None, text: bytes
 ) -> Entry | None:
-    """The record of this commit, if it is to have one."""
-    if ground.journal is None:
+    """The record of this commit, if it is to have one. One that is fenced after this look leaves a record all the same:
+    whoever took the job says more of it, durably, before anyone is told."""
+    if ground.journal is None or not fs.exists(path):
         return None
     files = {} if result is None else result.small(claim.folder, LARGEST)
     if files is None:
