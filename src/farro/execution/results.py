@@ -41,6 +41,7 @@ class StepResult:
     error: str | None  # why it failed, in one line
     last_words: str = ""  # the end of what a failed step said; for people, not in result.json
     added_by: str | None = None  # the step that added this one while the plan ran; None: the plan's own
+    resumed: bool = False  # it succeeded in an earlier attempt, and was not run again
 
     def to_json(self) -> dict[str, Any]:
         added = {} if self.added_by is None else {"added_by": self.added_by}
@@ -63,6 +64,7 @@ class StepResult:
             "attempts": self.attempts,
             "error": self.error,
             **added,
+            **({"resumed": True} if self.resumed else {}),
         }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
+from farro.execution import resume
 from farro.execution.run import run_plan
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
@@ -33,6 +34,7 @@ class Performer:
     tools: Tools
     clock: Clock
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
+    durable: bool = True  # successes of steps survive a power cut
     _plans: Plans = field(default_factory=lambda: Plans())
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
@@ -76,6 +78,8 @@ class Performer:
             clock=self.clock,
             root=self.root,
             step_timeout_s=self.step_timeout_s,
+            earlier=_earlier(claim),
+            durable=self.durable,
         )
         report = Report(
             result=result.to_json(claim.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files
@@ -84,6 +88,11 @@ class Performer:
             return Succeeded(report=report)
         assert result.error is not None
         return Failed(error=result.error, report=report, retryable=result.retryable)
+
+
+def _earlier(claim: Claim) -> tuple[str, ...]:
+    life = claim.envelope.lifecycle
+    return resume.earlier(claim.folder, claim.attempt, life.hop_start, retried=life.retry_of is not None)
 
 
 class Plans:
