@@ -37,6 +37,7 @@ SECTIONS = {
         ("stats", "How each role does.", "farro.cli.statistics:stats"),
     ),
     "Steer": (
+        ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
         ("kill", "End a job for good.", "farro.cli.jobs:kill"),
         ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),

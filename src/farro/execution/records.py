@@ -58,7 +58,7 @@ class Records:
     def begin(self, carried: Sequence[Line] = ()) -> None:
         """The first line, with what is carried over: one write, so that it is there whole or not at all."""
         self._fd = fs.retried(lambda: fs.open_append(self._path), self._path, time.sleep)
-        self._append({"version": 1, "boot": boot_id(), "carried": len(carried)}, *carried)
+        self._append(head(carried), *carried)
 
     def step(self, ended: StepResult, added: Iterable[Added]) -> None:
         data = {name: value for name, value in ended.to_json().items() if name not in ("stdout", "stderr")}
@@ -109,6 +109,11 @@ class Records:
 
     def _size(self, path: str | None) -> int | None:
         return None if path is None else fs.lstat(f"{self._attempt_dir}/{path}").st_size
+
+
+def head(carried: Sequence[Line]) -> Line:
+    """The first line, before these."""
+    return {"version": 1, "boot": boot_id(), "carried": len(carried)}
 
 
 def text(lines: Iterable[Line]) -> bytes:

@@ -114,7 +114,7 @@ class PlanResult:
             lines += ["", "| step | exit | seconds | tries | output |", "|---|---|---|---|---|"]
             lines += [
                 f"| {step.id} | {step.exit_code}{' (timed out)' if step.timed_out else ''} | {step.duration_s:.2f} "
-                f"| {step.attempts} | {step.stdout_path or ''} |"
+                f"| {'earlier' if step.resumed else step.attempts} | {step.stdout_path or ''} |"
                 for step in self.step_results
             ]
         for step in self.step_results:

@@ -9,9 +9,9 @@ written. So only the newest attempt that got so far is looked at.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,10 +20,9 @@ from farro.execution.records import Added, Line
 from farro.execution.results import StepResult
 from farro.plans.growth import grown
 from farro.plans.model import Plan, Step
-from farro.system import fs
+from farro.system import fs, links
 
 CARRIED = "carried"  # beside the attempts: what a retried job brought along, as an attempt's folder has it
-_PIECE = 1 << 20
 _RECORDED = frozenset(field.name for field in fields(StepResult)) - {"stdout", "stderr", "last_words", "resumed"}
 
 
@@ -55,9 +54,9 @@ def past(plan: Plan, earlier: Sequence[str]) -> Past:
     return Past(steps=plan.steps, added_by={})
 
 
-def only(plan: Plan, found: Past, kept: Collection[str]) -> Past:
+def only(plan: Plan, found: Past, kept: AbstractSet[str]) -> Past:
     """Of what was done, these steps; what the others added is forgotten with them."""
-    lines = [line for line in found.lines if "id" not in line or line["id"] in kept]
+    lines = [line for line in found.lines if _tellers(line) <= kept]
     return _told(plan, found.folder, lines)
 
 
@@ -71,25 +70,9 @@ def carry(found: Past, attempt_dir: str) -> list[StepResult]:
         for path in paths(line):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(os.path.dirname(f"{attempt_dir}/{path}"))
-            place(f"{found.folder}/{path}", f"{attempt_dir}/{path}")
+            links.place(f"{found.folder}/{path}", f"{attempt_dir}/{path}")
         done.append(_result(line, attempt_dir))
     return done
-
-
-def place(source: str, path: str) -> None:
-    """The same file under another name; a copy where the filesystem has no links, or has too many of this one."""
-    try:
-        fs.link(source, path)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        fd, new = fs.open_read(source), fs.create_file(path)
-        try:
-            while piece := os.read(fd, _PIECE):
-                fs.write(new, piece)
-        finally:
-            os.close(fd)
-            os.close(new)
 
 
 def paths(line: Line) -> Iterator[str]:
@@ -97,6 +80,11 @@ def paths(line: Line) -> Iterator[str]:
     for stream in ("stdout", "stderr"):
         if (path := line.get(f"{stream}_path")) is not None:
             yield path
+
+
+def _tellers(line: Line) -> set[str]:
+    """The steps whose ends a line rests on."""
+    return {line["id"]} if "id" in line else {one["by"] for one in line["added"]}
 
 
 def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:

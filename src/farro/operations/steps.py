@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from farro.execution import records
 from farro.system import fs
 
 _PROMPT_LIMIT = 16 << 20
@@ -27,6 +28,11 @@ def begun(folder: str, attempt: int) -> list[str]:
         return sorted(times, key=times.__getitem__)
     listed = {name: place for place, name in enumerate(_listed(read_prompt(folder)))}
     return sorted(times, key=lambda name: (times[name], listed.get(name, len(listed)), name))
+
+
+def ended(folder: str, attempt: int) -> list[Mapping[str, Any]]:
+    """What the steps that ended left in the attempt's steps.jsonl, in that order; a plan of one step leaves nothing."""
+    return [line for line in records.read(f"{folder}/attempts/{attempt:04d}") if "id" in line]
 
 
 def current(folder: str, attempt: int) -> str | None:

@@ -35,6 +35,14 @@ from farro.kernel.states import Reason, Status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Carried:
+    """What a job that repeats another brings along: the folder `carried/`, shaped as an attempt's."""
+
+    records: bytes  # its steps.jsonl
+    files: Mapping[str, str]  # name in it → the file that it is; linked, not copied
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
     """A job to be. `job_id` is the caller's choice; None has one minted."""
 
@@ -45,6 +53,7 @@ class Submission:
     retry_of: str | None = None
     payload: Mapping[str, bytes] = field(default_factory=dict)  # name → bytes
     narrative: str | None = None  # prompt.md
+    carried: Carried | None = None  # a store without folders does not keep it: then all steps are run again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
