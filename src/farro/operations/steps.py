@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from farro.execution import records
 from farro.system import fs
 
 _PROMPT_LIMIT = 16 << 20
@@ -32,6 +31,8 @@ def begun(folder: str, attempt: int) -> list[str]:
 
 def ended(folder: str, attempt: int) -> list[Mapping[str, Any]]:
     """What the steps that ended left in the attempt's steps.jsonl, in that order; a plan of one step leaves nothing."""
+    from farro.execution import records  # here: a listing of jobs looks at no steps
+
     return [line for line in records.read(f"{folder}/attempts/{attempt:04d}") if "id" in line]
 
 
