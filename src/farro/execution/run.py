@@ -11,6 +11,7 @@ tests/execution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -124,7 +125,8 @@ class _Run:
         self.succeeded: set[str] = set()
         self.retryable = False
         self.started_s = self.clock.monotonic_s()
-        self.deadline_s = self.started_s + self.plan.timeout_s(self.tries.step_timeout_s)
+        # Without a time of its own a plan has the sum of its steps', which they keep themselves, each try its own.
+        self.deadline_s = self.started_s + (math.inf if self.plan.timeout is None else self.plan.timeout)
 
     def resume(self, earlier: Sequence[str]) -> None:
         """Take over what earlier attempts have done."""
@@ -298,8 +300,6 @@ class _Run:
     def _join(self, steps: Sequence[Step]) -> None:
         self.listed += steps
         self.frontier.add(steps)
-        if self.plan.timeout is None:  # else the plan has a time of its own
-            self.deadline_s += sum(step.timeout_s(self.tries.step_timeout_s) for step in steps)
 
     def _skip(self, step_id: str) -> None:
         self.succeeded.add(step_id)
