@@ -1,6 +1,9 @@
 """How a program asks for a job to be run: Python's own types in, what operations understand out.
 
 What the wishes mean lives in operations.wishes; the same options as text, in cli.
+
+A module of tasks has options too, and is imported by every process that runs one: what only a submitter needs is
+imported where it is used.
 """
 
 from __future__ import annotations
@@ -11,18 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from farro.errors import BadDocument, InputError
-from farro.kernel.moments import parse_duration
-from farro.kernel.start_times import parse_start
-from farro.operations.wishes import Wishes
-from farro.plans.model import MAX_TIMEOUT_S
-from farro.plans.priority import PRIORITIES
-from farro.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from farro.operations.wishes import Wishes
+    from farro.ports.clock import Clock
 
 Duration = float | str | timedelta  # seconds, or "10m", or a timedelta
 MAX_DELAY_S = 3650 * 86_400.0
+MAX_TIMEOUT_S = 365 * 86_400.0  # as plans.model has it
 
 
 class Named(Protocol):
@@ -53,6 +55,13 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
     force: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("after", "after_any"):
+            if getattr(self, name) != ():
+                object.__setattr__(self, name, job_ids(getattr(self, name)))  # an iterator can be looked at once only
+        if self.tags != ():
+            object.__setattr__(self, "tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
+
     def over(self, others: Options) -> Options:
         """These, and the others' where these ask for nothing."""
         asked = {item.name: value for item in fields(self) if _is_asked(value := getattr(self, item.name))}
@@ -71,13 +80,16 @@ class Options:
 
     def wishes(self, clock: Clock, *, cwd: str | None = None) -> Wishes:
         """`cwd`: the folder where nothing else is asked for."""
+        from farro.operations.wishes import Wishes
+        from farro.plans.priority import PRIORITIES
+
         where = cwd if self.cwd is None else os.path.abspath(os.fspath(self.cwd))
         if where is not None and not os.path.isdir(where):
             raise InputError(f"cwd: {where} is not a folder")
         if self.priority is not None and self.priority not in PRIORITIES:
             raise InputError(f"priority: {self.priority!r} is none; there is {', '.join(PRIORITIES)}")
         return Wishes(
-            tags=_tags(self.tags),
+            tags=tuple(self.tags),
             priority=self.priority,
             timeout_s=self.timeout_s,
             cwd=where,
@@ -102,6 +114,8 @@ class Options:
             return moment
         if self.at is None:
             return None
+        from farro.kernel.start_times import parse_start
+
         try:
             return parse_start(self.at, clock.now(), lambda local: local.astimezone())
         except (ValueError, TypeError, AttributeError) as error:
@@ -112,6 +126,8 @@ def duration_s(name: str, value: Duration) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
+        from farro.kernel.moments import parse_duration
+
         try:
             return parse_duration(value)
         except ValueError as error:
@@ -148,10 +164,6 @@ def in_words_of_python() -> Iterator[None]:
         if told == said:
             raise
         raise type(error)(told) from error.__cause__
-
-
-def _tags(tags: Iterable[str]) -> tuple[str, ...]:
-    return (tags,) if isinstance(tags, str) else tuple(tags)
 
 
 def _is_asked(value: Any) -> bool:

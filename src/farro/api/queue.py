@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar, overload
 from farro import app
 from farro.api import sources, tables
 from farro.api.job import Job, Jobs
+from farro.api.known import KnownCalls
 from farro.api.options import Duration, JobName, JobNames, Options, in_words_of_python, job_id_of
 from farro.api.sources import PlanSource
 from farro.api.task import TaskCall
@@ -27,6 +28,7 @@ from farro.observe.log import grave_only
 from farro.operations import jobs as verbs
 from farro.operations import listing, naming, people, submit, waiting
 from farro.operations.admission import Gate, admitted
+from farro.operations.wishes import Wishes
 from farro.ports.store import Submission
 from farro.settings import Settings
 from farro.stores.files import FilesStore
@@ -46,6 +48,8 @@ class Queue:
         self._root, self._settings = root, settings
         self._stores: dict[int, FilesStore] = {}  # by process: a store's descriptors and threads are not a fork's
         self._closed = False
+        self._known = KnownCalls()
+        self._gate = Gate.of(settings, user=people.user(), force=False)
         self._stores[os.getpid()] = self._open()
         self._closing = weakref.finalize(self, _close, self._stores)
 
@@ -203,31 +207,45 @@ class Queue:
         with in_words_of_python():
             wanted = []
             for plan, source in plans:
-                force = force or (isinstance(plan, TaskCall) and plan.options.force)
-                wanted += self._submissions(store, plan, options, source)
-            gate = Gate.of(self._settings, user=people.user(), force=force)
+                if isinstance(plan, TaskCall):
+                    force = force or plan.options.force
+                    wanted.append(self._known.submission(plan, options) or self._checked(store, plan, options))
+                else:
+                    wanted += self._submissions(store, plan, options, source)
+            gate = self._gate if not force else Gate.of(self._settings, user=people.user(), force=True)
             return Jobs(Job(self, job_id) for job_id in admitted(store, wanted, gate))
 
-    def _submissions(self, store: FilesStore, plan: Source, options: Options, source: str) -> list[Submission]:
+    def _submissions(
+        self, store: FilesStore, plan: PlanSource | Sequence[str | os.PathLike[str]], options: Options, source: str
+    ) -> list[Submission]:
         command = sources.as_command(plan)
-        if isinstance(plan, TaskCall):
-            call = plan.within(options)
-            document = Document(call.plan(), call.reference)
-            options = replace(call.options, timeout=None)  # it stands in the step
-        else:
-            document = Document({}, source) if command is not None else sources.document(plan, source)
-        wishes = options.wishes(_CLOCK, cwd=None if command is None else os.getcwd())
-        if (wishes.after or wishes.after_any) and (options.id is None or store.find(options.id) is None):
-            after, after_any = (
-                tuple(naming.resolve(store, self._root, job) for job in jobs)
-                for jobs in (wishes.after, wishes.after_any)
-            )
-            wishes = replace(wishes, after=after, after_any=after_any)
-        if command is not None:
-            return submit.command(store, command, role=options.role, job_id=options.id, wishes=wishes)
+        if command is None:
+            return self._of_document(store, sources.document(plan, source), options)
+        wishes = self._wishes(store, options, os.getcwd())
+        return submit.command(store, command, role=options.role, job_id=options.id, wishes=wishes)
+
+    def _checked(self, store: FilesStore, call: TaskCall[Any], options: Options) -> Submission:
+        whole = call.within(options)
+        rest = replace(whole.options, timeout=None)  # it stands in the step
+        (wanted,) = self._of_document(store, Document(whole.plan(), whole.reference), rest)
+        self._known.remember(call, options, wanted)
+        return wanted
+
+    def _of_document(self, store: FilesStore, document: Document, options: Options) -> list[Submission]:
+        wishes = self._wishes(store, options)
         return submit.submissions(
             store, [document], role=options.role, job_id=options.id, source=document.source, wishes=wishes
         )
+
+    def _wishes(self, store: FilesStore, options: Options, cwd: str | None = None) -> Wishes:
+        """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
+        wishes = options.wishes(_CLOCK, cwd=cwd)
+        if not (wishes.after or wishes.after_any) or (options.id is not None and store.find(options.id) is not None):
+            return wishes  # submitted before: it answers what it is, whatever became of what it ran after
+        after, after_any = (
+            tuple(naming.resolve(store, self._root, job) for job in jobs) for jobs in (wishes.after, wishes.after_any)
+        )
+        return replace(wishes, after=after, after_any=after_any)
 
     # --- looking ---
 

@@ -15,11 +15,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from farro import tasks
-from farro.api.options import Duration, JobNames, Options
+from farro.api.options import MAX_TIMEOUT_S, Duration, JobNames, Options
 from farro.errors import BadArgument, InputError
 from farro.execution import calls
 from farro.execution.tools import FUNCTION
-from farro.plans.model import MAX_TIMEOUT_S
 
 if TYPE_CHECKING:
     from farro.api.job import Job
@@ -68,7 +67,7 @@ def task(
     - `retries`: how often it is called again at once when it raised.
     - `queue`: where its jobs go; else FARRO_ROOT, else the nearest root upwards from the working folder.
     """
-    options = Options(role=role, priority=priority, tags=_texts(tags), timeout=timeout)
+    options = Options(role=role, priority=priority, tags=tags, timeout=timeout)
     options.timeout_s  # noqa: B018 - a mistake is told where it stands
     _check_retries(retries)
 
@@ -153,7 +152,7 @@ class Task(calls.Marked, Generic[P, R, V]):
             after=after,
             after_any=after_any,
             priority=priority,
-            tags=_texts(tags),
+            tags=tags,
             timeout=timeout,
             force=force,
         )
@@ -281,10 +280,6 @@ def _inside(value: Any, path: str) -> str | None:
     if len(path) > 2_000:
         return f"{path[:80]}… is nested too deeply, or contains itself"
     return not_json(value, path)
-
-
-def _texts(values: Iterable[str]) -> tuple[str, ...]:
-    return (values,) if isinstance(values, str) else tuple(values)
 
 
 def _check_retries(retries: object) -> int:
