@@ -97,7 +97,7 @@ class Job(Generic[V]):
         return self._said(step, logs.STREAMS)
 
     def kill(self, note: str | None = None) -> Job[V]:
-        """End it, with every process that it started. IllegalTransition when it has ended already."""
+        """End it, with every process that it started. One that has ended already stays what it is."""
         self._queue.kill(self, note=note)
         return self
 

@@ -309,7 +309,7 @@ class Queue:
     # --- steering ---
 
     def kill(self, job: JobName, note: str | None = None) -> Job[Any]:
-        """End a job, with every process that it started. IllegalTransition when it has ended already."""
+        """End a job, with every process that it started. One that has ended already stays what it is."""
         job_id = job_id_of(job)
         if isinstance(job, str):
             job_id = naming.resolve(self.store, self._root, job_id, shortest=naming.SHORTEST_TO_END)

@@ -29,6 +29,7 @@ R = TypeVar("R")  # what calling the function gives: for an async one, a corouti
 V = TypeVar("V")  # what its job comes to
 
 STEP = "call"  # the id of the one step of a task's job
+_DEEPEST = 100
 _SLACK_S = 60.0  # for ending what was tried before
 
 
@@ -259,27 +260,24 @@ class TaskCall(Generic[V]):
         return replace(self, options=options.over(self.options))
 
 
-def not_json(value: Any, path: str) -> str | None:
+def not_json(value: Any, path: str, depth: int = 0) -> str | None:
     """What in a value cannot be kept as JSON, and where; None when all of it can."""
     if value is None or isinstance(value, str | bool | int):
         return None
     if isinstance(value, float):
         return None if value - value == 0 else f"{path} is {value!r}, which JSON does not have"
+    if depth > _DEEPEST:
+        return f"{path[:80]}… is nested too deeply, or contains itself"
     if isinstance(value, list | tuple):
-        found = (_inside(item, f"{path}[{place}]") for place, item in enumerate(value))
+        found = (not_json(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value))
         return next(filter(None, found), None)
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str):
                 return f"{path} has the key {name!r}, which is no text"
-        return next(filter(None, (_inside(item, f"{path}[{name!r}]") for name, item in value.items())), None)
+        items = (not_json(item, f"{path}[{name!r}]", depth + 1) for name, item in value.items())
+        return next(filter(None, items), None)
     return f"{path} is of the type {type(value).__name__}"
-
-
-def _inside(value: Any, path: str) -> str | None:
-    if len(path) > 2_000:
-        return f"{path[:80]}… is nested too deeply, or contains itself"
-    return not_json(value, path)
 
 
 def _check_retries(retries: object) -> int:
