@@ -556,7 +556,7 @@ def test_nothing_that_a_job_says_becomes_part_of_a_page(farro: Program, queue: Q
     plan = {"name": evil, "steps": [{"id": "x", "command": evil, "args": [evil, '"'], "env": {"A": evil}}]}
     job = queue.enqueue(plan)
     farro.worked()
-    shown = [api.load_plan(plan), job, queue.jobs(), queue]
+    shown: list[Any] = [api.load_plan(plan), job, queue.jobs(), queue]
     pages = [thing._repr_html_() for thing in shown]
     for page in pages:
         assert "<script" not in page

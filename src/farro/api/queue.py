@@ -125,7 +125,7 @@ class Queue:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         force: bool = False,
-    ) -> Job[str]: ...
+    ) -> Job[Any]: ...
     def enqueue(
         self,
         plan: Source,
