@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import json
 import os
 import pickle
@@ -378,6 +379,12 @@ def test_a_function_that_no_worker_can_find_is_refused_with_what_to_do(shop: Any
         api.task(retries=-1)
     with pytest.raises(api.InputError, match="timeout: 'soon' is not a duration such as"):
         api.task(timeout="soon")
+
+
+def test_a_task_is_its_function_to_everybody_else(shop: Any) -> None:
+    assert pickle.loads(pickle.dumps(shop.add)) is copy.copy(shop.add) is shop.add
+    assert (shop.add.__name__, shop.add.__module__, repr(shop.add)) == ("add", "shop", "<farro.task shop:add>")
+    assert list(inspect.signature(shop.add).parameters) == ["a", "b", "more", "named"]
 
 
 def test_many_threads_queue_at_once(farro: Program, shop: Any) -> None:

@@ -107,6 +107,9 @@ class Task(calls.Marked, Generic[P, R, V]):
         result: R = self.function(*args, **kwargs)
         return result
 
+    def __reduce__(self) -> str:
+        return self.function.__qualname__  # copied and pickled by name, as functions are
+
     def __repr__(self) -> str:
         return f"<farro.task {self.function.__module__}:{self.function.__qualname__}>"
 
