@@ -5,6 +5,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     FarroError
     ├── InputError            fix the input                       exit 2
     │   ├── BadDocument       a file or text is wrong, with all places at once
+    │   ├── BadArgument       a task's arguments do not fit its function, or are not JSON; a TypeError too
     │   ├── BadName           an id, role, agent or tag does not match its pattern
     │   ├── NotARoot          no farro root here; `farro init` makes one
     │   ├── UnknownJob        no job of that id
@@ -19,6 +20,8 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     ├── Lost                  somebody else owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead
+    ├── JobFailed             whoever asks for the result of a job that failed or was killed (Python API)
+    ├── StillRunning          the job had not ended when the caller's time was over; a TimeoutError too
     ├── Interrupted           a plan was stopped on request (execution.stop): its job is released
     └── Damaged               what is stored contradicts itself; shown, never guessed over
         ├── UnknownSchema     written by another version of farro
@@ -63,6 +66,10 @@ class BadDocument(InputError):
         self.source = source
         self.problems = problems
         super().__init__("\n".join(problem.render(source) for problem in problems))
+
+
+class BadArgument(InputError, TypeError):
+    """The arguments of a task do not fit its function, or are not JSON. Nothing was queued."""
 
 
 class BadName(InputError):
@@ -121,6 +128,42 @@ class ClaimLost(Lost):
 
 class AgentLost(Lost):
     """The agent itself was declared dead; it needs a new name before it can claim again."""
+
+
+class JobFailed(FarroError):
+    """The job whose result was asked for failed, or was killed."""
+
+    def __init__(
+        self,
+        job_id: str,
+        *,
+        status: str,
+        message: str,
+        category: str | None = None,
+        error_type: str | None = None,
+        step: str | None = None,
+        last_words: str = "",
+    ) -> None:
+        self.job_id = job_id
+        self.status = status  # failed or killed
+        self.message = message  # of the exception that the task raised, else what the job says
+        self.category = category  # step_failed, timeout, missing_tool, …
+        self.error_type = error_type  # "ValueError", "shop.errors.SoldOut": where a task raised it
+        self.step = step
+        self.last_words = last_words  # the end of what the step said
+        kind = "" if error_type is None else f"{error_type}: "
+        super().__init__(f"{job_id} {status}: {kind}{message} (`farro logs {job_id}` has what it said)")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _job_failed, (self.job_id, {name: value for name, value in vars(self).items() if name != "job_id"})
+
+
+def _job_failed(job_id: str, told: dict[str, str]) -> JobFailed:
+    return JobFailed(job_id, **told)  # keyword arguments, which exceptions cannot be copied or sent on with
+
+
+class StillRunning(FarroError, TimeoutError):
+    """The caller's time is over and the job has not ended. It goes on."""
 
 
 class Damaged(FarroError):

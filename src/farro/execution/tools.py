@@ -16,12 +16,13 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, BinaryIO
 
 from farro import tasks
 
 GROUP = "farro.tools"
+FUNCTION = "function"  # calls what is marked with @farro.task
+BUILT_IN = {FUNCTION: "farro.execution.calls:run"}
 
 
 class ToolTrouble(Exception):
@@ -48,6 +49,10 @@ class Call:
     cwd: str
     job_id: str
     attempt_dir: str  # the place for files of its own; (job id, attempt) is the key for side effects elsewhere
+
+    @property
+    def attempt(self) -> int:
+        return int(self.attempt_dir.rsplit("/", 1)[-1])
 
     def add_task(
         self,
@@ -99,13 +104,14 @@ class Program:
 
 
 class Tools:
-    """Names → tools. A value is a callable, "pkg.mod:function", or a list that starts a command line.
+    """Names → tools. A value is a callable, "pkg.mod:function", or a list that starts a command line. What the mapping
+    names is stronger than what is built in.
 
     Installed entry points are asked only for names that are not in the mapping: reading them takes milliseconds.
     """
 
     def __init__(self, mapping: Mapping[str, str | Function | Sequence[str]] | None = None) -> None:
-        self._mapping = dict(mapping or {})
+        self._mapping: dict[str, str | Function | Sequence[str]] = {**BUILT_IN, **(mapping or {})}
         self._installed: dict[str, str] | None = None
         self._resolved: dict[str, Python | Program] = {}
 
@@ -124,6 +130,8 @@ class Tools:
 
     def _from_packages(self) -> dict[str, str]:
         if self._installed is None:
+            from importlib.metadata import entry_points  # here: slow to import, and most plans name no such tool
+
             self._installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
         return self._installed
 
