@@ -494,6 +494,24 @@ def test_jobs_come_as_they_end_and_whoever_depends_on_them_comes_after(queue: Qu
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_failed_job_is_retried_after_the_steps_that_succeeded(queue: Queue, tmp_path: Path) -> None:
+    plan = {
+        "steps": [
+            {"id": "first", "command": "sh", "args": ["-c", f"echo ran >> {tmp_path}/log"]},
+            {"id": "second", "command": "test", "args": ["-e", f"{tmp_path}/ok"]},
+        ]
+    }
+    job = queue.enqueue(plan).wait(60)
+    assert job.status == "failed"
+    (tmp_path / "ok").touch()
+    again = job.retry()
+    assert again.wait(60).status == "succeeded"
+    assert (again.view.lifecycle.retry_of, (tmp_path / "log").read_text()) == (job.id, "ran\n")
+    with pytest.raises(api.FarroError, match="queued"):
+        queue.enqueue(plan, delay="1h").retry()
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_running_task_is_killed(shop: Any, queue: Queue, tmp_path: Path) -> None:
     job = shop.forever.delay(str(tmp_path / "started"))
     eventually((tmp_path / "started").exists, "it never began")

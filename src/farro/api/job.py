@@ -101,6 +101,11 @@ class Job(Generic[V]):
         self._queue.kill(self, note=note)
         return self
 
+    def retry(self, *, from_step: str | None = None, from_start: bool = False) -> Job[V]:
+        """The same again, as a new job, after the steps that succeeded. Refused while it has not ended."""
+        again: Job[V] = self._queue.retry(self, from_step=from_step, from_start=from_start)
+        return again
+
     def _answer(self) -> answers.Answer:
         return answers.answer(self._queue.store, self._queue.root, self._id)
 

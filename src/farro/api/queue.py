@@ -27,6 +27,7 @@ from farro.kernel.states import Status
 from farro.observe.log import grave_only
 from farro.operations import jobs as verbs
 from farro.operations import listing, naming, people, submit, waiting
+from farro.operations import retry as retrying
 from farro.operations.admission import Gate, admitted
 from farro.operations.wishes import Wishes
 from farro.ports.store import Submission
@@ -315,6 +316,19 @@ class Queue:
             job_id = naming.resolve(self.store, self._root, job_id, shortest=naming.SHORTEST_TO_END)
         verbs.kill(self.store, job_id, by=people.person("py"), note=note)
         return Job(self, job_id)
+
+    def retry(self, job: JobName, *, from_step: str | None = None, from_start: bool = False) -> Job[Any]:
+        """A finished job again, as a new one, after the steps that succeeded. Refused while it has not ended."""
+        made = retrying.retry(
+            self.store,
+            self._root,
+            self._job(job).id,
+            from_step=from_step,
+            from_start=from_start,
+            durable=self._settings.durability == "power",
+            gate=self._gate,
+        )
+        return Job(self, made.job_id)
 
     def _job(self, job: JobName) -> Job[Any]:
         return job if isinstance(job, Job) else self.job(job_id_of(job))

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from farro import tasks
-from farro.api.options import MAX_TIMEOUT_S, Duration, JobNames, Options
+from farro.api.options import Duration, JobNames, Options
 from farro.errors import BadArgument, InputError
 from farro.execution import calls
 from farro.execution.tools import FUNCTION
@@ -30,7 +30,6 @@ V = TypeVar("V")  # what its job comes to
 
 STEP = "call"  # the id of the one step of a task's job
 _DEEPEST = 100
-_SLACK_S = 60.0  # for ending what was tried before
 
 
 @overload
@@ -252,11 +251,7 @@ class TaskCall(Generic[V]):
 
     def plan(self) -> dict[str, Any]:
         """The plan of a job of this one call."""
-        plan: dict[str, Any] = {"name": self.reference, "steps": [self.step(STEP)]}
-        timeout_s = self.options.timeout_s
-        if timeout_s is not None and self.retries:  # else the plan's time is over with that of the first try
-            plan["timeout"] = min(timeout_s * (self.retries + 1) + _SLACK_S, MAX_TIMEOUT_S)
-        return plan
+        return {"name": self.reference, "steps": [self.step(STEP)]}
 
     def within(self, options: Options) -> TaskCall[V]:
         """The same, with what these options ask for."""
