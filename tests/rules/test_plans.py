@@ -220,9 +220,7 @@ NUL_RULE = "holds a NUL, which no argument, variable or path can carry; take it 
         ),
         (
             steps({"needs": ["s2"]}, {"needs": ["s0"]}, {"input_from_step": "s1"}),
-            [
-                "steps[0].needs[0]: steps wait for each other: s0 → s2 → s1 → s0 (each needs the next); take one need out"
-            ],
+            ["steps[0].needs[0]: steps wait for each other: s0 → s2 → s1 → s0 (each needs the next)"],
         ),
         (
             steps({"input_from_step": "s0"}),

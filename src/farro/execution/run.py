@@ -147,7 +147,7 @@ class _Run:
         """What cannot be executed, told before anything is."""
         places = {step.id: place for place, step in enumerate(self.plan.steps)}
         missing = [
-            f"steps[{places[step.id]}]: {found.message}"
+            f"steps[{places[step.id]}] ({step.id}): {found.message}"
             for index, step in enumerate(self.waiting)
             if isinstance(found := self._find(step, may_appear=index > 0), Missing)
         ]
