@@ -147,15 +147,16 @@ def _load(source: str, root: str | None) -> JobPlan:
         if len(found) != 1:
             raise InputError(f"{source}: holds {len(found)} plans; show draws one")
         return JobPlan(plan=load(found[0]), states={}, added=0)
+    from farro.kernel.ids import is_job_id
     from farro.operations import naming
 
+    if not is_job_id(source):
+        raise InputError(f"{source}: no such file")
     try:
         store, _ = open_root(root)
-        job_id = naming.resolve(store, store.root, source)
-    except InputError as error:
-        if "." in source or isinstance(error, NotARoot):
-            raise InputError(f"{source}: no such file, and no job of that id: {error}") from error
-        raise
+    except NotARoot as error:
+        raise InputError(f"{source}: no such file; and for a job of that id: {error}") from error
+    job_id = naming.resolve(store, store.root, source)
     view = store.find(job_id)
     if view is None:
         raise InputError(f"{job_id} moved on while it was looked at; try again")

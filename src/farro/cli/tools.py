@@ -21,9 +21,7 @@ _WIDEST = 60
 
 @click.command()
 @click.argument("tool", required=False)
-@click.option(
-    "--path", "on_path", is_flag=True, help="Also programs on the PATH whose names begin with agx- or farro-."
-)
+@click.option("--path", "on_path", is_flag=True, help="Also programs on the PATH called agx-… or farro-….")
 @common
 def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> None:
     """List the tools that steps may name, with what each says of itself; or show one in full.

@@ -56,9 +56,7 @@ def find(
     try:
         tool = tools.find(step.tool)
     except ToolTrouble as trouble:
-        return Missing(
-            message=f"tool {step.tool} is registered but cannot be used: {trouble}; {SEE}{step.tool}` says more"
-        )
+        return Missing(message=f"tool {step.tool} is registered but cannot be used: {trouble}; {_SEE}")
     if isinstance(tool, Program):
         # Where the config says that it is, no step will put it: only a PATH of the step's own may still grow.
         grows = may_appear and os.sep not in tool.argv[0]

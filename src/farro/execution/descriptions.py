@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from farro.execution.tools import ToolTrouble, load
 
 _LONGEST = 400  # characters of one text
 _MOST = 100  # commands
@@ -73,6 +77,42 @@ def of_function(function: Callable[..., Any]) -> Description | str:
         return of_data(told)
     lines = (inspect.getdoc(function) or "").strip().splitlines()
     return Description(description=_text(lines[0]) if lines else "")
+
+
+# As execution.child: imported from where the worker does, whatever the child's cwd and PYTHONPATH are.
+_BOOT = "import json,sys;sys.path[:]=json.loads(sys.argv[1]);from farro.execution.descriptions import main;main()"
+
+
+def command_line(reference: str) -> list[str]:
+    """What to execute to have the function of that name described: a module may do anything while it is imported."""
+    return [sys.executable, "-P", "-c", _BOOT, json.dumps(sys.path), reference]
+
+
+def main() -> None:
+    """Runs in that child. What the module prints goes nowhere; the answer is one JSON object."""
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        said = of_function(load(sys.argv[2]))
+    except ToolTrouble as trouble:
+        told: dict[str, Any] = {"unusable": str(trouble)}
+    else:
+        told = {"trouble": said} if isinstance(said, str) else {"said": asdict(said)}
+    with os.fdopen(answer, "w", encoding="utf-8") as stream:
+        json.dump(told, stream)
+
+
+def from_child(text: bytes) -> tuple[Description | str, bool]:
+    """What `main` told: the description or what is wrong, and whether the function can be used."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        return "importing it ended the interpreter", False
+    if "unusable" in told:
+        return str(told["unusable"]), False
+    return (str(told["trouble"]), True) if "trouble" in told else (of_data(told.get("said")), True)
 
 
 def _command(data: Any) -> CommandTold:

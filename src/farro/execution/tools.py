@@ -141,7 +141,7 @@ def load(reference: str) -> Function:
         found: Any = importlib.import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
-    except Exception as error:  # a module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported, and may want to leave
         raise ToolTrouble(f"{reference}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ToolTrouble(f"{reference} is not callable")

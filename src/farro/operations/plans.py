@@ -60,9 +60,11 @@ def check(document: Document, ground: Ground) -> Checked:
     found = wishes.contradictions(document, wishes.NONE)
     if found:
         return Checked(source=document.source, problems=tuple(found))
+    found_here = dict(_machine(plan, ground))
+    found_here.update(suspicions(plan))  # of two at one place this is the one that helps: `cd` is missing everywhere
     warnings = [
         document.problem(shaped.original(path), message, key=path == ("allowed_paths",))
-        for path, message in [*suspicions(plan), *_machine(plan, ground)]
+        for path, message in found_here.items()
     ]
     warnings.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
     return Checked(

@@ -14,12 +14,13 @@ from farro.errors import InputError
 from farro.execution import descriptions
 from farro.execution.commands import UNIX, which
 from farro.execution.descriptions import Description
-from farro.execution.tools import Program, Python, Tools, ToolTrouble
+from farro.execution.tools import Tools
 from farro.system.asking import ask
 from farro.system.fs import listdir
 
 PREFIXES = ("agx-", "farro-")
 PATIENCE_S = 2.0
+PYTHON_PATIENCE_S = 10.0  # a heavy library takes seconds to import, and the worker would wait for it
 LIMIT = 256 * 1024  # bytes of a description
 _AT_ONCE = 8
 
@@ -78,20 +79,27 @@ def _unix() -> Tool:
 
 
 def _registered(tools: Tools, name: str, comes_from: str, place: Place) -> Callable[[], Tool]:
-    # Found now, on the caller's thread: importing a module is not for eight threads at once.
-    where = tools.named(name)
-    try:
-        tool = tools.find(name)
-    except ToolTrouble as trouble:
-        kind = "python" if isinstance(where, str) else "program"
-        broken = Tool(name=name, kind=kind, comes_from=comes_from, where=str(where), usable=False, trouble=str(trouble))
-        return lambda: broken
-    if isinstance(tool, Program):
-        return _program(name, tool.argv, comes_from, place)
-    assert isinstance(tool, Python)
-    function = tool.function
-    found = Tool(name=name, kind="python", comes_from=comes_from, where=tool.reference or repr(function))
-    return lambda: _told(found, descriptions.of_function(function))
+    value = tools.named(name)
+    if isinstance(value, str):
+        return _python(name, value, comes_from, place)
+    if callable(value):
+        found = Tool(name=name, kind="python", comes_from=comes_from, where=repr(value))
+        return lambda: _told(found, descriptions.of_function(value))
+    return _program(name, value or (name,), comes_from, place)
+
+
+def _python(name: str, reference: str, comes_from: str, place: Place) -> Callable[[], Tool]:
+    found = Tool(name=name, kind="python", comes_from=comes_from, where=reference)
+
+    def describe() -> Tool:
+        asked = descriptions.command_line(reference)
+        answer = ask(asked, timeout_s=PYTHON_PATIENCE_S, limit=LIMIT, cwd=place.cwd, env=place.env)
+        if answer.trouble is not None:
+            return replace(found, usable=False, trouble=f"importing it {answer.trouble}")
+        said, usable = descriptions.from_child(answer.stdout)
+        return replace(_told(found, said), usable=usable)
+
+    return describe
 
 
 def _program(name: str, argv: Sequence[str], comes_from: str, place: Place) -> Callable[[], Tool]:
@@ -106,13 +114,14 @@ def _program(name: str, argv: Sequence[str], comes_from: str, place: Place) -> C
         answer = ask(asked, timeout_s=PATIENCE_S, limit=LIMIT, cwd=place.cwd, env=place.env)
         if answer.trouble is not None:
             return replace(found, trouble=f"--describe {answer.trouble}")
-        return _told(found, descriptions.parse(answer.stdout))
+        said = descriptions.parse(answer.stdout)
+        return _told(found, f"--describe {said}" if isinstance(said, str) else said)
 
     return describe
 
 
 def _told(tool: Tool, said: Description | str) -> Tool:
-    return replace(tool, trouble=f"--describe {said}") if isinstance(said, str) else replace(tool, said=said)
+    return replace(tool, trouble=said) if isinstance(said, str) else replace(tool, said=said)
 
 
 def _on_path(place: Place) -> Iterator[tuple[str, str]]:

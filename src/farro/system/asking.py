@@ -45,30 +45,42 @@ def ask(argv: Sequence[str], *, timeout_s: float, limit: int, cwd: str, env: Map
         return _read(process, process.stdout.fileno(), time.monotonic() + timeout_s, timeout_s, limit)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # its id is still its own: nobody has waited for it, or its group
+            os.killpg(process.pid, signal.SIGKILL)  # nobody has waited for it yet, so the id is still its own
         process.stdout.close()
         process.wait()
 
 
 def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: float, limit: int) -> Said:
+    """Up to its end, not that of its output: what it left behind may hold the pipe open for ever."""
     data = b""
-    with selectors.DefaultSelector() as selector:
+    os.set_blocking(fd, False)
+    with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
+        end = os.pidfd_open(process.pid)
+        opened.callback(os.close, end)
+        selector.register(end, selectors.EVENT_READ)
         while True:
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not selector.select(left_s):
+            ready = [key.fd for key, _ in selector.select(max(0.0, left_s))] if left_s > 0 else []
+            if not ready:
                 return Said(stdout=data, trouble=f"gave no answer within {timeout_s:g} s")
-            block = os.read(fd, _BLOCK)
-            if not block:
+            with contextlib.suppress(BlockingIOError):
+                while block := os.read(fd, _BLOCK):
+                    data += block
+                    if len(data) > limit:
+                        return Said(stdout=data[:limit], trouble=f"said more than {limit} bytes")
+                if fd in selector.get_map():  # closed: it would be ready for ever
+                    selector.unregister(fd)
+            if end in ready:
                 break
-            data += block
-            if len(data) > limit:
-                return Said(stdout=data[:limit], trouble=f"said more than {limit} bytes")
-    try:
-        code = process.wait(max(0.0, until_s - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return Said(stdout=data, trouble=f"gave no answer within {timeout_s:g} s")
-    if code != 0:
-        ended = f"exit code {code}" if code > 0 else f"signal {-code}"
-        return Said(stdout=data, code=code, trouble=f"ended with {ended}")
-    return Said(stdout=data, code=code)
+    return _judged(process, data)
+
+
+def _judged(process: subprocess.Popen[bytes], data: bytes) -> Said:
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie: its id must not be another's
+    assert ended is not None
+    if ended.si_code != os.CLD_EXITED:
+        return Said(stdout=data, trouble=f"ended with signal {ended.si_status}")
+    if ended.si_status != 0:
+        return Said(stdout=data, code=ended.si_status, trouble=f"ended with exit code {ended.si_status}")
+    return Said(stdout=data, code=0)

@@ -104,6 +104,8 @@ class _Sheet:
         self.size = self._sizes()
         gap = self._gap
         self.at = placing.whole(graph, placing.place(graph, self.size, gap), self.size, gap)
+        for bundles in self.bundles.values():  # lines leave a box in the order of where they go
+            bundles.sort(key=self._aim)
         self.deep = [self._depth(layer) for layer in graph.layers]
         self.passes: dict[int, int] = {}  # waypoint → its column
         self.channels = [self._channel(upper) for upper in graph.layers[:-1]]
@@ -151,6 +153,10 @@ class _Sheet:
         if not self.downwards:
             return max(len(self.texts[step]), coming, leaving) + 2
         return (max(max(map(width, self.texts[step])) + 2, 2 * coming + 1 if coming > 1 else 1, 3) + 2) | 1
+
+    def _aim(self, bundle: Bundle) -> float:
+        spots = self.targets[bundle]
+        return sum(self.at[spot] + self.size[spot] / 2 for spot in spots) / len(spots)
 
     def _gap(self, one: int, other: int) -> int:
         return 2 if self.downwards else 0
