@@ -320,3 +320,24 @@ def test_nothing_in_a_plan_becomes_syntax_of_mermaid() -> None:
     plan = load_data({"steps": [{"id": "end", "command": 'x"]; click a "javascript:y" <b> `#`\n%%'}]}, "p")
     line = mermaid.draw(plan, {"end": State.FAILED}).split("\n")[1]
     assert re.fullmatch(r'    s0\["<b>[^"<>`]*</b><br/>[^"<>`]*"\]', line)
+
+
+@settings(max_examples=50)
+@given(plans())
+def test_no_line_of_an_svg_runs_through_a_box(plan: Plan) -> None:
+    picture = ET.fromstring(svg.draw(plan))
+    found = [
+        tuple(float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
+        for rect in picture.iter(f"{SVG}rect")
+        if rect.get("class") == "box"
+    ]
+    for path in picture.iter(f"{SVG}path"):
+        if "C" not in path.get("d", ""):
+            continue
+        numbers = [float(number) for number in re.findall(r"-?\d+\.?\d*", path.attrib["d"])]
+        ends = [(numbers[0], numbers[1]), *zip(numbers[6::6], numbers[7::6], strict=True)]
+        for (one_x, one_y), (other_x, other_y) in pairwise(ends):
+            left, right = min(one_x, other_x), max(one_x, other_x)
+            for x, y, wide, high in found:
+                apart = right <= x or x + wide <= left or other_y <= y or y + high <= one_y
+                assert apart, "a piece of the line and a box share space"

@@ -91,9 +91,7 @@ def _summary(checked: Checked) -> str:
     if found.steps > 1:
         parts.append(f"longest chain {found.longest_chain}")
         if found.together > 1:
-            limit = (
-                f"parallel: {found.parallel}" if found.parallel > 1 else "one at a time, unless `parallel` says more"
-            )
+            limit = f"parallel: {found.parallel}" if found.parallel > 1 else "one at a time: no `parallel`"
             parts.append(f"{found.together} can run together ({limit})")
     parts += [f"at most {span(found.timeout_s)}", f"tools: {', '.join(found.tools)}"]
     if checked.warnings:
@@ -136,9 +134,18 @@ def show(source: str, form: str | None, ascii_only: bool, output: str | None, ro
     if output is None:
         say(text.removesuffix("\n"))
         return
+    _write(output, text)
+
+
+def _write(path: str, text: str) -> None:
     from farro.system import fs
 
-    fs.write_atomic(output, text.encode(), sync=False)
+    if os.path.exists(path) and not os.path.isfile(path):  # /dev/stdout, a pipe: a new file would take its place
+        raise InputError(f"--output: {path} is not a file; leave it out to have the picture on standard output")
+    try:
+        fs.write_atomic(os.path.realpath(path), text.encode(), sync=False)
+    except OSError as error:
+        raise InputError(f"--output: {path}: {error.strerror}") from error
 
 
 def _load(source: str, root: str | None) -> JobPlan:

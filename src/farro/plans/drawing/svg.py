@@ -144,10 +144,12 @@ def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequenc
             place[edge] = (index + 0.5) / len(edges) - 0.5
     drawn = []
     for edge, path in sorted(graph.paths.items(), key=lambda item: item[0].data):
-        points = [(x[spot] + sizes[spot] / 2, y[spot] + _HEIGHT / 2) for spot in path]
-        points[0] = (points[0][0], points[0][1] + _HEIGHT / 2)
+        # Straight past the boxes of a layer, bent only between layers: no line runs through a box.
+        middles = {spot: x[spot] + sizes[spot] / 2 for spot in path}
+        points = [(middles[path[0]], y[path[0]] + _HEIGHT)]
+        points += [(middles[spot], at) for spot in path[1:-1] for at in (y[spot], y[spot] + _HEIGHT)]
         last, spread = path[-1], min(sizes[path[-1]] * 0.7, 22.0 * len(coming[edge.target]))
-        points[-1] = (x[last] + sizes[last] / 2 + place[edge] * spread, y[last] - 1.5)
+        points.append((middles[last] + place[edge] * spread, y[last] - 1.5))
         kind = "data" if edge.data else "needs"
         drawn.append(f'<path class="{kind}" d="{_curve(points)}" marker-end="url(#farro-plan-{kind})"/>')
     return drawn
