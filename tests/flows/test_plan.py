@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
 
-from flows.program import Program
+from flows.program import Program, eventually
 
 PLAN = """\
 steps:
@@ -156,11 +157,28 @@ def test_a_job_is_drawn_with_the_states_of_its_steps(farro: Program) -> None:
     assert states == {"fetch": "succeeded", "count": "succeeded", "stop": "failed", "never": "skipped"}
 
 
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_running_job_is_drawn_as_far_as_it_is(farro: Program, parallel: int) -> None:
+    steps = [
+        {"id": "done", "command": "true"},
+        {"id": "now", "command": "sh", "args": ["-c", "touch started; exec sleep 100000"], "needs": ["done"]},
+        {"id": "later", "command": "true", "needs": ["now"]},
+    ]
+    job = farro.enqueue({"steps": steps, "parallel": parallel})
+    farro.start("worker")
+    eventually((farro.path / "started").exists, "the second step did not start")
+    told = farro.call("plan", "show", job, code=0).out
+    for mark in ("✓ done", "◐ now", "○ later"):
+        assert mark in told
+
+
 def test_a_picture_goes_into_a_file(farro: Program) -> None:
     (farro.path / "p.yaml").write_text(PLAN)
     assert farro.call("plan", "show", "p.yaml", "--svg", "-o", "p.svg", code=0).out == ""
     assert ET.parse(farro.path / "p.svg").getroot().get("role") == "img"
     assert farro.call("plan", "show", "p.yaml", "--mermaid", code=0).out.startswith("flowchart TD\n")
+    assert "is not a file" in farro.call("plan", "show", "p.yaml", "-o", os.devnull, code=2).err
+    assert "none/p.svg: No such file" in farro.call("plan", "show", "p.yaml", "-o", "none/p.svg", code=2).err
 
 
 def test_show_says_what_it_cannot_find(farro: Program) -> None:

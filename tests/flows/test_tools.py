@@ -124,6 +124,13 @@ def test_tools_are_listed_where_there_is_no_root(empty: Program) -> None:
     assert [tool["name"] for tool in empty.run("tools", "--json", code=0).json["tools"]][:1] == ["unix"]
 
 
+def test_what_a_tool_prints_while_it_is_imported_is_no_part_of_an_answer(equipped: Program) -> None:
+    plan = json.dumps({"steps": [{"id": "a", "tool": "shout", "command": "x"}]})
+    told = equipped.run("plan", "lint", "--json", "-", stdin=plan, code=0)
+    assert told.json["plans"][0]["warnings"] == []
+    assert "noise" in told.err
+
+
 MISSING: dict[str, tuple[dict[str, Any], str]] = {
     "program": ({"command": "no-such-program"}, "no-such-program was not found on the PATH, or is not executable"),
     "tool": (

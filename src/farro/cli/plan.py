@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ def plan() -> None:
     """Look at plans before they run, or at the plan of a job: check them, draw them."""
 
 
-@plan.command()
+@plan.command(short_help="Check plans, and tell every problem with its place.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option("--strict", is_flag=True, help="Exit 1 when there are warnings.")
 @common
@@ -54,7 +55,8 @@ def lint(files: tuple[str, ...], strict: bool, root: str | None, as_json: bool) 
 
 def _checked(file: str, ground: Ground) -> list[Checked]:
     try:
-        return [operations.check(document, ground) for document in read_plans(file)]
+        with contextlib.redirect_stdout(sys.stderr):  # a tool's module may print while it is imported
+            return [operations.check(document, ground) for document in read_plans(file)]
     except BadDocument as bad:
         return [Checked(source=bad.source, problems=tuple(bad.problems))]
     except InputError as error:  # it cannot be read; the others can
@@ -110,7 +112,7 @@ def _told(checked: Checked) -> dict[str, Any]:
     }
 
 
-@plan.command()
+@plan.command(short_help="Draw the graph of a plan, or of a job.")
 @click.argument("source", metavar="FILE|JOB")
 @click.option("--svg", "form", flag_value="svg", help="As an SVG file, for browsers and documents.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="As Mermaid text, for READMEs and wikis.")

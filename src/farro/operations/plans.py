@@ -127,12 +127,14 @@ def of_job(root: str, view: JobView) -> JobPlan:
         return JobPlan(plan=plan, states=dict.fromkeys((step.id for step in plan.steps), State.WAITING), added=0)
     ended = _ended(read_result(folder, numbers[-1]))
     begun = progress.begun(folder, numbers[-1]) if view.status is Status.IN_PROGRESS else []
+    went_on = {need for step in plan.steps if step.id in begun for need in step.depends_on}
     states = {}
     for step in plan.steps:
         if step.id in ended:
             states[step.id] = ended[step.id]
-        elif step.id in begun:  # one after the other: whatever began before the last one has succeeded
-            states[step.id] = State.RUNNING if step.id == begun[-1] else State.SUCCEEDED
+        elif step.id in begun:  # over when one that waited for it has begun, or, one at a time, any other
+            over = step.id in went_on or (plan.parallel == 1 and step.id != begun[-1])
+            states[step.id] = State.SUCCEEDED if over else State.RUNNING
         else:
             states[step.id] = State.WAITING if view.status is Status.IN_PROGRESS else State.SKIPPED
     return JobPlan(plan=plan, states=states, added=len(set(ended) - set(states)))

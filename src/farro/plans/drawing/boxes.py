@@ -54,8 +54,10 @@ ASCII = Glyphs(
 
 def draw(plan: Plan, *, columns: int, glyphs: Glyphs = UNICODE, marks: Mapping[str, str] | None = None) -> str | None:
     """The picture; None when the plan is too large for so many columns. `marks` stand before the steps' ids."""
+    if len(plan.steps) > _MOST:
+        return None
     graph = layered(plan)
-    if len(plan.steps) > _MOST or len(graph.links) > _MOST_LINKS:
+    if len(graph.links) > _MOST_LINKS:
         return None
     for depth in (2, 1):  # with the command of each step; else the ids alone
         texts = _texts(plan, depth, glyphs, marks or {})

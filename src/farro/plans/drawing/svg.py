@@ -53,8 +53,13 @@ _STYLE = """
 """.replace("\n", "")
 
 
-def draw(plan: Plan, states: Mapping[str, State] | None = None, *, title: str | None = None) -> str:
-    """The whole picture. `states` says how far each step is; steps that it does not name have no mark."""
+def draw(
+    plan: Plan, states: Mapping[str, State] | None = None, *, title: str | None = None, name: str = "farro-plan"
+) -> str:
+    """The whole picture. `states` says how far each step is; steps that it does not name have no mark.
+
+    `name` is what the ids of this picture begin with: two in one page need two names.
+    """
     graph = layered(plan)
     by_id = {step.id: step for step in plan.steps}
     states = states or {}
@@ -75,27 +80,27 @@ def draw(plan: Plan, states: Mapping[str, State] | None = None, *, title: str | 
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="farro-plan" role="img" '
-            f'aria-labelledby="farro-plan-title farro-plan-desc" '
+            f'aria-labelledby="{name}-title {name}-desc" '
             f'width="{wide:.0f}" height="{high:.0f}" viewBox="0 0 {wide:.0f} {high:.0f}">',
-            f'<title id="farro-plan-title">{_text(title)}</title>',
-            f'<desc id="farro-plan-desc">{_text(describe(plan, states))}</desc>',
+            f'<title id="{name}-title">{_text(title)}</title>',
+            f'<desc id="{name}-desc">{_text(describe(plan, states))}</desc>',
             f"<style>{_STYLE}</style>",
             "<defs>",
             *(
-                f'<marker id="farro-plan-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" '
+                f'<marker id="{name}-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" '
                 f'markerWidth="{size}" markerHeight="{size}" orient="auto"><path class="{kind}-head" '
                 'd="M0 0L8 4L0 8z"/></marker>'
                 for kind, size in (("needs", 9), ("data", 12))
             ),
             "</defs>",
             '<rect class="page" width="100%" height="100%" rx="6"/>',
-            *_lines(graph, x, y, sizes),
+            *_lines(graph, x, y, sizes, name),
             *(
                 _box(by_id[step], states.get(step), x[spot], y[spot], sizes[spot])
                 for spot, step in enumerate(graph.steps)
                 if step is not None
             ),
-            *_drawn_key(key, high - _KEY_HEIGHT / 2 - 4),
+            *_drawn_key(key, high - _KEY_HEIGHT / 2 - 4, name),
             "</svg>\n",
         ]
     )
@@ -131,7 +136,7 @@ def _box(step: Step, state: State | None, x: float, y: float, wide: float) -> st
     )
 
 
-def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequence[float]) -> list[str]:
+def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequence[float], name: str) -> list[str]:
     """A curve for each edge; those that enter one box do so side by side."""
     coming: dict[str, list[tuple[float, Edge]]] = {}
     for edge, path in graph.paths.items():
@@ -151,7 +156,7 @@ def _lines(graph: Layers, x: Sequence[float], y: Sequence[float], sizes: Sequenc
         last, spread = path[-1], min(sizes[path[-1]] * 0.7, 22.0 * len(coming[edge.target]))
         points.append((middles[last] + place[edge] * spread, y[last] - 1.5))
         kind = "data" if edge.data else "needs"
-        drawn.append(f'<path class="{kind}" d="{_curve(points)}" marker-end="url(#farro-plan-{kind})"/>')
+        drawn.append(f'<path class="{kind}" d="{_curve(points)}" marker-end="url(#{name}-{kind})"/>')
     return drawn
 
 
@@ -173,15 +178,13 @@ def _key(graph: Layers, states: Mapping[str, State]) -> list[tuple[str, str, flo
     return [(kind, words, len(words) * _SMALL + (52 if kind != "state" else 20)) for kind, words in items]
 
 
-def _drawn_key(key: Sequence[tuple[str, str, float]], y: float) -> list[str]:
+def _drawn_key(key: Sequence[tuple[str, str, float]], y: float, name: str) -> list[str]:
     drawn = []
     x = _MARGIN
     for kind, words, length in key:
         start = x
         if kind != "state":
-            drawn.append(
-                f'<path class="{kind}" d="M{x:.1f} {y:.1f}H{x + 26:.1f}" marker-end="url(#farro-plan-{kind})"/>'
-            )
+            drawn.append(f'<path class="{kind}" d="M{x:.1f} {y:.1f}H{x + 26:.1f}" marker-end="url(#{name}-{kind})"/>')
             start = x + 32
         drawn.append(f'<text class="key" x="{start:.1f}" y="{y + 4:.1f}">{_text(words)}</text>')
         x += length
