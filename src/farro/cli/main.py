@@ -26,6 +26,8 @@ SECTIONS = {
         ("task", "Add steps to a plan, from inside one that runs.", "farro.cli.tasks:task"),
         ("wait", "Wait until jobs have ended.", "farro.cli.waiting:wait"),
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
+        ("plan", "Check plans, and draw them.", "farro.cli.plan:plan"),
+        ("tools", "The tools that steps may use.", "farro.cli.tools:tools"),
     ),
     "Look": (
         ("ls", "List jobs.", "farro.cli.jobs:ls"),

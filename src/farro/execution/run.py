@@ -145,7 +145,7 @@ class _Run:
         places = {step.id: place for place, step in enumerate(self.plan.steps)}
         first = self.frontier.first
         missing = [
-            f"steps[{places[step.id]}]: {found.message}"
+            f"steps[{places[step.id]}] ({step.id}): {found.message}"
             for step in self.plan.steps
             if step.id not in self.succeeded
             and isinstance(found := self.tries.find(step, may_appear=step.id != first), Missing)

@@ -118,11 +118,15 @@ class Tools:
     def find(self, name: str) -> Python | Program | None:
         """The tool of that name; None when there is none here. ToolTrouble when it cannot be imported."""
         if name not in self._resolved:
-            value = self._mapping[name] if name in self._mapping else self._from_packages().get(name)
+            value = self.named(name)
             if value is None:
                 return None
             self._resolved[name] = _resolve(name, value)
         return self._resolved[name]
+
+    def named(self, name: str) -> str | Function | Sequence[str] | None:
+        """What is registered under that name, as it was given; nothing is imported."""
+        return self._mapping[name] if name in self._mapping else self._from_packages().get(name)
 
     def names(self) -> list[str]:
         """Every name that is registered or installed."""
@@ -145,7 +149,7 @@ def load(reference: str) -> Function:
         found: Any = importlib.import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
-    except Exception as error:  # a module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported, and may want to leave
         raise ToolTrouble(f"{reference}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ToolTrouble(f"{reference} is not callable")

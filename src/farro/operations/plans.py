@@ -1,0 +1,150 @@
+"""Looking at plans that do not run: checking a document against this machine, and the plan of a job with its states.
+
+What a plan may say lives in plans; pictures in plans.drawing; printing in cli.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from farro.documents import Document
+from farro.errors import BadDocument, Problem
+from farro.execution import commands
+from farro.execution.commands import Missing
+from farro.execution.tools import Tools
+from farro.kernel.states import Status
+from farro.operations import steps as progress
+from farro.operations import wishes
+from farro.operations.history import attempt_numbers, read_result
+from farro.operations.submit import unkept
+from farro.plans.drawing.labels import State
+from farro.plans.forms import Fault
+from farro.plans.graph import order
+from farro.plans.loading import load_data, read
+from farro.plans.measure import Measure, measure
+from farro.plans.model import Plan
+from farro.plans.suspicion import suspicions
+from farro.ports.store import JobView
+from farro.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    """What a plan is held against: a root's settings, and the machine as steps would find it."""
+
+    settings: Settings
+    tools: Tools
+    cwd: str  # where steps begin
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What was found in one document. `measure` is there when it is a plan."""
+
+    source: str
+    line: int | None = None  # where the document begins, in a file of several
+    measure: Measure | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+def check(document: Document, ground: Ground) -> Checked:
+    """All that is wrong with a plan, or all that is suspicious about it here."""
+    try:
+        plan, shaped = read(document)
+    except BadDocument as bad:
+        return Checked(source=document.source, problems=tuple(bad.problems))
+    found = wishes.contradictions(document, wishes.NONE)
+    if found:
+        return Checked(source=document.source, problems=tuple(found))
+    found_here = dict(_machine(plan, ground))
+    found_here.update(suspicions(plan))  # of two at one place this is the one that helps: `cd` is missing everywhere
+    warnings = [
+        document.problem(shaped.original(path), message, key=path == ("allowed_paths",))
+        for path, message in found_here.items()
+    ]
+    warnings.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
+    return Checked(
+        source=document.source,
+        line=(document.locate(()) or (None,))[0],
+        measure=measure(plan, ground.settings.runners.task_timeout),
+        warnings=tuple(warnings),
+    )
+
+
+def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
+    """What this root and this machine would not do."""
+    roles = ground.settings.all_roles()
+    if plan.role is not None and plan.role not in roles:
+        yield ("role",), f"{plan.role} is no role here; there is {', '.join(roles)}"
+    if (message := unkept(plan)) is not None:
+        yield ("allowed_paths",), message
+    places = {step.id: index for index, step in enumerate(plan.steps)}
+    for turn, step in enumerate(order(plan)):
+        at = ("steps", places[step.id])
+        cwd = ground.cwd if step.cwd is None else os.path.join(ground.cwd, step.cwd)
+        if step.cwd is not None and (why := _no_folder(cwd, may_appear=turn > 0)) is not None:
+            yield (*at, "cwd"), why
+        found = commands.find(
+            step,
+            tools=ground.tools,
+            env={**ground.env, **step.env},
+            cwd=cwd,
+            attempt_dir=ground.cwd,
+            may_appear=turn > 0,
+        )
+        if isinstance(found, Missing):
+            yield (*at, "command" if step.tool == commands.UNIX else "tool"), found.message
+
+
+def _no_folder(path: str, *, may_appear: bool) -> str | None:
+    if not os.path.lexists(path):
+        return None if may_appear else f"{path} is not there, and no step before this one could make it"
+    if not os.path.isdir(path):
+        return f"{path} is not a folder"
+    return None if os.access(path, os.X_OK) else f"{path} may not be entered by you"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPlan:
+    plan: Plan
+    states: Mapping[str, State]
+    added: int  # steps that others added while it ran; their needs are not kept, so they are in no picture
+
+
+def of_job(root: str, view: JobView) -> JobPlan:
+    """The plan of a job, and how far each of its steps is in the latest attempt."""
+    folder = f"{root}/{view.place}/{view.job_id}"
+    plan = load_data(progress.read_prompt(folder), f"{folder}/prompt.json")
+    try:
+        numbers = attempt_numbers(folder)
+    except FileNotFoundError:
+        numbers = []
+    if not numbers or view.status is Status.QUEUED:
+        return JobPlan(plan=plan, states=dict.fromkeys((step.id for step in plan.steps), State.WAITING), added=0)
+    ended = _ended(read_result(folder, numbers[-1]))
+    begun = progress.begun(folder, numbers[-1]) if view.status is Status.IN_PROGRESS else []
+    went_on = {need for step in plan.steps if step.id in begun for need in step.depends_on}
+    states = {}
+    for step in plan.steps:
+        if step.id in ended:
+            states[step.id] = ended[step.id]
+        elif step.id in begun:  # over when one that waited for it has begun, or, one at a time, any other
+            over = step.id in went_on or (plan.parallel == 1 and step.id != begun[-1])
+            states[step.id] = State.SUCCEEDED if over else State.RUNNING
+        else:
+            states[step.id] = State.WAITING if view.status is Status.IN_PROGRESS else State.SKIPPED
+    return JobPlan(plan=plan, states=states, added=len(set(ended) - set(states)))
+
+
+def _ended(result: Mapping[str, object]) -> dict[str, State]:
+    listed = result.get("step_results")
+    found = {}
+    for each in listed if isinstance(listed, list) else ():
+        if isinstance(each, dict):
+            step_id = str(each.get("id") or each.get("step_number"))
+            found[step_id] = State.SUCCEEDED if each.get("success") is True else State.FAILED
+    return found
