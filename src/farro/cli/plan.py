@@ -196,7 +196,7 @@ def _picture(drawn: JobPlan, form: str | None, ascii_only: bool, columns: int | 
     if picture is None:
         picture = levels.draw(found, columns=columns, ascii_only=ascii_only, marks=marks)
     legend = [*_legend(found, ascii_only, in_boxes), *_state_legend(drawn, signs)]
-    added = f"and {drawn.added} more that its steps added while it ran" if drawn.added else ""
+    added = f"{drawn.added} of them were added while it ran" if drawn.added else ""
     return "\n".join([picture, "", "   ".join(legend), added]).rstrip() + "\n"
 
 

@@ -6,8 +6,8 @@ What a plan may say lives in plans; pictures in plans.drawing; printing in cli.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from farro.documents import Document
 from farro.errors import BadDocument, Problem
@@ -22,6 +22,7 @@ from farro.operations.submit import unkept
 from farro.plans.drawing.labels import State
 from farro.plans.forms import Fault
 from farro.plans.graph import order
+from farro.plans.growth import grown
 from farro.plans.loading import load_data, read
 from farro.plans.measure import Measure, measure
 from farro.plans.model import Plan
@@ -112,39 +113,48 @@ def _no_folder(path: str, *, may_appear: bool) -> str | None:
 class JobPlan:
     plan: Plan
     states: Mapping[str, State]
-    added: int  # steps that others added while it ran; their needs are not kept, so they are in no picture
+    added: int  # how many of the steps others added while it ran
 
 
 def of_job(root: str, view: JobView) -> JobPlan:
-    """The plan of a job, and how far each of its steps is in the latest attempt."""
+    """The plan of a job with the steps that were added, and how far each of them is in the latest attempt."""
     folder = f"{root}/{view.place}/{view.job_id}"
     plan = load_data(progress.read_prompt(folder), f"{folder}/prompt.json")
     try:
         numbers = attempt_numbers(folder)
     except FileNotFoundError:
         numbers = []
-    if not numbers or view.status is Status.QUEUED:
+    if not numbers:
         return JobPlan(plan=plan, states=dict.fromkeys((step.id for step in plan.steps), State.WAITING), added=0)
-    ended = _ended(read_result(folder, numbers[-1]))
-    begun = progress.begun(folder, numbers[-1]) if view.status is Status.IN_PROGRESS else []
-    went_on = {need for step in plan.steps if step.id in begun for need in step.depends_on}
-    states = {}
-    for step in plan.steps:
-        if step.id in ended:
-            states[step.id] = ended[step.id]
-        elif step.id in begun:  # over when one that waited for it has begun, or, one at a time, any other
-            over = step.id in went_on or (plan.parallel == 1 and step.id != begun[-1])
-            states[step.id] = State.SUCCEEDED if over else State.RUNNING
-        else:
-            states[step.id] = State.WAITING if view.status is Status.IN_PROGRESS else State.SKIPPED
-    return JobPlan(plan=plan, states=states, added=len(set(ended) - set(states)))
+    lines = progress.lines(folder, numbers[-1])
+    plan, own = _grown(plan, lines), len(plan.steps)
+    ended = _ended(lines) | _ended(_results(read_result(folder, numbers[-1])))
+    if view.status is Status.QUEUED:  # it goes on after what succeeded
+        ended = {name: state for name, state in ended.items() if state is State.SUCCEEDED}
+    begun = set(progress.begun(folder, numbers[-1])) if view.status is Status.IN_PROGRESS else set()
+    rest = State.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else State.SKIPPED
+    states = {step.id: ended.get(step.id) or (State.RUNNING if step.id in begun else rest) for step in plan.steps}
+    return JobPlan(plan=plan, states=states, added=len(plan.steps) - own)
 
 
-def _ended(result: Mapping[str, object]) -> dict[str, State]:
+def _grown(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:
+    steps = plan.steps
+    for line in lines:
+        listed = line.get("added")
+        tasks = [one["task"] for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        more, problems = grown(steps, tasks) if tasks else ((), [])
+        steps = steps if problems else (*steps, *more)
+    return replace(plan, steps=steps)
+
+
+def _results(result: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     listed = result.get("step_results")
-    found = {}
-    for each in listed if isinstance(listed, list) else ():
-        if isinstance(each, dict):
-            step_id = str(each.get("id") or each.get("step_number"))
-            found[step_id] = State.SUCCEEDED if each.get("success") is True else State.FAILED
-    return found
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, State]:
+    return {
+        str(one.get("id") or one.get("step_number")): State.SUCCEEDED if one.get("success") is True else State.FAILED
+        for one in results
+        if "success" in one
+    }

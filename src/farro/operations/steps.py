@@ -29,11 +29,11 @@ def begun(folder: str, attempt: int) -> list[str]:
     return sorted(times, key=lambda name: (times[name], listed.get(name, len(listed)), name))
 
 
-def ended(folder: str, attempt: int) -> list[Mapping[str, Any]]:
-    """What the steps that ended left in the attempt's steps.jsonl, in that order; a plan of one step leaves nothing."""
+def lines(folder: str, attempt: int) -> list[Mapping[str, Any]]:
+    """The attempt's steps.jsonl: what each step that ended did, and what it added. A plan of one step has none."""
     from farro.execution import records  # here: a listing of jobs looks at no steps
 
-    return [line for line in records.read(f"{folder}/attempts/{attempt:04d}") if "id" in line]
+    return list(records.read(f"{folder}/attempts/{attempt:04d}"))
 
 
 def current(folder: str, attempt: int) -> str | None:

@@ -9,12 +9,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from farro.errors import InputError
 from farro.execution import descriptions
 from farro.execution.commands import UNIX, which
 from farro.execution.descriptions import Description
-from farro.execution.tools import Tools
+from farro.execution.tools import FUNCTION, Tools
 from farro.system.asking import ask
 from farro.system.fs import listdir
 
@@ -46,8 +47,9 @@ class Place:
 
 def listed(tools: Tools, place: Place, *, configured: Sequence[str], on_path: bool = False) -> list[Tool]:
     """Every tool with what it says of itself. No tool, whatever it does, keeps the others from being listed."""
-    asks: list[Callable[[], Tool]] = [_unix]
-    for name in sorted(tools.names(), key=lambda name: (name not in configured, name)):
+    built_in = {name: tool for name, tool in _BUILT_IN.items() if name not in configured}
+    asks: list[Callable[[], Tool]] = [partial(_built_in, name) for name in built_in]
+    for name in sorted(set(tools.names()) - set(built_in), key=lambda name: (name not in configured, name)):
         asks.append(_registered(tools, name, "config" if name in configured else "package", place))
     if on_path:
         known = set(tools.names())
@@ -58,8 +60,8 @@ def listed(tools: Tools, place: Place, *, configured: Sequence[str], on_path: bo
 
 def one(tools: Tools, place: Place, name: str, *, configured: Sequence[str]) -> Tool:
     """The tool that a step of that name would use. InputError says which there are."""
-    if name == UNIX:
-        return _unix()
+    if name in _BUILT_IN and name not in configured:
+        return _built_in(name)
     if name in tools.names():
         return _registered(tools, name, "config" if name in configured else "package", place)()
     file = which(name, place.env.get("PATH"), place.cwd) if os.sep not in name else None
@@ -73,9 +75,15 @@ def one(tools: Tools, place: Place, name: str, *, configured: Sequence[str]) -> 
     return _program(name, (file,), "PATH", place)()
 
 
-def _unix() -> Tool:
-    said = Description(description="Runs any program: the command is looked for on the PATH, args are its words.")
-    return Tool(name=UNIX, kind="built in", comes_from="farro", where="", said=said)
+_BUILT_IN = {
+    UNIX: "Runs any program: the command is looked for on the PATH, args are its words.",
+    FUNCTION: "Calls a function that is marked with @farro.task: the command is pkg.mod:function.",
+}
+
+
+def _built_in(name: str) -> Tool:
+    said = Description(description=_BUILT_IN[name])
+    return Tool(name=name, kind="built in", comes_from="farro", where="", said=said)
 
 
 def _registered(tools: Tools, name: str, comes_from: str, place: Place) -> Callable[[], Tool]:
