@@ -87,8 +87,12 @@ class RoleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnersSettings:
-    """Air-Executor's keys, with its bounds."""
+    """How jobs are executed. Air-Executor's keys, with its bounds, and what a runner of its own may use."""
 
+    kind: Literal["inline", "process"] = "inline"  # inside the worker, or one child process a job
+    memory_bytes: Annotated[int, Bounds(at_least=256 << 20)] | None = None  # address space of each process
+    cpu_s: Annotated[int, Bounds(at_least=1, at_most=30 * 86400)] | None = None  # of each process
+    file_bytes: Annotated[int, Bounds(at_least=1 << 20)] | None = None  # of each file
     poll_interval: Annotated[int, Bounds(at_least=1, at_most=60)] = 5  # seconds
     task_timeout: Annotated[int, Bounds(at_least=60, at_most=7200)] = 1800  # seconds; of a step that names none
     max_concurrent_runners: Annotated[int, Bounds(at_least=1, at_most=50)] = 10

@@ -35,9 +35,21 @@ GRACE_S = 5.0  # for running steps after the first signal
 @click.option("--drain", is_flag=True, help="Exit 0 when nothing is queued, running or due in that queue.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="What this worker offers; jobs may require tags.")
 @click.option("--name", metavar="NAME", help="The agents' name; else this machine's.")
+@click.option(
+    "--runner",
+    type=click.Choice(["inline", "process"]),
+    help="Run jobs in this process, or each in one of its own; else as the config says.",
+)
 @daemon
 def worker(
-    role: str, workers: int, drain: bool, tags: tuple[str, ...], name: str | None, root: str | None, as_json: bool
+    role: str,
+    workers: int,
+    drain: bool,
+    tags: tuple[str, ...],
+    name: str | None,
+    runner: str | None,
+    root: str | None,
+    as_json: bool,
 ) -> None:
     """Work a role's queue. Logs JSON lines, or short ones at a terminal.
 
@@ -58,7 +70,7 @@ def worker(
     performer = Performer(
         root=path,
         base_env=dict(os.environ),
-        tools=app.tools(settings),
+        runner=app.runner(path, settings, kind=runner, clock=clock),
         clock=clock,
         step_timeout_s=settings.runners.task_timeout,
     )
@@ -110,7 +122,7 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
         return data, f"{item.what:<16} {item.job_id or item.agent or ''}".rstrip()
 
     def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
-        return Watchdog(store=store, log=log)
+        return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
 
     return _keep(make, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json)
 

@@ -101,7 +101,9 @@ def _followed(store: FilesStore, settings: Settings, submission: Submission, as_
     tail = Tail([step.id for step in order(plan)], _sink(as_json), _sink(True))
     stop = Stop(clock)
     caught = _on_signals(stop)
-    performer = Performer(root=store.root, base_env=dict(os.environ), tools=app.tools(settings), clock=clock)
+    # Always inline: a person waits for this one command; and inside a job it must not wait for that job's own place.
+    runner = app.runner(store.root, settings, kind="inline", clock=clock)
+    performer = Performer(root=store.root, base_env=dict(os.environ), runner=runner, clock=clock)
     app.enclose_worker()
     try:
         ended = Foreground(store=store, performer=performer, stop=stop).run(submission, tail)

@@ -16,7 +16,6 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, BinaryIO
 
 from farro import tasks
@@ -124,6 +123,8 @@ class Tools:
 
     def _from_packages(self) -> dict[str, str]:
         if self._installed is None:
+            from importlib.metadata import entry_points  # here: a third of what a runner would import
+
             self._installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
         return self._installed
 
