@@ -1,4 +1,4 @@
-"""The only module that chooses adapters: which store, which clock, which tools, which runner.
+"""The only module that chooses adapters: which store, which clock, which tools, which runner, which runtime.
 
 Rules and loops live below; arguments and printing live in cli.
 """
@@ -14,6 +14,7 @@ from farro.observe.audit import AuditLog, AuditPolicy
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.runner import Runner
+from farro.ports.runtime import Runtime
 from farro.ports.store import StorePolicy
 from farro.settings import Settings
 from farro.stores.files import FilesStore
@@ -153,6 +154,14 @@ def runner(root: str, settings: Settings, *, kind: str | None = None, clock: Clo
         limits=Limits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),
         clock=clock,
     )
+
+
+def runtime(root: str) -> Runtime:
+    """What starts the background services of a root."""
+    from farro.operations.background import FOLDER
+    from farro.runtimes.process import ProcessRuntime
+
+    return ProcessRuntime(f"{root}/{FOLDER}", SystemClock())
 
 
 def sweep_runners(root: str) -> list[Mapping[str, Any]]:

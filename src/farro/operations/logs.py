@@ -1,4 +1,4 @@
-"""What a job's steps, and its runner, said: which files hold it, their last lines, and following them while the job runs and moves.
+"""What a job's steps, and its runner, said: which files hold it, their last lines, and following them as the job moves.
 
 Printing lives in cli; how a step writes its files lives in execution.
 
