@@ -54,6 +54,7 @@ def open_store(
                 durable=durable,
                 retry=settings.retry.policy(),
                 stale_after_s=settings.watchdog.stale_after_s,
+                poll_s=settings.runners.poll_interval,
             ),
             journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
             clock=clock or SystemClock(),

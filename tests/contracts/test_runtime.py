@@ -267,7 +267,7 @@ def test_several_are_stopped_together_and_unknown_names_are_left_out(bench: Benc
 
 
 def test_what_cannot_be_executed_is_told_and_leaves_nothing(bench: Bench) -> None:
-    with pytest.raises(InputError, match="no-such-program could not be started: No such file"):
+    with pytest.raises(InputError, match="one could not be started: no-such-program: No such file"):
         bench.runtime.launch(bench.component(argv=("no-such-program",)))
     assert bench.runtime.list() == []
 

@@ -91,7 +91,7 @@ def worker(
             log=log,
             turns=turns,
             # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
-            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
+            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.runners.poll_interval),
         )
 
     until = Drained(store=store, role=role, clock=clock, log=log) if drain else None

@@ -58,8 +58,9 @@ class ProcessRuntime:
                 pid = self._start(component, record["mark"])
             except (OSError, ValueError) as error:
                 fs.unlink(self._path(component.name))
+                what = (error.filename or component.argv[0]) if isinstance(error, OSError) else component.argv[0]
                 why = error.strerror if isinstance(error, OSError) else str(error)
-                raise InputError(f"{component.name}: {component.argv[0]} could not be started: {why}") from error
+                raise InputError(f"{component.name} could not be started: {what}: {why}") from error
             record |= process_identity.identity_of(pid)
             with contextlib.suppress(OSError):  # it runs, and is found by its mark
                 self._write(record)
