@@ -330,6 +330,7 @@ def test_a_stop_of_the_worker_ends_a_runner_that_is_deaf(process: Bench) -> None
     ("step", "limits", "category", "words"),
     [
         (shell("exec dd if=/dev/zero of=big bs=1M count=9"), {"file_size": 1 << 20}, "step_failed", "file_bytes"),
+        (shell("head -c 9000000 /dev/zero"), {"file_size": 1 << 20}, "step_failed", "runners.file_bytes (1048576)"),
         (shell("while :; do :; done"), {"cpu_s": 1}, "step_failed", "runners.cpu_s (1 s)"),
         (tool("spin"), {"cpu_s": 1}, "runner_died", "runners.cpu_s (1 s)"),
         (tool("fill"), {"address_space": 512 << 20}, "step_failed", "runners.memory_bytes (536870912)"),
@@ -340,7 +341,14 @@ def test_a_stop_of_the_worker_ends_a_runner_that_is_deaf(process: Bench) -> None
             "runners.memory_bytes (536870912)",
         ),
     ],
-    ids=["file", "cpu of a step", "cpu of the runner", "memory of the runner", "memory of a step"],
+    ids=[
+        "file",
+        "file of a shell's child",
+        "cpu of a step",
+        "cpu of the runner",
+        "memory of the runner",
+        "memory of a step",
+    ],
 )
 def test_a_limit_that_was_hit_is_named(
     process: Bench, step: dict[str, Any], limits: dict[str, int], category: str, words: str

@@ -82,6 +82,29 @@ def test_whoever_waits_is_told_of_a_free_place(root: str, stop: Stop) -> None:
     came[0].free()
 
 
+def test_many_threads_that_wait_have_one_place_after_the_other(root: str, stop: Stop) -> None:
+    shared = Places(root, 1)
+    held = taken(root, stop, 1)
+    at_once: list[int] = []
+    inside = threading.Lock()
+
+    def use() -> None:
+        place = shared.take(tick=lambda: None, every_s=600.0, stop=stop)
+        assert place is not None
+        at_once.append(inside.acquire(blocking=False))
+        inside.release()
+        place.free()
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(_watching, "nobody waits")
+    held.free()
+    for thread in threads:
+        thread.join(60)
+    assert at_once == [True] * 8
+
+
 def _watching() -> bool:
     """Whether the waiter has its watch: an inotify instance with a watch in it."""
     for name in os.listdir("/proc/self/fdinfo"):

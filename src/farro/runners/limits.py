@@ -41,7 +41,7 @@ def named(failed: Failed, limits: Limits) -> Failed:
         return failed
     last: dict[str, Any] = steps[-1]
     code = last.get("exit_code", 0)
-    number = code - 128 if code > 128 and str(last.get("error", "")).startswith("signal ") else None
+    number = code - 128 if code > 128 else None  # its own signal, or one that a shell passed on
     used_s = last.get("user_s", 0.0) + last.get("system_s", 0.0)
     why = hit(limits, number=number, cpu_s=used_s, said=f"{last.get('stderr', '')}")
     if why is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -65,22 +66,31 @@ class Places:
     def __init__(self, root: str, limit: int) -> None:
         self._folder = f"{root}/{FOLDER}"
         self._limit = limit
+        self._bell: _Bell | None = None  # made when somebody has to wait
+        self._making = threading.Lock()
 
     def take(self, *, tick: Callable[[], None], every_s: float, stop: StopRequest) -> Place | None:
         """A free one, waited for with a tick at least every `every_s`. None: the worker was stopped first."""
         found = self._try()
         if found is not None:
             return found
-        with _Bell(self._folder) as bell:
-            ticked_s = time.monotonic()
-            while (found := self._try()) is None:
-                if stop.requested:
-                    return None
-                bell.wait(max(0.0, ticked_s + every_s - time.monotonic()))
-                if time.monotonic() - ticked_s >= every_s:
-                    ticked_s = time.monotonic()
-                    tick()
-        return found
+        bell = self._bell_to_wait_for()
+        ticked_s = time.monotonic()
+        while True:
+            seen = bell.rung  # before the look: what is freed after it is heard
+            found = self._try()
+            if found is not None or stop.requested:
+                return found
+            bell.wait(seen, max(0.0, ticked_s + every_s - time.monotonic()))
+            if time.monotonic() - ticked_s >= every_s:
+                ticked_s = time.monotonic()
+                tick()
+
+    def _bell_to_wait_for(self) -> _Bell:
+        with self._making:
+            if self._bell is None:
+                self._bell = _Bell(self._folder)
+            return self._bell
 
     def _try(self) -> Place | None:
         for number in range(self._limit):
@@ -154,24 +164,32 @@ def _write(path: str, data: bytes) -> None:
 
 
 class _Bell:
-    """Tells when a place was freed. Looked at by the one thread that made it."""
+    """Tells the waiting threads of a worker when a place was freed. Of them one reads for all: a kernel has few inotify
+    instances for each user, and a worker may have many slots."""
 
     def __init__(self, folder: str) -> None:
+        self.rung = 0
         self._inotify: inotify.Inotify | None = None
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
         with contextlib.suppress(OSError):  # not this platform, or none left
             self._inotify = inotify.Inotify()
             self._inotify.watch(folder, inotify.ATTRIB)
 
-    def __enter__(self) -> _Bell:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._inotify is not None:
-            self._inotify.close()
-
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Until it was rung since `seen`, or the time is over; it may also be for nothing."""
         with RESTING:
-            if self._inotify is not None:
-                self._inotify.read(timeout_s)
-            else:
+            if self._inotify is None:
                 time.sleep(min(timeout_s, _LOOK_S))
+            elif self._reading.acquire(blocking=False):
+                try:
+                    told = bool(self._inotify.read(timeout_s))
+                finally:
+                    self._reading.release()
+                with self._changed:  # also after the time: somebody else has to read now
+                    self.rung += told
+                    self._changed.notify_all()
+            else:
+                with self._changed:
+                    if self.rung == seen:
+                        self._changed.wait(timeout_s)

@@ -25,6 +25,7 @@ from typing import Any
 
 from farro.execution.work import failed
 from farro.kernel.outcome import Outcome, Released
+from farro.observe.log import printable
 from farro.ports.clock import Clock
 from farro.ports.runner import TICK_S, StopRequest, Work
 from farro.runners import handover, limits
@@ -252,7 +253,7 @@ class ProcessRunner:
 
     def _died(self, run: ProcessRun, process: Process) -> Outcome:
         ended = process.exit
-        said = run.log.last_words
+        said = printable(run.log.last_words, keep="\n\t")
         message = _how(ended)
         why = None if ended is None else limits.hit_by_runner(self._limits, ended, said)
         if run.terminated:
