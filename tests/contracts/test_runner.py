@@ -22,6 +22,7 @@ from farro.execution.tools import Tools
 from farro.kernel.outcome import Failed, Outcome, Released, Succeeded
 from farro.ports.runner import Runner, Work
 from farro.runners import handover, places
+from farro.runners import process as process_runner
 from farro.runners.inline import InlineRunner
 from farro.runners.places import Places
 from farro.runners.process import ProcessRunner
@@ -285,6 +286,15 @@ def test_whatever_ends_a_runner_is_an_outcome(process: Bench, crash: dict[str, A
     assert how in came.error.message
     assert process.living() == []
     assert places.records(str(process.root)) == []
+
+
+def test_a_runner_that_is_killed_after_it_left_its_outcome_has_done_its_work(
+    process: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = "import os,sys;sys.path[:]={path!r};from farro.runners import job;job.main();os.kill(os.getpid(),9)"
+    monkeypatch.setattr(process_runner, "_BOOT", boot)
+    assert isinstance(process.run(shell("echo once >> ran")), Succeeded)
+    assert (process.root / "ran").read_text() == "once\n"
 
 
 def test_what_a_runner_said_last_is_told(process: Bench) -> None:

@@ -208,7 +208,8 @@ class ProcessRunner:
         assert process is not None
         try:
             self._until_end(run, process, tick, stop)
-            came = handover.take(run.work.folder) if process.exit is not None and process.exit.code == 0 else None
+            # Whatever ended it: its plan was over when it left its outcome, and nothing need be done again.
+            came = None if process.exit is None else handover.take(run.work.folder)
             # One that left its outcome has ended its tree, and what it could not end is not ours to find cheaply.
             if came is None or (not processes.childless() and processes.any_left()):
                 processes.end_marked(run.work.marker, while_waiting=tick, every_s=self._tick_every_s)
