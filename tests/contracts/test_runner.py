@@ -42,7 +42,7 @@ TOOLS = """
         ctypes.string_at(0)
 
     def leave(call):
-        print("leaving now", flush=True)
+        print("leaving now")  # and no flush
         os._exit(int(call.args[0]))
 
     def killed(call):

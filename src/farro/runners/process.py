@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from farro.errors import InputError
 from farro.execution.work import failed
 from farro.kernel.outcome import Outcome, Released
 from farro.observe.log import printable
@@ -133,6 +134,8 @@ class ProcessRunner:
         clock: Clock,
         tick_every_s: float = TICK_S,
     ) -> None:
+        if not hasattr(select, "epoll"):
+            raise InputError("runners of their own need Linux; set runners.kind to inline")
         self._tools = tools
         self._environ = environ  # the runner's own, with marks; its steps get what the work says
         self._places = places
@@ -171,7 +174,8 @@ class ProcessRunner:
             run.events.register(run.log_fd, select.EPOLLIN)
             started_s = time.monotonic()
             popen = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
+                # -u: what a tool printed before it crashed was said.
+                [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
                 stdin=child_in,
                 stdout=child_out,
                 stderr=child_out,
