@@ -14,7 +14,8 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     ├── Refused               not allowed now                     exit 3
     │   ├── IllegalTransition the job's state does not permit it
     │   ├── CapacityReached   a queue is full
-    │   └── NotPermitted      the config does not permit it to this user
+    │   ├── NotPermitted      the config does not permit it to this user
+    │   └── AlreadyRunning    a component of that name lives
     ├── TryAgain              nothing changed; the same call may succeed later
     │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
     ├── Lost                  somebody else owns it now: stop, write nothing
@@ -108,6 +109,10 @@ class CapacityReached(Refused):
 
 class NotPermitted(Refused):
     """The config does not permit this to this user. Nothing changed."""
+
+
+class AlreadyRunning(Refused):
+    """A component of that name lives. Nothing was started."""
 
 
 class TryAgain(FarroError):

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Claim, Submission
+from farro.stores.feed import Feed
 from farro.stores.files import FilesStore
 from farro.system import fs, leases
 from stage import Crash, plan, read, report, submission
@@ -295,6 +297,19 @@ def test_each_worker_examines_a_job_once(files: Files) -> None:
     prompts = Counter(path for op, path in seam.looks if op == "read" and path.endswith("/prompt.json"))
     assert len(prompts) == 60
     assert set(prompts.values()) == {1}
+
+
+def test_an_idle_worker_finds_what_nobody_told_it_of_when_it_polls(files: Files) -> None:
+    files.policy = replace(files.policy, rescan_s=30.0, poll_s=5.0)
+    store = files.process()
+    store._feeds.update({role: Feed() for role in (None, *store.roles())})  # a disk that tells of nothing
+    agent = store.join("worker", role="Runner")
+    assert store.claim(agent) is None
+    files.store.enqueue(submission(job_id="j"))
+    files.clock.advance(4.9)
+    assert store.claim(agent) is None
+    files.clock.advance(0.2)
+    assert claimed(store, agent).job_id == "j"
 
 
 def test_a_claim_does_not_list_the_queue(files: Files) -> None:

@@ -18,6 +18,7 @@ from crash.tally import add_figure
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
 from farro.ports.store import Agent, Claim, Submission
+from farro.runners.inline import InlineRunner
 from farro.services.perform import Performer
 from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
@@ -56,7 +57,8 @@ class Grown:
     def perform(self, root: str, store: FilesStore, claim: Claim) -> None:
         clock = SystemClock()
         stop = Stop(clock)
-        performer = Performer(root=root, base_env={}, tools=Tools({"grow": self.tool}), clock=clock)
+        runner = InlineRunner(tools=Tools({"grow": self.tool}), clock=clock)
+        performer = Performer(root=root, base_env={}, runner=runner, clock=clock)
         try:
             store.commit(claim, performer.perform(claim, lambda: None, stop))
         finally:

@@ -51,7 +51,8 @@ def logs(
     root: str | None,
     as_json: bool,
 ) -> None:
-    """Print what a job's steps said, step after step, stdout before stderr.
+    """Print what a job's steps said, step after step, stdout before stderr; then what its runner said itself, if it had
+    one of its own.
 
     JOB is an id, or the beginning of one that no other job shares. With --follow it ends when the job has ended; with
     --json too it prints a JSON object a line.
@@ -132,7 +133,7 @@ class _Screen:
         self.end()
         self.decoder, self.kept = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
         again = f"attempt {source.attempt}, " if source.attempt > 1 else ""
-        say(f"==> {again}step {source.step}: {source.stream} <==")
+        say(f"==> {again}{source.stream if source.step is None else f'step {source.step}: {source.stream}'} <==")
         self.last, self.open_line, self.coloured = source, False, False
 
     def _write(self, text: str, final: bool = False) -> None:
@@ -151,7 +152,7 @@ class _Screen:
 class _Lines:
     """A JSON object for each piece, as it comes; a character that came in halves waits for its second one."""
 
-    halves: dict[tuple[int, str, str], bytes] = field(default_factory=dict)
+    halves: dict[tuple[int, str | None, str], bytes] = field(default_factory=dict)
 
     def show(self, source: Source, blocks: Iterable[bytes]) -> None:
         who = (source.attempt, source.step, source.stream)
@@ -163,7 +164,7 @@ class _Lines:
         for who, data in self.halves.items():
             self._write(who, data)
 
-    def _write(self, who: tuple[int, str, str], data: bytes) -> None:
+    def _write(self, who: tuple[int, str | None, str], data: bytes) -> None:
         if data:
             told = {**dict(zip(("attempt", "step", "stream"), who, strict=True)), **_text(data)}
             raw(json.dumps(told, ensure_ascii=False).encode() + b"\n")

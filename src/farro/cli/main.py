@@ -46,6 +46,8 @@ SECTIONS = {
         ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
     ),
     "Keep running": (
+        ("start", "Start workers, watchdog and manager in the background.", "farro.cli.background:start"),
+        ("stop", "Stop what runs in the background.", "farro.cli.background:stop"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
         ("manager", "Decide what becomes of stale jobs; run schedules.", "farro.cli.daemons:manager"),

@@ -265,4 +265,5 @@ class StorePolicy:
     stale_after_s: float = 1800.0  # a slot whose loop made no turn for so long is hung
     free_after_s: float = 10.0  # after killing a hung process: how long to wait for its lease
     rescan_s: float = 30.0  # inotify tells neither a due time nor a dead lock
+    poll_s: float = 30.0  # … and at the latest so often while a worker knows of nothing to do
     max_prompt_bytes: int = 1 << 20
