@@ -85,6 +85,20 @@ class IdConflict(InputError):
     """A caller-chosen id was submitted before with other content. The first job is untouched."""
 
 
+class NameTaken(InputError):
+    """A name means another job, or another than the caller thought. Nothing was queued."""
+
+    def __init__(self, name: str, job_id: str | None) -> None:
+        self.name = name
+        self.job_id = job_id  # None: nobody has it
+        super().__init__(
+            f"the name {name} is nobody's; `farro job list` lists the names"
+            if job_id is None
+            else f"the name {name} is taken, by {job_id}; see it with `farro status --job {name}`, run it again with "
+            f"`farro reset --job {name}`, or choose another name"
+        )
+
+
 class Refused(FarroError):
     """Policy, capacity or the job's state does not permit it. Nothing changed."""
 
