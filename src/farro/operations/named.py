@@ -120,8 +120,8 @@ def _again(root: str, name: str, view: JobView, document: Document | None, store
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise Damaged(
-            f"{name} ({view.job_id}): {view.place}/{view.job_id}/prompt.json cannot be read ({why}), so nobody knows its "
-            f"tasks any more; give them again: farro reset --job {name} --tasks FILE"
+            f"{name} ({view.job_id}): {view.place}/{view.job_id}/prompt.json cannot be read ({why}), so nobody knows "
+            f"its tasks any more; give them again: farro reset --job {name} --tasks FILE"
         ) from error
     if view.status is Status.QUEUED and view.place != places.QUARANTINE and view.lifecycle.attempt == 0:
         return None

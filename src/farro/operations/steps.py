@@ -35,6 +35,22 @@ def current(folder: str, attempt: int) -> str | None:
     return names[-1] if names else None
 
 
+def progress(folder: str, attempt: int) -> list[Mapping[str, Any]]:
+    """What each step that ended in this attempt came to, as steps.jsonl tells it while the plan runs; empty when there
+    is none. A line that is not whole is not counted: its step goes on."""
+    try:
+        text = fs.read_bytes(f"{folder}/attempts/{attempt:04d}/steps.jsonl", _PROMPT_LIMIT)
+    except OSError:
+        return []
+    found: list[Mapping[str, Any]] = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            data = json.loads(line)
+            if isinstance(data, dict) and "success" in data:
+                found.append(data)
+    return found
+
+
 def read_prompt(folder: str) -> Mapping[str, Any]:
     """prompt.json as it is; empty when it cannot be read."""
     try:
