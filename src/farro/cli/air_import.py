@@ -13,7 +13,7 @@ from farro.cli.terminal import answer, say
 from farro.config import ConfigError
 from farro.errors import BadDocument
 
-_WORDS = {"nothing": "nothing to do", "already": "already there"}
+_WORDS = {"nothing": "nothing to do", "already": "nothing to do"}
 
 
 @click.command("import-air")
@@ -54,7 +54,7 @@ def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_js
         say(f"no jobs in {told.folder}")
         return code
     would = "would be imported" if dry_run else "imported"
-    rows = [("JOB", "", "")]
+    rows = [("JOB", "RESULT", "")]
     rows += [
         (
             job.name,

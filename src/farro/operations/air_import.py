@@ -149,11 +149,12 @@ def _take(
         return taken(action="nothing", message="it has no tasks")
     if state is JobState.COMPLETED:
         return taken(action="nothing", message=f"completed: all {len(found.completed)} tasks are done")
+    present = store.named(job.name)
+    if present is not None and _mark(store, root, present).get("id") == job.id:
+        return taken(action="already", message=f"already imported, as {present}", job_id=present)
     if state is JobState.FAILED and not failed:
-        return taken(action="failed", message=_why_failed(job, found), tasks=len(found.tasks))
-    if (present := store.named(job.name)) is not None:
-        if _mark(store, root, present).get("id") == job.id:
-            return taken(action="already", message="already imported", job_id=present)
+        return taken(action="failed", message=_why_failed(found), tasks=len(found.tasks))
+    if present is not None:
         raise InputError(
             f"the name {job.name} is another job's here, {present}; `farro prune` frees the names of finished jobs, "
             "or rename the folder and the name in its state.json"
@@ -178,11 +179,9 @@ def _mark(store: Store, root: str, job_id: str) -> Mapping[str, Any]:
     return mark if isinstance(mark, dict) else {}
 
 
-def _why_failed(job: AirJob, found: Left) -> str:
-    rest = f"; {len(found.tasks)} tasks are not done, queue them with --failed"
-    if found.failed:
-        return f"failed: task {found.failed[0][0]}: {found.failed[0][1]}{rest}"
-    return f"failed{rest}"
+def _why_failed(found: Left) -> str:
+    rest = f"{len(found.tasks)} tasks are not done; queue them with --failed"
+    return f"task {found.failed[0][0]}: {found.failed[0][1]}; {rest}" if found.failed else rest
 
 
 def _said(job: AirJob, found: Left) -> str:

@@ -101,8 +101,10 @@ def _line(root: str, view: JobView, name: str | None, now: datetime, orphans: fr
     tasks = tuple(_tasks(f"{root}/{view.place}/{view.job_id}", told.state is JobState.WORKING))
     error = None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}"
     note = told.note
-    if view.damaged is not None and error is None:
+    if error is None and view.damaged is not None:
         error = f"damaged: {view.damaged}"
+    elif error is None and not tasks:
+        error = "damaged: its tasks cannot be read"
     elif view.waits_for and view.status is Status.QUEUED:
         note = f"after {', '.join(view.waits_for)}"
     return JobLine(
