@@ -15,6 +15,7 @@ What a person may do with a name lives in operations.named.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator, Mapping
 
 from farro.errors import Damaged, NameTaken
@@ -42,7 +43,8 @@ def enqueue(ground: Ground, name: str, submission: Submission, instead_of: str |
 
         (job_id,) = submit.enqueue_many(ground, [submission], named=point)
         if present is not None:
-            _link(ground, name, job_id)  # else the old job would be meant again when the new one is pruned before it
+            with contextlib.suppress(OSError):  # it has happened; where this fails, the link goes on naming both
+                _link(ground, name, job_id)  # else the old job is meant again when the new one is pruned before it
         return job_id
 
 
@@ -104,7 +106,9 @@ def _targets(ground: Ground, name: str) -> list[str]:
     """The jobs that a link names; a link that somebody else put there names none."""
     try:
         target = fs.readlink(ground.path(FOLDER, ids.check_job_name(name))) or ""
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise  # nobody can say: trouble of the disk is not a name that nobody has
         return []  # a folder in its place
     return [job_id for job_id in target.split(".") if ids.is_job_id(job_id)]
 
