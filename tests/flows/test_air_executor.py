@@ -232,6 +232,28 @@ def test_reset_asks_and_does_nothing_without_an_answer(farro: Program) -> None:
     assert listing(farro.path) == before
 
 
+def test_reset_takes_no_for_an_answer_and_yes(farro: Program) -> None:
+    first = create(farro, "nightly", task("a", "false"))
+    farro.worked()
+    for reply, code, words in ((b"n", 1, b"nothing was changed"), (b"y", 0, b"nightly is waiting")):
+        screen, keys = os.openpty()
+        with subprocess.Popen(
+            [os.path.join(BIN, "farro"), "reset", "--job", "nightly"],
+            cwd=farro.path,
+            env=farro.env,
+            stdin=keys,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            os.close(keys)
+            os.write(screen, reply + b"\n")
+            out, _ = process.communicate(timeout=60)
+        os.close(screen)
+        assert (process.returncode, words in out) == (code, True), out
+        assert f"Reset nightly ({first})?".encode() in out
+    assert status(farro, "nightly")["job_id"] != first
+
+
 def test_a_working_job_is_reset_only_by_force(farro: Program) -> None:
     first = create(farro, "nightly", task("a", "touch begun; sleep 1000"))
     worker = working(farro, "nightly", "begun")

@@ -12,7 +12,7 @@ from farro.cli.groups import Hinting
 from farro.cli.options import common, gate, open_root, person
 from farro.cli.submit import read_plan
 from farro.cli.tables import bar, show_table, span
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, note, say
 from farro.kernel.air_states import JobState, TaskState
 from farro.operations import named, naming
 from farro.operations import status as looking
@@ -31,22 +31,22 @@ def job() -> None:
 
 
 @job.command()
-@click.argument("name")
+@click.argument("new_name", metavar="NAME")
 @click.option("--tasks", "tasks_file", required=True, metavar="FILE", help=TASKS_HELP)
 @click.option("--role", metavar="ROLE", help="The queue; else the plan's own role, else Runner.")
 @click.option("--force", is_flag=True, help="Queue it though a cap is reached, if the config permits it to you.")
 @common
-def create(name: str, tasks_file: str, role: str | None, force: bool, root: str | None, as_json: bool) -> None:
+def create(new_name: str, tasks_file: str, role: str | None, force: bool, root: str | None, as_json: bool) -> None:
     """Queue a job under a name that nobody has yet. Everything is checked before anything is queued.
 
     Wherever a JOB is asked for the name will do. A pruned job frees its name.
     """
     store, settings = open_root(root)
-    job_id = named.create(store, store.root, name, read_plan(tasks_file), role=role, gate=gate(settings, force))
+    job_id = named.create(store, store.root, new_name, read_plan(tasks_file), role=role, gate=gate(settings, force))
     if as_json:
-        answer({"name": name, "job_id": job_id})
+        answer({"name": new_name, "job_id": job_id})
     else:
-        say(f"{name} is waiting ({job_id})")
+        say(f"{new_name} is waiting ({job_id})")
 
 
 @job.command("list")
@@ -64,14 +64,14 @@ def list_names(root: str | None, as_json: bool) -> None:
 
 
 @job.command("show")
-@click.argument("name")
+@click.argument("job_id", metavar="NAME")
 @common
 @click.pass_context
-def show_named(context: click.Context, name: str, root: str | None, as_json: bool) -> None:
+def show_named(context: click.Context, job_id: str, root: str | None, as_json: bool) -> None:
     """Show the job of that name, as `farro show` does."""
     from farro.cli.jobs import show
 
-    context.invoke(show, job=name, root=root, as_json=as_json)
+    context.invoke(show, job=job_id, root=root, as_json=as_json)
 
 
 @click.command()
@@ -158,7 +158,7 @@ def _skipped(line: JobLine, state: TaskState) -> bool:
 @click.option("--force", is_flag=True, help="If it is working, end it first.")
 @click.option("--tasks", "tasks_file", metavar="FILE", help="Other tasks than it had; - reads standard input (JSON).")
 @common
-def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str | None, as_json: bool) -> None:
+def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str | None, as_json: bool) -> int:
     """Put a named job back to waiting, from its start, whatever became of it: completed, failed, lost or damaged.
 
     A new job of the same tasks takes over the name; the old one stays as it is, for `farro show` and `farro logs`.
@@ -170,7 +170,9 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
             raise click.UsageError(
                 f"reset asks before it changes {name}, and nobody is at a terminal to answer; say so with --yes"
             )
-        click.confirm(f"Reset {name} ({before})?", abort=True, err=True)
+        if not click.confirm(f"Reset {name} ({before})?", err=True):
+            note("nothing was changed")
+            return 1
     document = None if tasks_file is None else read_plan(tasks_file)
     caps = gate(settings, False)
     told = named.reset(store, store.root, name, by=person(), force=force, document=document, gate=caps)
@@ -180,6 +182,7 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
         say(f"{name} is waiting ({told.job_id}); what it was before is {told.before}")
     else:
         say(f"{name} is waiting already ({told.job_id}), from its start; nothing to do")
+    return 0
 
 
 def _asks(tasks_file: str | None) -> bool:
