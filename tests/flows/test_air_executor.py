@@ -101,6 +101,8 @@ def test_a_name_is_unique_and_the_refusal_says_what_to_do(farro: Program) -> Non
     assert "is the id of a job" in farro.call("job", "create", job_id, "--tasks", "-", stdin="[]", code=2).err
     bad = farro.call("job", "create", "other", "--tasks", "-", stdin='[{"id": "a"}]', code=2)
     assert "<stdin>:1:2: [0].command: is required" in bad.err
+    known = {"id": job_id, "tasks": [task("a", "true")]}
+    assert "a job has one name" in farro.call("job", "create", "b", "--tasks", "-", stdin=json.dumps(known), code=2).err
     assert listing(farro.path) == before
 
 
@@ -386,6 +388,7 @@ def test_a_corrupt_job_fails_alone(farro: Program, name: str, kind: str) -> None
         create(farro, job, task("a", f"touch ran-{job}"))
     corrupt(farro.folder(farro.job("bad")["job_id"]) / name, kind)
     assert farro.run("status", code=0, prefix=prefix).out.count("\n") == 5
+    assert farro.run("explain", "bad", "--json", code=0, prefix=prefix).json["reason"] == "damaged"
     farro.run("worker", "--drain", code=0, prefix=prefix)
     assert [status(farro, job)["state"] for job in ("good", "later")] == ["completed", "completed"]
     told = status(farro, "bad")

@@ -44,6 +44,11 @@ def create(
     (wanted,) = submit.submissions(
         store, [document], role=role, job_id=None, source=document.source, wishes=wishing.NONE
     )
+    if wanted.job_id is not None and store.find(wanted.job_id) is not None:
+        raise InputError(
+            f"{document.source}: its id {wanted.job_id} is a job already, and a job has one name; take the id out, or "
+            "choose another"
+        )
     return _queue(store, name, wanted, None, gate)
 
 
