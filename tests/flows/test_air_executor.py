@@ -91,6 +91,14 @@ def test_a_working_job_shows_its_step_and_who_is_alive(farro: Program) -> None:
     worker.end()
 
 
+def test_the_status_tells_who_is_alive(farro: Program) -> None:
+    for daemon in (("worker", "--workers", "2"), ("manager",), ("watchdog",)):
+        farro.start(*daemon).started()
+    everybody = {"workers": 2, "busy": 0, "manager": True, "watchdog": True}
+    eventually(lambda: farro.call("status", "--json", code=0).json["alive"] == everybody, "not all are seen")
+    assert farro.call("status", code=0).out.startswith("2 workers alive, 0 busy; manager and watchdog alive\n")
+
+
 def test_a_name_is_unique_and_the_refusal_says_what_to_do(farro: Program) -> None:
     job_id = create(farro, "nightly", task("a", "true"))
     before = listing(farro.path)
@@ -267,6 +275,25 @@ def test_a_working_job_is_reset_only_by_force(farro: Program) -> None:
     assert status(farro, "nightly")["state"] == "waiting"
     assert marked(farro.path) == []
     worker.kill()
+
+
+def test_of_two_resets_at_once_one_makes_the_job(farro: Program) -> None:
+    create(farro, "nightly", task("a", "false"))
+    farro.worked()
+    done: list[Done] = []
+
+    def run() -> None:
+        done.append(farro.run("reset", "--job", "nightly", "--yes"))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # The others are told that somebody was faster, or that it waits already.
+    assert {told.code for told in done} <= {0, 1}
+    assert sum("what it was before" in told.out for told in done) == 1
+    assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 2
 
 
 def test_a_stale_job_can_be_reset_and_so_can_one_whose_worker_died(farro: Program) -> None:

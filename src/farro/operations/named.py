@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from farro.documents import Document
-from farro.errors import Damaged, InputError, Refused, TryAgain, UnknownJob
+from farro.errors import Damaged, InputError, NameTaken, Refused, TryAgain, UnknownJob
 from farro.kernel import ids, places
 from farro.kernel.states import Status
 from farro.operations import jobs, submit
@@ -83,7 +83,13 @@ def reset(
             )
         with contextlib.suppress(Damaged):  # it cannot be read at all: that put it into quarantine, where nothing runs
             jobs.kill(store, old, by=by, note="reset")
-    return Reset(name=name, job_id=_queue(store, name, wanted, old, gate), before=old, changed=True)
+    try:
+        job_id = _queue(store, name, wanted, old, gate)
+    except NameTaken as taken:
+        raise TryAgain(
+            f"somebody else reset {name} just now; it is {taken.job_id} (`farro status --job {name}`)"
+        ) from taken
+    return Reset(name=name, job_id=job_id, before=old, changed=True)
 
 
 def present(store: Store, root: str, name: str) -> str:
