@@ -10,7 +10,8 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     │   ├── NotARoot          no farro root here; `farro init` makes one
     │   ├── UnknownJob        no job of that id
     │   ├── UnknownRole       no such role in this root
-    │   └── IdConflict        that id was submitted before with other content
+    │   ├── IdConflict        that id was submitted before with other content
+    │   └── NameTaken         that name means another job
     ├── Refused               not allowed now                     exit 3
     │   ├── IllegalTransition the job's state does not permit it
     │   ├── CapacityReached   a queue is full
@@ -26,6 +27,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     ├── Interrupted           a plan was stopped on request (execution.stop): its job is released
     └── Damaged               what is stored contradicts itself; shown, never guessed over
         ├── UnknownSchema     written by another version of farro
+        ├── Unreadable        something else stands where a job's file belongs
         └── SyncFailed        the disk did not confirm; nobody in that group is acknowledged
 """
 
@@ -91,6 +93,20 @@ class UnknownRole(InputError):
 
 class IdConflict(InputError):
     """A caller-chosen id was submitted before with other content. The first job is untouched."""
+
+
+class NameTaken(InputError):
+    """A name means another job, or another than the caller thought. Nothing was queued."""
+
+    def __init__(self, name: str, job_id: str | None) -> None:
+        self.name = name
+        self.job_id = job_id  # None: nobody has it
+        super().__init__(
+            f"the name {name} is nobody's; `farro job list` lists the names"
+            if job_id is None
+            else f"the name {name} is taken, by {job_id}; see it with `farro status --job {name}`, run it again with "
+            f"`farro reset --job {name}`, or choose another name"
+        )
 
 
 class Refused(FarroError):
@@ -177,6 +193,10 @@ class Damaged(FarroError):
 
 class UnknownSchema(Damaged):
     """The job was written with a schema version that this program does not know."""
+
+
+class Unreadable(Damaged):
+    """Where a job's file belongs stands a folder, a link or a pipe, or a file that nobody here may read."""
 
 
 class SyncFailed(Damaged):

@@ -25,6 +25,7 @@ from farro.operations import logs as outputs
 from farro.operations import naming
 from farro.operations.logs import Chosen, Follower, Output, Piece, Source
 
+NAMED_TAIL = 50  # lines that `--job` shows, as Air-Executor does
 JSON_LIMIT = 1 << 20  # bytes of each stream in one JSON document; the files hold the whole
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -32,7 +33,8 @@ _HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", required=False)
+@click.option("--job", "name", metavar="NAME", help="The job, by its name; its last 50 lines unless --tail says more.")
 @click.option("--follow", "-f", is_flag=True, help="Go on while the job runs, through its moves and attempts.")
 @click.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option("--step", metavar="ID", help="Only this step.")
@@ -41,7 +43,8 @@ _HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; else the latest.")
 @common
 def logs(
-    job: str,
+    job: str | None,
+    name: str | None,
     follow: bool,
     tail: int | None,
     step: str | None,
@@ -54,13 +57,18 @@ def logs(
     """Print what a job's steps said, step after step, stdout before stderr; then what its runner said itself, if it had
     one of its own.
 
-    JOB is an id, or the beginning of one that no other job shares. With --follow it ends when the job has ended; with
-    --json too it prints a JSON object a line.
+    JOB is an id, a name, or the beginning of an id that no other job shares. With --follow it ends when the job has
+    ended; with --json too it prints a JSON object a line.
     """
     if only_stdout and only_stderr:
         raise click.UsageError("--stdout and --stderr exclude each other; leave both out to see both")
+    if (job is None) == (name is None):
+        raise click.UsageError("name one job: `farro logs JOB`, or `farro logs --job NAME` for its last lines")
     store, _ = open_root(root)
-    job_id = naming.resolve(store, store.root, job)
+    if name is not None:
+        job_id, tail = naming.by_name(store, store.root, name), NAMED_TAIL if tail is None else tail
+    else:
+        job_id = naming.resolve(store, store.root, job or "")
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else outputs.STREAMS
     chosen = Chosen(step=step, streams=streams, attempt=attempt)
     told = outputs.output(store, store.root, job_id, chosen)

@@ -127,7 +127,7 @@ def of_job(root: str, view: JobView) -> JobPlan:
     if not numbers:
         return JobPlan(plan=plan, states=dict.fromkeys((step.id for step in plan.steps), State.WAITING), added=0)
     lines = progress.lines(folder, numbers[-1])
-    plan, own = _grown(plan, lines), len(plan.steps)
+    plan, own = with_added(plan, lines), len(plan.steps)
     ended = _ended(lines) | _ended(_results(read_result(folder, numbers[-1])))
     if view.status is Status.QUEUED:  # it goes on after what succeeded
         ended = {name: state for name, state in ended.items() if state is State.SUCCEEDED}
@@ -137,7 +137,8 @@ def of_job(root: str, view: JobView) -> JobPlan:
     return JobPlan(plan=plan, states=states, added=len(plan.steps) - own)
 
 
-def _grown(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:
+def with_added(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:
+    """The plan with the steps that, as these lines of steps.jsonl tell, were added to it."""
     steps = plan.steps
     for line in lines:
         listed = line.get("added")

@@ -175,6 +175,18 @@ class Store(Protocol):
         any worker may have it. None: a job of that chosen id exists already, and stays as it is.
         [test_a_job_that_is_enqueued_and_claimed_at_once_is_nobody_elses]"""
 
+    def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
+        """Submit a job and give it that name, in one step: it has the name when anyone can see it, and of two who want
+        one name, one gets it. `instead_of`: the job that has the name now, and loses it; None: nobody has. NameTaken:
+        it is otherwise, and nothing was queued. A call that never returned: both happened, or the name is as it was.
+        [test_a_name_is_given_once, test_a_name_passes_on_to_the_next_job, tests/crash/test_names.py]"""
+
+    def named(self, name: str) -> str | None:
+        """The id of the job that has this name. A pruned job has none. [test_a_name_means_its_present_job]"""
+
+    def names(self) -> Mapping[str, str]:
+        """Every name, and its job's id, in the order of the names."""
+
     # --- working ---
 
     def claim(self, agent: Agent) -> Claim | None:

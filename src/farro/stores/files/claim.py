@@ -71,7 +71,13 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
         elif look.verdict is Verdict.NEVER:
             view.skip(name)
         elif look.verdict is Verdict.TAKE:
-            if not _lock(ground, held, name):
+            try:
+                locked = _lock(ground, held, name)
+            except PermissionError as error:  # this job's folder alone: without this the others waited behind it
+                ground.log("critical", "folder may not be changed, job skipped", {"job_id": name, "why": str(error)})
+                view.skip(name)
+                continue
+            if not locked:
                 busy.add(name)
                 view.locked(name, entered_ns)
                 continue

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -63,10 +63,15 @@ class Staged:
 
 
 def enqueue_many(
-    ground: Ground, submissions: Sequence[Submission], *, by: str | None = None, into: str | None = None
+    ground: Ground,
+    submissions: Sequence[Submission],
+    *,
+    by: str | None = None,
+    into: str | None = None,
+    named: Callable[[str], None] | None = None,
 ) -> list[str]:
     """All are staged, then synced together, then published, then their queues are synced together. `by` is who asked,
-    for the audit log; `into`: another folder than their queue."""
+    for the audit log; `into`: another folder than their queue; `named` is told each id before it is published."""
     prompts = [_check(ground, submission) for submission in submissions]
     blocks = waiting.blocking(ground, submissions)
     staged: list[Staged] = []
@@ -75,7 +80,7 @@ def enqueue_many(
             staged.append(_stage(ground, submission, prompt, blocked, into))
         chosen = [item for item in staged if item.digest is not None]
         special = any(item.blocks for item in staged) or any(submission.carried for submission in submissions)
-        plain = into is None and not chosen and not special
+        plain = into is None and named is None and not chosen and not special
         if plain and (entry := ground.journalled([item.record() for item in staged])) is not None:
             left = list(staged)
             try:
@@ -101,6 +106,9 @@ def enqueue_many(
         if chosen:
             ground.sync([ground.registry])
         ground.sync([path for item in staged for path in waiting.register(ground, item.job_id, item.blocks)])
+        if named is not None:
+            for item in staged:
+                named(item.job_id)
         ours = [item for item in staged if _publish(ground, item)]
         ground.sync(dict.fromkeys(item.home for item in staged))
         _tell(ground, ours, by)
