@@ -21,6 +21,7 @@ from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Claim, Store
 from farro.services.perform import Performer
+from farro.system import signals
 from farro.system.turns import Turns
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
@@ -237,16 +238,21 @@ class Worker:
     def wait(self) -> None:
         """Return when every slot has ended; raise what ended one."""
         poll = select.poll()
-        for flag in (self._stop, self._ended):
-            poll.register(flag.fd, select.POLLIN)
-        # In pieces: the kernel may give a signal to any thread (a stopped process that is continued does), which wakes
-        # nobody here, and Python runs its handler in this one. Without them such a worker never heard its SIGTERM.
-        while not poll.poll(1000):
-            pass
-        self._store.wake(self._role)
+        poll.register(self._ended.fd, select.POLLIN)
+        poll.register(self._stop.fd, select.POLLIN)
+        told = False
+        with signals.wakeup() as fd:
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
+            while self._ended.fd not in (ready := [found for found, _ in poll.poll()]):
+                if fd is not None and fd in ready:
+                    signals.heard(fd)
+                if self._stop.requested and not told:
+                    poll.unregister(self._stop.fd)  # it stays readable
+                    self._store.wake(self._role)
+                    told = True
         for thread in self._threads:
-            while thread.is_alive():
-                thread.join(timeout=60)  # in pieces, so that signals are handled meanwhile
+            thread.join()
         if self._failure is not None:
             raise self._failure
 

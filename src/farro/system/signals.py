@@ -1,0 +1,41 @@
+"""Hearing a signal whichever thread the kernel gives it to.
+
+What a signal means is its handler's, in cli.
+
+Python runs handlers in the first thread, when that next runs any code; and a signal that another thread got wakes
+nobody. A stopped process that is continued gets its SIGTERM in any thread, and its first one slept on for ever. So
+whoever waits there waits on this descriptor too: C writes to it in whatever thread the signal comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def wakeup() -> Iterator[int | None]:
+    """A descriptor that is readable after a signal; None in another thread than the first, which hears none anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
+
+
+def heard(fd: int) -> None:
+    """Empty it, so that it tells of the next."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, 64):
+            pass
