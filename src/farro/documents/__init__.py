@@ -8,7 +8,6 @@ asked. Checking data against a dataclass lives in `shapes`.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from farro.documents.json_text import parse_json
@@ -24,6 +23,7 @@ from farro.documents.model import (
     render_path,
     show,
 )
+from farro.documents.writing import encoder
 from farro.documents.yaml_text import parse_yaml
 from farro.errors import BadDocument, Problem
 
@@ -36,6 +36,7 @@ __all__ = [
     "Path",
     "Place",
     "canonical",
+    "encoder",
     "parse",
     "parse_json",
     "parse_ndjson",
@@ -68,5 +69,7 @@ def parse_ndjson(text: bytes, source: str, *, limits: Limits = DEFAULT) -> list[
 
 def canonical(data: Any) -> bytes:
     """The one spelling of this data: what content hashes are made of."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8")
+    return _canonical(data).encode("utf-8")
+
+
+_canonical = encoder(sort_keys=True, separators=(",", ":"))

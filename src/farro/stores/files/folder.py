@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from farro import documents
 from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Lifecycle
@@ -167,7 +168,7 @@ class Result:
         return [f"{home}/result.json", f"{home}/{self.name}", *named, *sorted(folders), home, f"{folder}/attempts"]
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # made once
+_encode = documents.encoder()
 
 
 @functools.cache

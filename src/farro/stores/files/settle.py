@@ -20,8 +20,6 @@ test_a_neighbours_syncs_show_no_half_transaction]
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from farro.errors import ClaimLost
 from farro.kernel import moves, places
 from farro.kernel.envelope import Lifecycle
@@ -66,8 +64,14 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
     children = outcome.children if isinstance(outcome, Succeeded) else ()
     again = claim.envelope.runtime is not None
     claim.envelope.runtime = claim.envelope.runtime or _TRIED
-    move = replace(move, result_sha256=None if result is None else result.sha256)
-    lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
+    lifecycle = moves.decided(
+        before,
+        move,
+        by=held.agent.id,
+        attempt=claim.attempt,
+        now=ground.clock.now(),
+        result_sha256=None if result is None else result.sha256,
+    )
     text = lifecycle.to_json()
     with folders.fenced(path, claim.job_id):
         # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
