@@ -16,7 +16,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from farro.execution.stop import Flag
@@ -99,12 +98,16 @@ class FunctionRun:
         self._spoiled = False  # an exception was sent into the thread: it may arrive late, in somebody else's call
         self._abandoned = False
         self._polled = self._told = False
-        with contextlib.ExitStack() as opened:
-            call = make_call(*_open(opened, stdin, stdout, stderr))
+        files = _open(stdin, stdout, stderr)
+        try:
+            self._call = make_call(*files)
             self._hand = _idle.pop() if _idle else _Hand()
-            self._hand.quick.acquire()
-            self._hand.take(partial(self._run, call))
-            opened.pop_all()  # from here on they are the thread's
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self._hand.quick.acquire()
+        self._hand.take(self._run)  # from here on they are the thread's
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
@@ -175,17 +178,17 @@ class FunctionRun:
                 self._hand.done.clear()
             _idle.append(self._hand)
 
-    def _run(self, call: Call) -> None:
+    def _run(self) -> None:
         """Raises nothing: whoever waits must be told of the end, and the thread is the next call's."""
         cpu_s = time.thread_time()
         code = 1
         try:
-            code = self._call(call)
+            code = self._made(self._call)
         except BaseException:  # noqa: BLE001 - in the closing of its files, or sent by `end` at the last moment
             code = code or 1
         self._finish(code, time.thread_time() - cpu_s)
 
-    def _call(self, call: Call) -> int:
+    def _made(self, call: Call) -> int:
         code = 1
         try:
             code = exit_code(self._function(call))
@@ -222,16 +225,9 @@ class FunctionRun:
         self._hand.quick.release()
 
 
-def _open(
-    opened: contextlib.ExitStack, stdin: str | None, stdout: str, stderr: str
-) -> tuple[BinaryIO, BinaryIO, BinaryIO]:
-    def kept(file: BinaryIO) -> BinaryIO:
-        opened.callback(file.close)
-        return file
-
-    source = _Nothing() if stdin is None else os.fdopen(fs.open_read(stdin), "rb")
-    outputs = (kept(io.BufferedWriter(_Output(path))) for path in (stdout, stderr))
-    return kept(source), next(outputs), next(outputs)
+def _open(stdin: str | None, stdout: str, stderr: str) -> tuple[BinaryIO, BinaryIO, BinaryIO]:
+    source: BinaryIO = _Nothing() if stdin is None else os.fdopen(fs.open_read(stdin), "rb")
+    return source, io.BufferedWriter(_Output(stdout)), io.BufferedWriter(_Output(stderr))
 
 
 class _Output(io.RawIOBase):

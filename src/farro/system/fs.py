@@ -76,6 +76,11 @@ def read_bytes(path: str, limit: int | None = None) -> bytes:
 
     Links are not followed and FIFOs and devices are refused: nobody can make farro read something else, or wait.
     """
+    return read_with_status(path, limit)[0]
+
+
+def read_with_status(path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
+    """As `read_bytes`, with what `lstat` says of that very file, whatever has replaced it meanwhile."""
     _look("read", path)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | _NONBLOCK)
     try:
@@ -83,14 +88,10 @@ def read_bytes(path: str, limit: int | None = None) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         wanted = status.st_size if limit is None else min(status.st_size, limit + 1)
-        chunks = []
-        while wanted > 0:
-            chunk = os.read(fd, wanted)
-            if not chunk:
-                break
-            chunks.append(chunk)
-            wanted -= len(chunk)
-        return b"".join(chunks)
+        data = os.read(fd, wanted)
+        while len(data) < wanted and (chunk := os.read(fd, wanted - len(data))):
+            data += chunk
+        return data, status
     finally:
         os.close(fd)
 
@@ -201,9 +202,9 @@ def sync_filesystem(fd: int, path: str) -> None:
 
 def write(fd: int, data: bytes) -> None:
     """All of `data`; one call unless the kernel takes less."""
-    view = memoryview(data)
-    while view:
-        view = view[_perform("write", os.write, fd, view) :]
+    done = _perform("write", os.write, fd, data) if data else 0
+    while done < len(data):
+        done += _perform("write", os.write, fd, memoryview(data)[done:])
 
 
 def symlink(target: str, path: str) -> None:
@@ -302,7 +303,7 @@ def swap_in(path: str, data: bytes, *, sync: bool) -> None:
 
     ext4 begins to write out a file that is renamed over another: 60 to 150 us of the 400 that a job costs there.
     """
-    name = temporary(os.path.dirname(path))
+    name = temporary(path.rsplit("/", 1)[0])
     try:
         create(name, data)
         if sync:

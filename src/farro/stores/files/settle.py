@@ -99,7 +99,8 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
                 ground.tell(lifecycle)
             else:
                 fresh = claim.attempt == 1 and not again and not sealed
-                carry_out(ground, held, path, lifecycle, careful=careful, fresh=fresh)
+                report_name = result.name if fresh and result is not None else None
+                carry_out(ground, held, path, lifecycle, careful=careful, fresh=report_name)
         finally:
             if entry is not None:
                 entry.finished()
@@ -150,23 +151,25 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
 
 
 def carry_out(
-    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool = True, fresh: bool = False
+    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool = True, fresh: str | None = None
 ) -> None:
     """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat.
 
-    Not `careful`: a journal stands for what is not synced. `fresh`: the first commit of a first attempt, so there is
-    nothing from earlier ones to look for.
+    Not `careful`: a journal stands for what is not synced. `fresh`: the report that the first commit of a first
+    attempt has just written, so there is nothing from earlier ones to look for.
     """
     decision = lifecycle.decision
     assert decision is not None
     to = places.parse(decision.to).path
     with folders.fenced(path, lifecycle.job_id):
-        if decision.reason in REPORTED:
-            folders.refresh_mirrors(path, decision.attempt, fresh=fresh)
+        if fresh is not None:
+            folders.first_mirror(path, decision.attempt, fresh)
+        elif decision.reason in REPORTED:
+            folders.refresh_mirrors(path, decision.attempt)
         folders.drop_lock(path)
         if careful:
             ground.sync([path])
-        children = not fresh and dispatch.has_children(path, decision)
+        children = fresh is None and dispatch.has_children(path, decision)
         if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id, sync=careful):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
     if decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked
