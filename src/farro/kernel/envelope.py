@@ -101,33 +101,33 @@ class Lifecycle:
         if self.hops:
             inside = ",\n    ".join(_encode(vars(hop)) for hop in self.hops)
             hops = f"[\n    {inside}\n  ]"
-        lines = (
-            f'"schema_version": {_quote(self.schema_version)}',
-            f'"job_id": {_quote(self.job_id)}',
-            f'"role": {_quote(self.role)}',
-            f'"status": {_quote(self.status)}',
-            f'"attempt": {self.attempt}',
-            f'"retry_count": {self.retry_count}',
-            f'"hops": {hops}',
-            f'"created_at": {_quote(self.created_at)}',
-            f'"enqueued_at": {_quote(self.enqueued_at)}',
-            f'"updated_at": {_quote(self.updated_at)}',
-            f'"first_claimed_at": {_text(self.first_claimed_at)}',
-            f'"finalized_at": {_text(self.finalized_at)}',
-            f'"not_before": {_text(self.not_before)}',
-            f'"routing": {"null" if self.routing is None else _encode(self.routing)}',
-            f'"agent": {_text(self.agent)}',
-            f'"correlation_id": {_text(self.correlation_id)}',
-            f'"requeued_from": {_text(self.requeued_from)}',
-            f'"retry_of": {_text(self.retry_of)}',
-            f'"policy_version": {_text(self.policy_version)}',
-            f'"result_sha256": {_text(self.result_sha256)}',
-            f'"error": {"null" if self.error is None else _encode(self.error)}',
-            f'"decision": {"null" if self.decision is None else _encode(vars(self.decision))}',
+        text = (
+            f'{{\n  "schema_version": {_quote(self.schema_version)},\n'
+            f'  "job_id": {_quote(self.job_id)},\n'
+            f'  "role": {_quote(self.role)},\n'
+            f'  "status": {_quote(self.status)},\n'
+            f'  "attempt": {self.attempt},\n'
+            f'  "retry_count": {self.retry_count},\n'
+            f'  "hops": {hops},\n'
+            f'  "created_at": {_quote(self.created_at)},\n'
+            f'  "enqueued_at": {_quote(self.enqueued_at)},\n'
+            f'  "updated_at": {_quote(self.updated_at)},\n'
+            f'  "first_claimed_at": {_text(self.first_claimed_at)},\n'
+            f'  "finalized_at": {_text(self.finalized_at)},\n'
+            f'  "not_before": {_text(self.not_before)},\n'
+            f'  "routing": {"null" if self.routing is None else _encode(self.routing)},\n'
+            f'  "agent": {_text(self.agent)},\n'
+            f'  "correlation_id": {_text(self.correlation_id)},\n'
+            f'  "requeued_from": {_text(self.requeued_from)},\n'
+            f'  "retry_of": {_text(self.retry_of)},\n'
+            f'  "policy_version": {_text(self.policy_version)},\n'
+            f'  "result_sha256": {_text(self.result_sha256)},\n'
+            f'  "error": {"null" if self.error is None else _encode(self.error)},\n'
+            f'  "decision": {"null" if self.decision is None else _encode(vars(self.decision))}\n}}\n'
         )
         # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
         # a job could not be committed for what its error says.
-        return ("{\n  " + ",\n  ".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
+        return text.encode("utf-8", "backslashreplace")
 
     @classmethod
     def from_json(cls, text: bytes) -> Lifecycle:
