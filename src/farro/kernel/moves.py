@@ -112,12 +112,13 @@ def decided(
     states.check(before.job_id, before.status, move.status, move.reason, finalized=before.finalized_at is not None)
     stamp, to = timestamp(now), move.to
     not_before = None if move.delay_s is None else timestamp(now + timedelta(seconds=move.delay_s))
+    requeued = move.reason is Reason.REQUEUED
     final = move.status in states.TERMINAL or (move.status is Status.FAILED and not _manager_finalizes(before))
     return before.changed(
         role=move.role,
         status=move.status,
         attempt=attempt,
-        retry_count=before.retry_count + (move.reason is Reason.REQUEUED),
+        retry_count=before.retry_count + requeued,
         hops=(
             *before.hops,
             Hop(at=stamp, role=before.role, attempt=attempt, reason=move.reason, to=to, by=by, note=move.note),
@@ -127,7 +128,7 @@ def decided(
         finalized_at=stamp if final else None,
         not_before=not_before,
         agent=by,
-        requeued_from=before.status if move.reason is Reason.REQUEUED else None,
+        requeued_from=before.status if requeued else None,
         result_sha256=result_sha256 or before.result_sha256,
         error=None if move.error is None else {"category": move.error.category, "message": move.error.message},
         decision=Decision(attempt=attempt, reason=move.reason, to=to, not_before=not_before),

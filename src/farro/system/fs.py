@@ -38,6 +38,10 @@ if sys.platform == "win32":  # antivirus and indexers hold files for a moment
     PASSING |= {errno.EACCES, errno.EBUSY}
 WRITE_TRIES = 3
 
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_READ = os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW
+
 
 class Seam(Protocol):
     """What a test may put between farro and the filesystem."""
@@ -82,7 +86,7 @@ def read_bytes(path: str, limit: int | None = None) -> bytes:
 def read_with_status(path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
     """As `read_bytes`, with what `lstat` says of that very file, whatever has replaced it meanwhile."""
     _look("read", path)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | _NONBLOCK)
+    fd = os.open(path, _READ)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -104,7 +108,7 @@ def read_regular(path: str, limit: int) -> bytes:
 def open_read(path: str) -> int:
     """A descriptor for reading a regular file (a step's stdin) or a folder (its lease). The caller closes it."""
     _look("read", path)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | _NONBLOCK)
+    fd = os.open(path, _READ)
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a planted FIFO would make its reader wait for ever
         os.close(fd)
@@ -170,7 +174,7 @@ def mkdir(path: str) -> None:
 
 def create_file(path: str) -> int:
     """A new, empty file, opened for writing; EEXIST when the name is taken, by a link also. The caller closes it."""
-    return _perform("create", os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW, 0o666)
+    return _perform("create", os.open, path, _CREATE, 0o666)
 
 
 def open_append(path: str) -> int:
@@ -391,9 +395,3 @@ def _sync_one(path: str) -> None:
 
 def _fsync(fd: int, path: str) -> None:
     os.fsync(fd)
-
-
-# --- the platform ------------------------------------------------------------------------------------------------
-
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)

@@ -44,8 +44,7 @@ class _NotDue(Exception):
 
 
 class Verdict(Enum):
-    TAKE = auto()
-    LATER = auto()
+    TAKE = auto()  # now, or after `until`
     NEVER = auto()
     GONE = auto()
 
@@ -60,21 +59,20 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
             return None  # the queue was listed again meanwhile: waiting for a lock is not this call's business
         path = f"{ground.incoming(role)}/{name}"
         look = _look(ground, held, path, name)
-        if look.verdict in (Verdict.TAKE, Verdict.LATER) and look.entered_ns != entered_ns:
-            view.enter(name, look.entered_ns)
-        elif look.verdict is Verdict.LATER:
-            assert look.until is not None
-            view.delay(name, look.until, entered_ns)
-        elif look.verdict is Verdict.NEVER:
+        verdict = look.verdict
+        if verdict is Verdict.NEVER:
             view.skip(name)
-        elif look.verdict is Verdict.TAKE:
-            if not _lock(ground, held, name):
-                busy.add(name)
-                view.locked(name, entered_ns)
-                continue
-            claimed = _take(ground, held, name, look)
-            if claimed is not None:
-                return claimed
+        elif verdict is Verdict.GONE:
+            pass
+        elif look.entered_ns != entered_ns:
+            view.enter(name, look.entered_ns)
+        elif look.until is not None:
+            view.delay(name, look.until, entered_ns)
+        elif not _lock(ground, held, name):
+            busy.add(name)
+            view.locked(name, entered_ns)
+        elif (claimed := _take(ground, held, name, look)) is not None:
+            return claimed
     return None
 
 
@@ -145,7 +143,7 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         if look.lifecycle.not_before is not None:
             due = datetime.fromisoformat(look.lifecycle.not_before)
             if due > ground.due_now():
-                look.verdict, look.until = Verdict.LATER, due
+                look.until = due
     return look
 
 

@@ -76,7 +76,8 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
     with folders.fenced(path, claim.job_id):
         # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
         sealed = bool(children) or dispatch.is_sealed(path, claim.attempt)
-        plain = not sealed and not again and move.reason is not Reason.ROUTING_EXHAUSTED
+        exhausted = move.reason is Reason.ROUTING_EXHAUSTED
+        plain = not sealed and not again and not exhausted
         entry = _journalled(ground, path, claim, before, result, text) if plain else None
         careful = entry is None
         try:
@@ -93,7 +94,7 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
             folders.write_lifecycle(ground, path, text, sync=careful)
             if lifecycle.status is Status.QUEUED:
                 submit.keep_order(ground, path, claim.envelope.prompt)
-            if move.reason is Reason.ROUTING_EXHAUSTED:
+            if exhausted:
                 folders.refresh_mirrors(path, claim.attempt)
                 ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
                 ground.tell(lifecycle)
