@@ -23,8 +23,8 @@ from farro.documents.model import (
     render_path,
     show,
 )
-from farro.documents.writing import encoder
 from farro.documents.yaml_text import parse_yaml
+from farro.encoding import encoder
 from farro.errors import BadDocument, Problem
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "Path",
     "Place",
     "canonical",
-    "encoder",
     "parse",
     "parse_json",
     "parse_ndjson",

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from farro.documents.writing import encoder
+from farro.encoding import encoder
 from farro.errors import Damaged, UnknownSchema
 from farro.kernel.ids import ROLE
 from farro.kernel.states import Reason, Status, is_terminal

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
-from farro.documents.writing import encoder
+from farro.encoding import encoder
 from farro.kernel.moments import timestamp
 
 Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from farro import documents
+from farro.encoding import encoder
 from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Lifecycle
@@ -171,7 +171,7 @@ class Result:
         return [f"{home}/result.json", f"{home}/{self.name}", *named, *sorted(folders), home, f"{folder}/attempts"]
 
 
-_encode = documents.encoder()
+_encode = encoder()
 
 
 @functools.cache

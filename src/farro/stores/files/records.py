@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from farro.documents.writing import encoder
+from farro.encoding import encoder
 from farro.errors import UnknownSchema
 from farro.system import fs
 
