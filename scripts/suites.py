@@ -4,7 +4,8 @@ What a suite tests lives in tests/; how the environment is made ready lives in v
 
 A failing suite does not stop the run: the failures are listed at its end, then a table of seconds per suite, the
 figures that the proofs wrote (FARRO_FIGURES), and as the last line `N passed, N failed, N skipped`. With CI=true a
-skipped test is a failed one: a proof that could not run proves nothing. Standard library only.
+skipped test is a failed one: a proof that could not run proves nothing. A whole run measures which branches of src the
+suites took. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CHECKS: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-logo"],
     "types": ["mypy"],
 }
+UNCOVERED = ("house", "golden", "crash")  # they look at texts, or run for so long that tracing would double it
+BRANCHES = 0.85  # of src that the other suites must take
 SUITES = ("house", "rules", "system", "execution", "observe", "contracts", "golden", "services", "crash", "flows")
 
 NOTHING_COLLECTED = 5  # pytest's exit code
@@ -86,11 +89,14 @@ def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str]) -> I
     for name, command in CHECKS.items():
         if not asked or name in asked:
             yield run_check(name, command, env)
+    whole = not asked and not args and not env.get("FARRO_TORTURE")
     for name in SUITES:
         if (not asked or name in asked) and has_tests(name):
-            yield run_suite(name, args, env)
+            yield run_suite(name, args, env, covered=whole and name not in UNCOVERED)
         elif name in asked:
             yield Report(name=name, failures=[f"tests/{name} has no tests"])
+    if whole:
+        yield coverage(env)
 
 
 def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
@@ -104,7 +110,31 @@ def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
     return report
 
 
-def run_suite(name: str, args: Sequence[str], env: dict[str, str]) -> Report:
+def coverage(env: dict[str, str]) -> Report:
+    """The branches that the covered suites took, of all in src. Child processes are not traced."""
+    report = Report(name="coverage")
+    told = os.path.join(OUT, "coverage.json")
+    tool = [sys.executable, "-m", "coverage"]
+    files = [os.path.join(OUT, f"coverage.{name}") for name in SUITES if name not in UNCOVERED]
+    whole = os.path.join(OUT, "coverage")
+    with timed(report):
+        code = call([*tool, "combine", "-q", "--keep", f"--data-file={whole}", *filter(os.path.exists, files)], env)
+        code = code or call([*tool, "json", "-q", f"--data-file={whole}", "-o", told], env)
+    if code != 0:
+        report.failures.append(f"coverage: exit {code}, see its output above")
+        return report
+    with open(told, encoding="utf-8") as file:
+        totals = json.load(file)["totals"]
+    share = totals["covered_branches"] / totals["num_branches"]
+    report.figures.append({"name": "branches of src taken", "value": round(100 * share, 1), "unit": "%"})
+    if share > BRANCHES:
+        report.passed = 1
+    else:
+        report.failures.append(f"{share:.1%} of the branches of src were taken; more than {BRANCHES:.0%} must be")
+    return report
+
+
+def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, covered: bool = False) -> Report:
     report = Report(name=name)
     xml = os.path.join(OUT, f"{name}.xml")
     figures = os.path.join(ROOT, OUT, f"{name}.figures.jsonl")
@@ -116,6 +146,9 @@ def run_suite(name: str, args: Sequence[str], env: dict[str, str]) -> Report:
     command += ["-n", str(workers()), "--dist", "worksteal"]
     if not env.get("FARRO_TORTURE"):
         command += ["-o", f"faulthandler_timeout={HUNG_TEST_S}", "-o", "faulthandler_exit_on_timeout=true"]
+    if covered:
+        command += ["--cov=farro", "--cov-branch", "--cov-report="]
+        env = {**env, "COVERAGE_FILE": os.path.join(ROOT, OUT, f"coverage.{name}")}
     with timed(report):
         code = call([*command, *args], {**env, "FARRO_FIGURES": figures})
     read_junit(xml, report)

@@ -117,6 +117,24 @@ def rss_mb(pid: int) -> float:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
+# --- plans ---------------------------------------------------------------------------------------------------------
+
+
+def plans(scratch: Scratch) -> dict[str, Any]:
+    """What drive_plans measures, each in an interpreter and a folder of its own."""
+    return {what: _plans(scratch, what) for what in ("piped", "grown", "add")}
+
+
+def _plans(scratch: Scratch, what: str) -> dict[str, float]:
+    home, _ = scratch.fresh()
+    driver = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drive_plans.py")
+    done = subprocess.run([PYTHON, driver, what, home], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Broken(f"plans, {what}: exit {done.returncode}: {done.stderr[-400:]}")
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
+
+
 # --- start-up of commands ------------------------------------------------------------------------------------------
 
 
@@ -175,7 +193,9 @@ def _task_add(scratch: Scratch, times: int) -> dict[str, float]:
     os.mkdir(folder)
     own = {"FARRO_ROOT": home, "FARRO_JOB": "bench", "FARRO_STEP": "1", "FARRO_CLAIM": "bench", "FARRO_TASKS": folder}
     adding = {"python -c pass": [PYTHON, "-c", "pass"], "farro task add": [FARRO, "task", "add", "--", "true"]}
-    found = time_commands(adding, times, env={**os.environ, **own})["farro task add"]
+    both = time_commands(adding, times, env={**os.environ, **own})
+    found = both["farro task add"]
+    found["beyond_ms"] = (found["seconds"] - both["python -c pass"]["seconds"]) * 1000
     if len(os.listdir(folder)) != times + 1:
         raise Broken(f"farro task add: {times + 1} were added, and {len(os.listdir(folder))} are there")
     return found

@@ -105,6 +105,17 @@ def _facts(results: Results) -> Iterable[list[str]]:
     for name, told in own.get("startup", {}).items():
         said = f"{told['seconds'] * 1000:.0f} ms, {told['ratio']:.1f} x" if told else "there is no such command yet"
         yield [name, said]
+    if "plans" in own:
+        piped, grown, add = (own["plans"][name] for name in ("piped", "grown", "add"))
+        yield [
+            "20 piped steps",
+            f"{piped['farro_s'] * 1000:.1f} ms; 20 plain subprocess.run {piped['plain_s'] * 1000:.1f} ms",
+        ]
+        yield [
+            "100 steps of 50 ms that grow to 1000, two at once",
+            f"{grown['wall_s']:.1f} s, {grown['share']:.1%} of it in the steps",
+        ]
+        yield ["farro.add_task", f"{add['ms']:.2f} ms"]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:

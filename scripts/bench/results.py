@@ -18,6 +18,9 @@ PICKUP_MS = 3.0
 IDLE_MS = 10.0
 RSS_MB = 60.0
 LIGHT_COMMAND, COMMAND = 3.0, 15.0
+PIPED_OF_PLAIN = 1.3
+IN_STEPS = 0.9
+ADD_MS = 3.0
 SHORT, LONG = 1_000, 100_000  # backlogs
 
 
@@ -197,7 +200,19 @@ def _own(results: Results) -> list[Bar]:
     for name, limit in limits.items():
         ratio = commands.get(name, {}).get("ratio")
         found.append(_bar(f"{name}, of python -c pass", ratio, limit, unit=" x"))
-    return found
+    return [*found, *_plans(results)]
+
+
+def _plans(results: Results) -> list[Bar]:
+    plans = results.own.get("plans", {})
+    piped, grown = plans.get("piped", {}), plans.get("grown", {})
+    beyond = results.own.get("startup", {}).get("farro task add", {}).get("beyond_ms")
+    return [
+        _bar("20 piped steps, of 20 plain subprocess.run", piped.get("ratio"), PIPED_OF_PLAIN, unit=" x"),
+        _bar("wall time in its steps, of a plan that grows to 1000", grown.get("share"), IN_STEPS, least=True),
+        _bar("farro.add_task", plans.get("add", {}).get("ms"), ADD_MS, unit=" ms", strict=True),
+        _bar("farro task add, beyond python -c pass", beyond, ADD_MS, unit=" ms", strict=True),
+    ]
 
 
 def _bar(

@@ -1,21 +1,100 @@
 """farro runs agent and command work that you can trust: a job is a folder, a plan is its steps, a role is a queue.
 
+For programs (docs/python.md):
+
+    farro.open(root)          the queue of a root: enqueue, jobs, wait, kill
+    @farro.task               a function that jobs may call: send.delay("ann").result()
+    farro.add_task(…)         inside a running step: one more step of the same job
+    farro.current()           inside a running task: its job, attempt and input
+    farro.FarroError          what farro raises, and below it JobFailed, StillRunning, InputError, Refused, TryAgain, …
+
 Nothing is imported here before it is asked for, so that `farro --version` and small commands start at once.
-`farro.add_task` adds a step to the plan whose step is running.
 """
 
 TYPE_CHECKING = False  # as typing has it, which is slow to import
 if TYPE_CHECKING:
+    from farro.api.job import Job, Jobs
+    from farro.api.opening import open  # noqa: A004 - as gzip.open
+    from farro.api.queue import Queue
+    from farro.api.sources import load_plan
+    from farro.api.task import Task, TaskCall, task
+    from farro.errors import (
+        BadArgument,
+        BadDocument,
+        CapacityReached,
+        FarroError,
+        IdConflict,
+        IllegalTransition,
+        InputError,
+        JobFailed,
+        NotARoot,
+        Refused,
+        StillRunning,
+        StorageTrouble,
+        TryAgain,
+        UnknownJob,
+        UnknownRole,
+    )
+    from farro.execution.calls import current
+    from farro.plans.model import Plan
     from farro.tasks import add_task
 
-__all__ = ["__version__", "add_task"]
+__all__ = [
+    "BadArgument",
+    "BadDocument",
+    "CapacityReached",
+    "FarroError",
+    "IdConflict",
+    "IllegalTransition",
+    "InputError",
+    "Job",
+    "JobFailed",
+    "Jobs",
+    "NotARoot",
+    "Plan",
+    "Queue",
+    "Refused",
+    "StillRunning",
+    "StorageTrouble",
+    "Task",
+    "TaskCall",
+    "TryAgain",
+    "UnknownJob",
+    "UnknownRole",
+    "__version__",
+    "add_task",
+    "current",
+    "load_plan",
+    "open",
+    "task",
+]
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Job": "api.job",
+    "Jobs": "api.job",
+    "Plan": "plans.model",
+    "Queue": "api.queue",
+    "Task": "api.task",
+    "TaskCall": "api.task",
+    "add_task": "tasks",
+    "current": "execution.calls",
+    "load_plan": "api.sources",
+    "open": "api.opening",
+    "task": "api.task",
+}
+
 
 def __getattr__(name: str) -> object:
-    if name == "add_task":
-        from farro.tasks import add_task
+    if name.startswith("__") or name not in __all__:
+        raise AttributeError(f"module 'farro' has no attribute {name!r}")
+    from importlib import import_module
 
-        return add_task
-    raise AttributeError(f"module 'farro' has no attribute {name!r}")
+    found = getattr(import_module(f"farro.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = found  # the next time it is there
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,5 @@
-"""The way in: `farro` and `python -m farro`. Answers the version, and adds tasks, before anything heavy is imported.
+"""The way in: `farro` and `python -m farro`. Answers the version, adds tasks and runs a worker's job before anything
+heavy is imported.
 
 Commands live in cli.
 """
@@ -18,6 +19,10 @@ def main() -> None:
         from farro.cli.task_line import run as add
 
         sys.exit(add(sys.argv[3:]))
+    if sys.argv[1:2] == ["run-job"]:  # started by a worker for each job: its imports are the price of a runner
+        from farro.runners import job
+
+        job.end(job.main())
     from farro.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

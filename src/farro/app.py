@@ -1,17 +1,20 @@
-"""The only module that chooses adapters: which store, which clock, which tools.
+"""The only module that chooses adapters: which store, which clock, which tools, which runner, which runtime.
 
 Rules and loops live below; arguments and printing live in cli.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farro.observe.audit import AuditLog, AuditPolicy
 from farro.observe.log import Log
 from farro.ports.clock import Clock
+from farro.ports.runner import Runner
+from farro.ports.runtime import Runtime
 from farro.ports.store import StorePolicy
 from farro.settings import Settings
 from farro.stores.files import FilesStore
@@ -19,6 +22,9 @@ from farro.stores.files.ground import Ground, no_log
 from farro.stores.files.journal import Journal
 from farro.system import process_identity
 from farro.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from farro.services.perform import Performer
 
 
 def open_store(
@@ -51,6 +57,7 @@ def open_store(
                 durable=durable,
                 retry=settings.retry.policy(),
                 stale_after_s=settings.watchdog.stale_after_s,
+                poll_s=settings.runners.poll_interval,
             ),
             journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
             clock=clock or SystemClock(),
@@ -121,7 +128,62 @@ def tools(settings: Settings) -> Any:
     """The tools that plans may name, as the config and the installed packages declare them."""
     from farro.execution.tools import Tools
 
-    mapping: dict[str, Any] = {}
-    for name, tool in settings.tools.items():
-        mapping[name] = tool.python if tool.python is not None else [tool.command or name]
-    return Tools(mapping)
+    return Tools(_tools(settings))
+
+
+def _tools(settings: Settings) -> dict[str, Any]:
+    """As the config declares them; a runner of its own finds the installed ones by itself."""
+    return {
+        name: tool.python if tool.python is not None else [tool.command or name]
+        for name, tool in settings.tools.items()
+    }
+
+
+def runner(root: str, settings: Settings, *, kind: str | None = None, clock: Clock | None = None) -> Runner[Any]:
+    """How jobs are executed: as `kind` says, else as the config does."""
+    clock = clock or SystemClock()
+    if (kind or settings.runners.kind) == "inline":
+        from farro.runners.inline import InlineRunner
+
+        return InlineRunner(tools=tools(settings), clock=clock)
+    from farro.runners.places import Places
+    from farro.runners.process import ProcessRunner
+    from farro.system.process_limits import Limits
+
+    section = settings.runners
+    return ProcessRunner(
+        tools=_tools(settings),
+        environ=os.environ,
+        places=Places(root, section.max_concurrent_runners),
+        limits=Limits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),
+        clock=clock,
+    )
+
+
+def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) -> Performer:
+    """What runs claimed jobs of this root."""
+    from farro.services.perform import Performer
+
+    return Performer(
+        root=root,
+        base_env=settings.runners.allowed(os.environ),
+        runner=runner,
+        clock=clock,
+        step_timeout_s=settings.runners.task_timeout,
+        durable=settings.durability == "power",
+    )
+
+
+def runtime(root: str) -> Runtime:
+    """What starts the background services of a root."""
+    from farro.operations.background import FOLDER
+    from farro.runtimes.process import ProcessRuntime
+
+    return ProcessRuntime(f"{root}/{FOLDER}", SystemClock())
+
+
+def sweep_runners(root: str) -> list[Mapping[str, Any]]:
+    """Empty what dead runners left in their places; answers whose."""
+    from farro.runners import places
+
+    return places.sweep(root)

@@ -22,8 +22,9 @@ from farro.system import fs
 NAMES = ("agents-config.json", "agents-config.yaml")
 
 
-def find_root(given: str | None) -> str:
-    """The root that was named, or FARRO_ROOT, or the nearest folder upwards that has a config and a jobs folder."""
+def find_root(given: str | None, *, own: bool = False, make: bool = False) -> str:
+    """The root that was named, or FARRO_ROOT, or the nearest folder upwards that has a config and a jobs folder; with
+    `own`, else the person's own: if there is one, or, with `make`, where the caller is to make it."""
     named = given or os.environ.get("FARRO_ROOT")
     if named:
         root = os.path.abspath(named)
@@ -36,8 +37,17 @@ def find_root(given: str | None) -> str:
             return here
         parent = os.path.dirname(here)
         if parent == here:
+            if own and (make or os.path.isdir(f"{own_root()}/jobs")):
+                return own_root()
             raise NotARoot(f"no farro root in {os.getcwd()} or above it; make one here with: farro init")
         here = parent
+
+
+def own_root() -> str:
+    """Where a person's jobs are kept who made no root: not in the repository that they happen to stand in."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "farro")
 
 
 def _why_not(root: str) -> str:

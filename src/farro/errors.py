@@ -5,23 +5,29 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     FarroError
     ├── InputError            fix the input                       exit 2
     │   ├── BadDocument       a file or text is wrong, with all places at once
+    │   ├── BadArgument       a task's arguments do not fit its function, or are not JSON; a TypeError too
     │   ├── BadName           an id, role, agent or tag does not match its pattern
     │   ├── NotARoot          no farro root here; `farro init` makes one
     │   ├── UnknownJob        no job of that id
     │   ├── UnknownRole       no such role in this root
-    │   └── IdConflict        that id was submitted before with other content
+    │   ├── IdConflict        that id was submitted before with other content
+    │   └── NameTaken         that name means another job
     ├── Refused               not allowed now                     exit 3
     │   ├── IllegalTransition the job's state does not permit it
     │   ├── CapacityReached   a queue is full
-    │   └── NotPermitted      the config does not permit it to this user
+    │   ├── NotPermitted      the config does not permit it to this user
+    │   └── AlreadyRunning    a component of that name lives
     ├── TryAgain              nothing changed; the same call may succeed later
     │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
     ├── Lost                  somebody else owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead
+    ├── JobFailed             whoever asks for the result of a job that failed or was killed (Python API)
+    ├── StillRunning          the job had not ended when the caller's time was over; a TimeoutError too
     ├── Interrupted           a plan was stopped on request (execution.stop): its job is released
     └── Damaged               what is stored contradicts itself; shown, never guessed over
         ├── UnknownSchema     written by another version of farro
+        ├── Unreadable        something else stands where a job's file belongs
         └── SyncFailed        the disk did not confirm; nobody in that group is acknowledged
 """
 
@@ -65,6 +71,10 @@ class BadDocument(InputError):
         super().__init__("\n".join(problem.render(source) for problem in problems))
 
 
+class BadArgument(InputError, TypeError):
+    """The arguments of a task do not fit its function, or are not JSON. Nothing was queued."""
+
+
 class BadName(InputError):
     """An id, role, agent name or tag does not match its pattern; no path was built from it."""
 
@@ -85,6 +95,20 @@ class IdConflict(InputError):
     """A caller-chosen id was submitted before with other content. The first job is untouched."""
 
 
+class NameTaken(InputError):
+    """A name means another job, or another than the caller thought. Nothing was queued."""
+
+    def __init__(self, name: str, job_id: str | None) -> None:
+        self.name = name
+        self.job_id = job_id  # None: nobody has it
+        super().__init__(
+            f"the name {name} is nobody's; `farro job list` lists the names"
+            if job_id is None
+            else f"the name {name} is taken, by {job_id}; see it with `farro status --job {name}`, run it again with "
+            f"`farro reset --job {name}`, or choose another name"
+        )
+
+
 class Refused(FarroError):
     """Policy, capacity or the job's state does not permit it. Nothing changed."""
 
@@ -101,6 +125,10 @@ class CapacityReached(Refused):
 
 class NotPermitted(Refused):
     """The config does not permit this to this user. Nothing changed."""
+
+
+class AlreadyRunning(Refused):
+    """A component of that name lives. Nothing was started."""
 
 
 class TryAgain(FarroError):
@@ -123,12 +151,52 @@ class AgentLost(Lost):
     """The agent itself was declared dead; it needs a new name before it can claim again."""
 
 
+class JobFailed(FarroError):
+    """The job whose result was asked for failed, or was killed."""
+
+    def __init__(
+        self,
+        job_id: str,
+        *,
+        status: str,
+        message: str,
+        category: str | None = None,
+        error_type: str | None = None,
+        step: str | None = None,
+        last_words: str = "",
+    ) -> None:
+        self.job_id = job_id
+        self.status = status  # failed or killed
+        self.message = message  # of the exception that the task raised, else what the job says
+        self.category = category  # step_failed, timeout, missing_tool, …
+        self.error_type = error_type  # "ValueError", "shop.errors.SoldOut": where a task raised it
+        self.step = step
+        self.last_words = last_words  # the end of what the step said
+        kind = "" if error_type is None else f"{error_type}: "
+        super().__init__(f"{job_id} {status}: {kind}{message} (`farro logs {job_id}` has what it said)")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _job_failed, (self.job_id, {name: value for name, value in vars(self).items() if name != "job_id"})
+
+
+def _job_failed(job_id: str, told: dict[str, str]) -> JobFailed:
+    return JobFailed(job_id, **told)  # keyword arguments, which exceptions cannot be copied or sent on with
+
+
+class StillRunning(FarroError, TimeoutError):
+    """The caller's time is over and the job has not ended. It goes on."""
+
+
 class Damaged(FarroError):
     """What is stored contradicts itself. It is reported and kept, never overwritten by a guess."""
 
 
 class UnknownSchema(Damaged):
     """The job was written with a schema version that this program does not know."""
+
+
+class Unreadable(Damaged):
+    """Where a job's file belongs stands a folder, a link or a pipe, or a file that nobody here may read."""
 
 
 class SyncFailed(Damaged):

@@ -5,6 +5,7 @@ Reading files and the environment lives in config; what a value does lives where
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -87,14 +88,27 @@ class RoleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnersSettings:
-    """Air-Executor's keys, with its bounds."""
+    """How jobs are executed. Air-Executor's keys, with its bounds, and what a runner of its own may use."""
 
+    kind: Literal["inline", "process"] = "inline"  # inside the worker, or one child process a job
+    memory_bytes: Annotated[int, Bounds(at_least=256 << 20)] | None = None  # address space of each process
+    cpu_s: Annotated[int, Bounds(at_least=1, at_most=30 * 86400)] | None = None  # of each process
+    file_bytes: Annotated[int, Bounds(at_least=1 << 20)] | None = None  # of each file
     poll_interval: Annotated[int, Bounds(at_least=1, at_most=60)] = 5  # seconds
     task_timeout: Annotated[int, Bounds(at_least=60, at_most=7200)] = 1800  # seconds; of a step that names none
     max_concurrent_runners: Annotated[int, Bounds(at_least=1, at_most=50)] = 10
+    environment: tuple[FilledText, ...] | None = None  # names of variables that steps get; None: all
     base_path: FilledText = ".air-executor"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase()] = "info"
     log_format: Annotated[Literal["json", "text"], AnyCase()] | None = None  # None: JSON, and text at a terminal
+
+    def allowed(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """What steps get of the worker's environment: the names in the list, `LC_*` for all that begin so, and PATH."""
+        if self.environment is None:
+            return dict(environ)
+        whole = {name for name in self.environment if not name.endswith("*")} | {"PATH"}
+        beginnings = tuple(name[:-1] for name in self.environment if name.endswith("*"))
+        return {name: value for name, value in environ.items() if name in whole or name.startswith(beginnings)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ import time
 
 TYPE_CHECKING = False  # as typing has it, which is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 FOLDER = "FARRO_TASKS"
 STEP = "FARRO_STEP"
@@ -35,6 +35,10 @@ OUTSIDE = (
     "a task is added from inside a running step, and this is none: it becomes one more step of the same job, run after "
     "the step that adds it. To queue a job of its own: farro enqueue -- make test"
 )
+
+# Set by execution.calls where functions run on threads of the worker: the environment and the folder of the step that
+# this thread is, None on a thread that is none.
+inside: Callable[[], tuple[Mapping[str, str], str] | None] | None = None
 
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {ord('"'): '\\"', ord("\\"): "\\\\"}
@@ -61,7 +65,7 @@ def add_task(
     over, nothing was added. StorageTrouble: the disk said no, nothing was added. `environ` is for a Python tool inside
     the worker, whose environment is not the process's own (`Call.add_task`).
     """
-    around = os.environ if environ is None else environ
+    around, here = (inside and environ is None and inside()) or (os.environ if environ is None else environ, "")
     folder, added_by = around.get(FOLDER), around.get(STEP)
     if not folder or not added_by:
         raise _wrong(OUTSIDE)
@@ -72,7 +76,7 @@ def add_task(
         "command": command,
         "args": _texts("args", args),
         "needs": [_id("needs", need) for need in _texts("needs", needs)],
-        "cwd": os.path.join(os.getcwd(), cwd or ""),
+        "cwd": os.path.join(here or os.getcwd(), cwd or ""),
     }
     if input_from is not None:
         task["input_from_step"] = _id("input_from", input_from)

@@ -5,12 +5,14 @@ What every store promises lives in test_store.py; kills at every call live in te
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Claim, Submission
+from farro.stores.feed import Feed
 from farro.stores.files import FilesStore
 from farro.system import fs, leases
 from stage import Crash, plan, read, report, submission
@@ -295,6 +298,19 @@ def test_each_worker_examines_a_job_once(files: Files) -> None:
     prompts = Counter(path for op, path in seam.looks if op == "read" and path.endswith("/prompt.json"))
     assert len(prompts) == 60
     assert set(prompts.values()) == {1}
+
+
+def test_an_idle_worker_finds_what_nobody_told_it_of_when_it_polls(files: Files) -> None:
+    files.policy = replace(files.policy, rescan_s=30.0, poll_s=5.0)
+    store = files.process()
+    store._feeds.update({role: Feed() for role in (None, *store.roles())})  # a disk that tells of nothing
+    agent = store.join("worker", role="Runner")
+    assert store.claim(agent) is None
+    files.store.enqueue(submission(job_id="j"))
+    files.clock.advance(4.9)
+    assert store.claim(agent) is None
+    files.clock.advance(0.2)
+    assert claimed(store, agent).job_id == "j"
 
 
 def test_a_claim_does_not_list_the_queue(files: Files) -> None:
@@ -719,6 +735,43 @@ def test_a_job_that_contradicts_itself_affects_itself_alone(files: Files) -> Non
     assert seen is not None
     assert (seen.status, seen.lifecycle.terminal) == (Status.FAILED, True)
     assert Path(f"{files.root}/jobs/quarantine/b-bad/prompt.json").read_text() == "garbage", "kept as it was"
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+@pytest.mark.parametrize("name", ["job.json", "prompt.json"])
+def test_what_is_no_file_damages_its_own_job_alone(files: Files, name: str, kind: str) -> None:
+    """It passed for trouble of the disk once: the worker came back to it for ever, and the others waited behind it."""
+    for job_id in ("a-bad", "b-good"):
+        files.store.enqueue(submission(job_id=job_id))
+    path = f"{files.root}/agents/Runner/incoming/a-bad/{name}"
+    os.unlink(path)
+    {"folder": os.mkdir, "link": lambda at: os.symlink("x", at), "pipe": os.mkfifo}[kind](path)
+    seen = files.store.find("a-bad")
+    assert seen is not None
+    assert (seen.damaged is not None) == (name == "job.json")
+    worker = files.store.join("worker", role="Runner")
+    assert claimed(files.store, worker).job_id == "b-good"
+    assert files.store.claim(worker) is None
+    seen = files.store.find("a-bad")
+    assert seen is not None
+    assert (seen.status, seen.lifecycle.terminal) == (Status.FAILED, True)
+    assert name in (seen.damaged or "")
+
+
+def test_a_folder_that_may_not_be_changed_is_skipped_and_said(files: Files) -> None:
+    for job_id in ("a-bad", "b-good"):
+        files.store.enqueue(submission(job_id=job_id))
+
+    def refuse(op: str, args: tuple[Any, ...]) -> None:
+        if op == "symlink" and "/a-bad/" in args[1]:
+            raise PermissionError(errno.EACCES, "Permission denied", args[1])
+
+    agent = files.store.join("worker", role="Runner")
+    with watched() as seam:
+        seam.before = refuse
+        assert claimed(files.store, agent).job_id == "b-good"
+    assert ("critical", "folder may not be changed, job skipped") in [told[:2] for told in files.logged]
+    assert claimed(files.process(), files.stores[-1].join("worker", role="Runner")).job_id == "a-bad"
 
 
 def test_a_folder_without_a_prompt_is_no_job(files: Files) -> None:

@@ -81,6 +81,7 @@ class Play:
         self.known: set[str] = set()  # every id that anyone asked for, acknowledged or not
         self.again: list[Submission] = []  # chosen ids that their submitters submit again after the cut
         self.offspring: dict[tuple[str, str], tuple[str, ...]] = {}  # (job, who committed it) → the children asked for
+        self.names: list[tuple[str, str]] = []  # names, and the jobs that got them, in this order
         self._seeds = 0
 
     def process(self, *, careful: bool = False, **policy_changes: Any) -> FilesStore:
@@ -105,6 +106,14 @@ class Play:
                 files["prompt.md"] = item.narrative.encode()
             self.tell(Ack(job_id=job_id, files=files, not_before=item.not_before, retry_of=item.retry_of))
         self.known.update(told)
+        return told
+
+    def enqueue_named(self, store: FilesStore, name: str, item: Submission, *, instead_of: str | None = None) -> str:
+        told = store.enqueue_named(name, item, instead_of=instead_of)
+        self.names.append((name, told))
+        self.known.add(told)
+        files = {"prompt.json": documents.canonical(item.prompt) + b"\n"}
+        self.tell(Ack(job_id=told, files=files, retry_of=item.retry_of))
         return told
 
     def claim(self, store: FilesStore, agent: Agent) -> Claim:
@@ -181,6 +190,15 @@ def minted(play: Play) -> None:
         play.process(),
         Submission(role="Runner", prompt=plan(1), narrative="why\n", payload={"a.txt": b"a" * 99, "b": b""}),
     )
+
+
+def named(play: Play) -> None:
+    """A job with a name, which then passes on to the next one."""
+    store = play.process()
+    first = play.enqueue_named(store, "nightly", Submission(role="Runner", prompt=plan(1)))
+    play.succeed(store, play.claim(store, store.join("w", role="Runner")))
+    again = Submission(role="Runner", prompt=plan(1), retry_of=first)
+    play.enqueue_named(play.process(), "nightly", again, instead_of=first)
 
 
 def delayed(play: Play) -> None:
@@ -478,6 +496,7 @@ def _after(job_id: str, *, any_end: bool = False) -> Submission:
 
 PLAYS: tuple[Callable[[Play], None], ...] = (
     minted,
+    named,
     delayed,
     chosen,
     resubmitted,
@@ -520,6 +539,7 @@ class Recorded:
     known: frozenset[str]
     again: tuple[Submission, ...]
     offspring: Mapping[tuple[str, str], tuple[str, ...]]
+    names: tuple[tuple[str, str], ...] = ()
 
 
 def record(play: Callable[[Play], None], root: str, *, journal: bool = False) -> Recorded:
@@ -548,7 +568,12 @@ def perform(
 ) -> Recorded:
     director = Play(root, tell, recorder, durable=durable, journal=journal)
     play(director)
-    return Recorded(known=frozenset(director.known), again=tuple(director.again), offspring=director.offspring)
+    return Recorded(
+        known=frozenset(director.known),
+        again=tuple(director.again),
+        offspring=director.offspring,
+        names=tuple(director.names),
+    )
 
 
 # --- after the cut -----------------------------------------------------------------------------------------------
@@ -609,6 +634,7 @@ def after_the_cut(
         store.close()
     judge(root, history)
     _judge_acks(root, acks, recorded)
+    _judge_names(root, recorded)
 
 
 def _judge_waiting(root: str, acks: Sequence[Ack]) -> None:
@@ -659,6 +685,17 @@ def _judge_acks(root: str, acks: Sequence[Ack], recorded: Recorded) -> None:
         for name, data in ack.files.items():
             assert os.path.isfile(f"{path}/{name}"), f"LOST: {name} of {ack.job_id}"
             assert read(f"{path}/{name}") == data, f"TORN: {name} of {ack.job_id}"
+
+
+def _judge_names(root: str, recorded: Recorded) -> None:
+    """A name means the last job that got it and is there: none is there without its name."""
+    where = everywhere(root)
+    meant = {name: job_id for name, job_id in recorded.names if job_id in where}
+    store = open_files(root, seed=40_000, boot=AFTER)
+    try:
+        assert dict(store.names()) == meant, f"LOST: a name: {store.names()}, not {meant}\n{tree(root)}"
+    finally:
+        store.close()
 
 
 def _judge_order(life: Lifecycle, prompt: Mapping[str, Any], lives: Mapping[str, Lifecycle]) -> None:

@@ -165,7 +165,7 @@ class Member:
 
 
 class Storm:
-    def __init__(self, folder: str, *, durability: str, seed: int, workers: int = 3) -> None:
+    def __init__(self, folder: str, *, durability: str, seed: int, workers: int = 3, runner: str = "inline") -> None:
         self.folder, self.root = folder, f"{folder}/root"
         self.dice = random.Random(seed)
         self.kills = self.stops = self.terms = 0
@@ -175,7 +175,7 @@ class Storm:
         os.makedirs(f"{folder}/logs")
         self._farro("init")
         with open(f"{self.root}/agents-config.json", "w", encoding="utf-8") as file:
-            json.dump({**CONFIG, "durability": durability}, file)
+            json.dump({**CONFIG, "durability": durability, "runners": {"kind": runner}}, file)
         with open(f"{folder}/effects", "w", encoding="utf-8"), open(f"{folder}/notes", "w", encoding="utf-8"):
             pass
         farro = ["-m", "farro"]

@@ -32,15 +32,21 @@ from crash.history import (
 from crash.storm import Storm
 from support import torture
 
-SECONDS = 1800.0 * torture() if torture() else 15.0  # each of the two storms
+SECONDS = 1800.0 * torture() if torture() else 15.0  # each of the three storms
 HITS = 3  # kills of a worker with jobs in its hands, at least
 
 
 @pytest.mark.linux
-@pytest.mark.parametrize("durability", ["process", "power"])
-def test_a_storm_of_kills_and_stops_loses_nothing(durability: str, tmp_path: Path, figure: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    ("durability", "runner"),
+    [("process", "inline"), ("power", "inline"), ("power", "process")],
+    ids=["process", "power", "runners"],
+)
+def test_a_storm_of_kills_and_stops_loses_nothing(
+    durability: str, runner: str, tmp_path: Path, figure: Callable[..., None]
+) -> None:
     seed = int(os.environ.get("FARRO_STORM_SEED") or (time.time_ns() if torture() else 1))
-    with Storm(str(tmp_path / "storm"), durability=durability, seed=seed) as storm:
+    with Storm(str(tmp_path / "storm"), durability=durability, seed=seed, runner=runner) as storm:
         try:
             storm.blow(SECONDS, HITS)
             storm.calm(180)
@@ -66,10 +72,10 @@ def test_a_storm_of_kills_and_stops_loses_nothing(durability: str, tmp_path: Pat
     # A storm in which nothing happened would prove nothing.
     assert storm.hits >= HITS, "no worker was killed at work: this machine is too busy for a storm"
     assert len(history.enqueued) > 20
-    figure(f"storm, durability {durability}, jobs", len(tree.jobs))
-    figure(f"storm, durability {durability}, kills and stops", storm.kills + storm.stops + storm.terms)
-    figure(f"storm, durability {durability}, seconds", int(SECONDS))
-    if durability == "power":
+    figure(f"storm, durability {durability}, runner {runner}, jobs", len(tree.jobs))
+    figure(f"storm, durability {durability}, runner {runner}, kills and stops", storm.kills + storm.stops + storm.terms)
+    figure(f"storm, durability {durability}, runner {runner}, seconds", int(SECONDS))
+    if durability == "power" and runner == "inline":
         figure("storm, journals of its processes", len(storm.journals))
 
 

@@ -5,6 +5,7 @@ Who dies, and when, is decided by the suites that play them (test_kill_points, t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import stage
 from crash.seams import Counting, KillAt, placed
-from farro.errors import ClaimLost, TryAgain
+from farro.errors import ClaimLost, NameTaken, TryAgain
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
@@ -187,6 +188,47 @@ def _three_again(world: World) -> None:
     told = world.actor.enqueue_many([stage.submission(2, job_id="chosen"), stage.submission(4, job_id="other")])
     assert told == ["chosen", "other"]
     world.history.enqueued.update(told)
+
+
+def _enqueue_named(world: World) -> None:
+    world.history.enqueued.add(world.actor.enqueue_named("nightly", stage.submission(1)))
+
+
+def _want_the_name(world: World) -> None:
+    """Somebody else wants it: it is taken, with its job, or free."""
+    with contextlib.suppress(NameTaken):
+        world.history.enqueued.add(world.process().enqueue_named("nightly", stage.submission(2)))
+
+
+def _one_named_job(world: World) -> None:
+    (job_id,) = stage.everywhere(world.root)
+    assert _names(world) == {"nightly": job_id}
+
+
+def _named(world: World) -> None:
+    job_id = world.process().enqueue_named("nightly", stage.submission(1))
+    world.history.enqueued.add(job_id)
+    world.jobs.append(job_id)
+    world.process()
+
+
+def _pass_the_name_on(world: World) -> None:
+    again = stage.Submission(role="Runner", prompt=stage.plan(2), retry_of=world.jobs[0])
+    world.history.enqueued.add(world.actor.enqueue_named("nightly", again, instead_of=world.jobs[0]))
+
+
+def _the_name_is_the_last_jobs(world: World) -> None:
+    found = set(stage.everywhere(world.root))
+    new = found - {world.jobs[0]}
+    assert len(new) <= 1
+    assert _names(world) == {"nightly": new.pop() if new else world.jobs[0]}
+
+
+def _names(world: World) -> dict[str, str]:
+    store = stage.open_files(world.root, seed=777, store_policy=world.policy(), boot=world.boot)
+    found = dict(store.names())
+    stage.die(store)
+    return found
 
 
 def _at_most(count: int) -> Step:
@@ -514,6 +556,8 @@ ALL = (
     Scenario("enqueue", _submitter, _enqueue_minted, check=_at_most(1)),
     Scenario("enqueue_a_chosen_id", _submitter, _enqueue_chosen, _submit_again, _one_chosen_job),
     Scenario("enqueue_many", _submitter, _enqueue_three, _three_again, _at_most(4)),
+    Scenario("enqueue_named", _submitter, _enqueue_named, _want_the_name, _one_named_job),
+    Scenario("pass_a_name_on", _named, _pass_the_name_on, check=_the_name_is_the_last_jobs),
     Scenario("join", _submitter, _join, check=_no_agent_is_left),
     Scenario("leave", _joined, _leave, check=_no_agent_is_left),
     Scenario("claim", _queued, _claim, check=_no_agent_is_left),

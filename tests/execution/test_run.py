@@ -174,7 +174,7 @@ def test_everything_missing_is_told_before_the_first_step_runs(bench: Bench) -> 
     )
     assert result.error is not None
     assert result.error.category == "missing_tool"
-    for place in ("steps[1]: no-such-command", "steps[2]: tool no-such-tool", "steps[3]: agent"):
+    for place in ("steps[1] (2): no-such-command", "steps[2] (3): tool no-such-tool", "steps[3] (4): agent"):
         assert place in result.error.message
     assert result.step_results == ()
     assert list(bench.attempt.iterdir()) == []

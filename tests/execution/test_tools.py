@@ -202,7 +202,7 @@ def test_installed_packages_offer_tools_and_are_asked_only_when_needed(monkeypat
         asked.append(group)
         return [importlib.metadata.EntryPoint("joined", "os.path:join", group)]
 
-    monkeypatch.setattr("farro.execution.tools.entry_points", entry_points)
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
     tools = Tools({"mine": upper})
     tools.find("mine")
     assert asked == []
@@ -210,4 +210,4 @@ def test_installed_packages_offer_tools_and_are_asked_only_when_needed(monkeypat
     assert isinstance(found, Python)
     assert tools.find("other") is None
     assert asked == ["farro.tools"]
-    assert tools.names() == ["joined", "mine"]
+    assert tools.names() == ["function", "joined", "mine"]

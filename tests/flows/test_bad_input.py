@@ -111,7 +111,7 @@ CASES = {
         'steps[1].needs[0]: "biuld" is not a step of this plan; did you mean "build"?',
     ),
     "steps that wait for each other": bad(
-        '{"steps": [{"id": "a", "command": "x", "needs": ¦["b"]}, {"id": "b", "command": "x", "needs": ["a"]}]}',
+        '{"steps": [{"id": "a", "command": "x", "needs": [¦"b"]}, {"id": "b", "command": "x", "needs": ["a"]}]}',
         "steps wait for each other: a → b → a",
     ),
     "one id for two steps": bad(

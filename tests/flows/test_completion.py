@@ -49,6 +49,13 @@ def test_jobs_roles_and_schedules_are_offered(farro: Program) -> None:
     assert offered(farro, "farro schedules run ") == ["nightly"]
 
 
+def test_names_of_jobs_are_offered(farro: Program) -> None:
+    farro.call("job", "create", "nightly", "--tasks", "-", stdin='[{"id": "a", "command": "true"}]', code=0)
+    assert offered(farro, "farro status --job n") == ["nightly"]
+    assert offered(farro, "farro show n") == ["nightly"]
+    assert offered(farro, "farro job create n") == []
+
+
 def test_what_is_offered_is_bounded(farro: Program) -> None:
     many = "\n".join(json.dumps({**steps(("true",)), "id": f"job{number}"}) for number in range(300))
     farro.call("enqueue", "--many", "-", stdin=many, code=0)

@@ -14,7 +14,7 @@ import pytest
 from flows.program import PATIENCE_S, Program
 from support import ROOT
 
-PAGES = ["README.md", "ARCHITECTURE.md", "docs/worked-example.md", "docs/everyday.md"]
+PAGES = ["README.md", "ARCHITECTURE.md", "docs/worked-example.md", "docs/everyday.md", "docs/tools.md"]
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -158,8 +158,12 @@ def test_ndjson_refuses_all_bad_lines_at_once() -> None:
     [
         (b"", "f:1:1: not JSON: the document is empty"),
         (b"{\n  1}", "f:2:3: not JSON: expecting property name enclosed in double quotes"),
-        (b"[1] 2", "f:1:5: not JSON: extra data"),
-        (b'["a\nb"]', "f:1:4: not JSON: invalid control character at"),
+        (
+            b"[1] 2",
+            "f:1:5: not JSON: extra data; one document ends before this, "
+            "and one file holds one; a document a line is NDJSON, .ndjson",
+        ),
+        (b'["a\nb"]', "f:1:4: not JSON: invalid control character; a line break in text is written \\n, a tab \\t"),
         (b"\xef\xbb\xbf{}", "f:1:1: begins with a byte order mark; save it as UTF-8 without BOM"),
         ('{"é": "'.encode() + b'\xff"}', "f:1:8: byte 0xff is not UTF-8 here"),
         (b'["\xed\xa0\x80"]', "f:1:3: byte 0xed is not UTF-8 here"),
@@ -208,7 +212,7 @@ def test_bad_json_is_refused_with_its_place(text: bytes, message: str) -> None:
         (b"a: 2001-01-01\n", 'f:1:4: a: "2001-01-01" is a date in YAML; quote it to have text'),
         (b"- .inf\n", 'f:1:3: [0]: ".inf" is not a finite number'),
         (b"- 1e999\n", "f:1:3: [0]: this number is too large for a float"),
-        (b"- 0755\n", 'f:1:3: [0]: "0755" is octal to some readers and decimal to others; write it plainly'),
+        (b"- 0755\n", 'f:1:3: [0]: "0755" is octal to some readers and decimal to others; quote it to have text'),
         (b"- " + b"7" * 641, "f:1:3: [0]: an integer of 641 digits; at most 640 are read"),
         (
             b'- "\\ud800"\n',

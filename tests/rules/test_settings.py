@@ -72,6 +72,9 @@ def test_air_executors_own_values_load_as_they_are() -> None:
     ("data", "problems"),
     [
         ({"runners": {"poll_interval": 0}}, ["runners.poll_interval: must be at least 1, not 0"]),
+        ({"runners": {"cpu_s": 0}}, ["runners.cpu_s: must be at least 1, not 0"]),
+        ({"runners": {"memory_bytes": 1}}, ["runners.memory_bytes: must be at least 268435456, not 1"]),
+        ({"runners": {"file_bytes": 1}}, ["runners.file_bytes: must be at least 1048576, not 1"]),
         ({"runners": {"task_timeout": 7201}}, ["runners.task_timeout: must be at most 7200, not 7201"]),
         (
             {"runners": {"max_concurrent_runners": True}},

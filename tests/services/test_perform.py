@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from farro.errors import StorageTrouble, SyncFailed
+from farro.execution import work
 from farro.execution.tools import Call, Tools
 from farro.kernel.states import Status
 from farro.ports.store import Submission
-from farro.services import perform
+from farro.runners.inline import InlineRunner
 from farro.services.perform import Performer
 from farro.services.worker import Slot
 from farro.system.clock import SystemClock
@@ -22,9 +23,9 @@ from services.bench import Bench
 
 
 def performer(bench: Bench, tools: Tools | None = None) -> Performer:
-    return Performer(
-        root=bench.store.root, base_env={"PATH": os.environ["PATH"]}, tools=tools or Tools(), clock=SystemClock()
-    )
+    clock = SystemClock()
+    runner = InlineRunner(tools=tools or Tools(), clock=clock)
+    return Performer(root=bench.store.root, base_env={"PATH": os.environ["PATH"]}, runner=runner, clock=clock)
 
 
 def slot(bench: Bench, tools: Tools | None = None) -> Slot:
@@ -85,7 +86,7 @@ def test_a_bug_fails_one_job_and_not_the_worker(files: Bench, monkeypatch: pytes
         raise ZeroDivisionError("division by zero")
 
     with monkeypatch.context() as patch:
-        patch.setattr(perform, "run_plan", buggy)
+        patch.setattr(work, "run_plan", buggy)
         put(files, "unlucky", {"steps": [{"id": "a", "command": "true"}]})
         worker = slot(files)
         worker.run_once()
@@ -103,7 +104,7 @@ def test_trouble_of_the_machine_is_tried_again_later(
     def full(*args: Any, **more: Any) -> Any:
         raise trouble
 
-    monkeypatch.setattr(perform, "run_plan", full)
+    monkeypatch.setattr(work, "run_plan", full)
     put(files, "one", {"steps": [{"id": "a", "command": "true"}]})
     slot(files).run_once()
     life = files.view("one").lifecycle
@@ -115,7 +116,7 @@ def test_a_failed_sync_is_not_made_an_outcome(files: Bench, monkeypatch: pytest.
     def torn(*args: Any, **more: Any) -> Any:
         raise SyncFailed("sync failed")
 
-    monkeypatch.setattr(perform, "run_plan", torn)
+    monkeypatch.setattr(work, "run_plan", torn)
     put(files, "one", {"steps": [{"id": "a", "command": "true"}]})
     with pytest.raises(SyncFailed):
         slot(files).run_once()

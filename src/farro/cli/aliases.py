@@ -1,4 +1,4 @@
-"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd (DESIGN §12).
+"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor (DESIGN §12).
 
 Thin: each is a command of farro under another name, which its help and its complaints bear.
 """
@@ -10,7 +10,7 @@ import sys
 import click
 
 from farro.cli.groups import Hinting
-from farro.cli.main import run
+from farro.cli.main import COMMANDS, HELP, Lazy, run
 
 
 def agent_cli() -> None:
@@ -34,6 +34,39 @@ def watchdogd() -> None:
 def managerd() -> None:
     """`managerd` is `farro manager`; `managerd watchdog VERB JOB` is `farro VERB JOB`."""
     _end_as("managerd", manager_command())
+
+
+AIR_EXECUTOR = ("start", "stop", "status", "logs", "reset", "job", "run-task", "import-air")
+
+
+class AirExecutor(Lazy):
+    """Air-Executor's verbs alone, each as farro has it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in AIR_EXECUTOR if name in COMMANDS]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, name) if name in AIR_EXECUTOR else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, HELP[name]) for name in self.list_commands(ctx)])
+
+
+def air_executor() -> None:
+    """`air-executor status` is `farro status`."""
+    sys.exit(run(sys.argv[1:], program="air-executor", command=air_command()))
+
+
+def air_command() -> click.Command:
+    """Seed 002, component 10."""
+
+    @click.group(cls=AirExecutor)
+    @click.version_option(package_name="farro", message="%(prog)s %(version)s")
+    def air() -> None:
+        """Named jobs of tasks, worked in the background. Every command is farro's own: `farro --help` has more."""
+
+    return air
 
 
 def _end_as(program: str, command: click.Command) -> None:

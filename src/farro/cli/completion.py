@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -23,7 +23,7 @@ from farro.kernel import ids
 OFFERED = 200  # names; nobody reads more
 LOOKED_AT = 20_000  # names: Tab must not read a queue of a million
 _JOBS = {"job", "jobs", "job_id", "job_ids", "after", "after_any"}
-_FILES = {"plan_file", "many", "source", "files"}
+_FILES = {"plan_file", "tasks_file", "many", "source", "files"}
 
 
 @click.command()
@@ -57,11 +57,13 @@ def equip(command: click.Command) -> None:
         name = (parameter.name or "").lower()
         if parameter._custom_shell_complete is not None or isinstance(parameter.type, click.Choice):
             continue
-        if name in _JOBS:
+        if "--job" in parameter.opts:
+            parameter._custom_shell_complete = _named_jobs
+        elif name in _JOBS:
             parameter._custom_shell_complete = _jobs
         elif name in ("role", "roles"):
             parameter._custom_shell_complete = _roles
-        elif name == "root":
+        elif name in ("root", "folder"):
             parameter._custom_shell_complete = _folders
         elif name in _FILES:
             parameter._custom_shell_complete = _some_file
@@ -77,10 +79,15 @@ def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -
     root = _root(context)
     if root is None:
         return []
-    names = (
-        name for name in islice(_job_names(root), LOOKED_AT) if name.startswith(incomplete) and ids.is_job_id(name)
-    )
+    known = chain(_names(f"{root}/jobs/.names"), _job_names(root))
+    names = (name for name in islice(known, LOOKED_AT) if name.startswith(incomplete) and ids.is_job_id(name))
     return [CompletionItem(name) for name in islice(names, OFFERED)]
+
+
+def _named_jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    root = _root(context)
+    found = [] if root is None else sorted(islice(_names(f"{root}/jobs/.names"), LOOKED_AT))
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)][:OFFERED]
 
 
 def _job_names(root: str) -> Iterator[str]:

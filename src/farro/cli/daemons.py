@@ -35,9 +35,21 @@ GRACE_S = 5.0  # for running steps after the first signal
 @click.option("--drain", is_flag=True, help="Exit 0 when nothing is queued, running or due in that queue.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="What this worker offers; jobs may require tags.")
 @click.option("--name", metavar="NAME", help="The agents' name; else this machine's.")
+@click.option(
+    "--runner",
+    type=click.Choice(["inline", "process"]),
+    help="Run jobs in this process, or each in one of its own; else as the config says.",
+)
 @daemon
 def worker(
-    role: str, workers: int, drain: bool, tags: tuple[str, ...], name: str | None, root: str | None, as_json: bool
+    role: str,
+    workers: int,
+    drain: bool,
+    tags: tuple[str, ...],
+    name: str | None,
+    runner: str | None,
+    root: str | None,
+    as_json: bool,
 ) -> None:
     """Work a role's queue. Logs JSON lines, or short ones at a terminal.
 
@@ -47,7 +59,6 @@ def worker(
     signals = _Signals()
     from farro.execution.stop import Stop
     from farro.services.drain import Drained
-    from farro.services.perform import Performer
     from farro.services.worker import IDLE_S, Slot, Worker
     from farro.system.turns import Turns
 
@@ -55,13 +66,7 @@ def worker(
     path, settings = read_root(root)
     log = _log(f"worker/{role}", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor=f"worker/{role}")
-    performer = Performer(
-        root=path,
-        base_env=dict(os.environ),
-        tools=app.tools(settings),
-        clock=clock,
-        step_timeout_s=settings.runners.task_timeout,
-    )
+    performer = app.performer(path, settings, app.runner(path, settings, kind=runner, clock=clock), clock)
     agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
     turns = Turns()
@@ -79,7 +84,7 @@ def worker(
             log=log,
             turns=turns,
             # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
-            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
+            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.runners.poll_interval),
         )
 
     until = Drained(store=store, role=role, clock=clock, log=log) if drain else None
@@ -110,7 +115,7 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
         return data, f"{item.what:<16} {item.job_id or item.agent or ''}".rstrip()
 
     def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
-        return Watchdog(store=store, log=log)
+        return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
 
     return _keep(make, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json)
 

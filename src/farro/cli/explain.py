@@ -17,7 +17,7 @@ from farro.system.clock import SystemClock
 def explain(job: str, root: str | None, as_json: bool) -> None:
     """Why a job is not running, or what it does just now, and the command that helps.
 
-    JOB is an id, or the beginning of one that no other job shares.
+    JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
     job_id = naming.resolve(store, store.root, job)

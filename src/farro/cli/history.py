@@ -24,7 +24,7 @@ from farro.system.clock import SystemClock
 def history(job: str, root: str | None, as_json: bool) -> None:
     """The whole life of a job: each attempt with its agent, steps and times, and each decision with its reason.
 
-    JOB is an id, or the beginning of one that no other job shares.
+    JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
     told = histories.history(store, store.root, naming.resolve(store, store.root, job))

@@ -86,16 +86,23 @@ def ls(
 def show(job: str, root: str | None, as_json: bool) -> None:
     """Show one job: its state, how it came there, its result and its files.
 
-    JOB is an id, or the beginning of one that no other job shares.
+    JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
     details = jobs.show(store, store.root, naming.resolve(store, store.root, job))
     if as_json:
-        extras = {"files": list(details.files), "message": details.message, "orphaned": details.orphaned}
+        extras: dict[str, Any] = {
+            "files": list(details.files),
+            "message": details.message,
+            "orphaned": details.orphaned,
+        }
+        extras["name"] = details.name
         answer({**_view(details.view), **extras})
         return
     life = details.view.lifecycle
     say(f"{life.job_id}  {life.status}  ({life.role}, attempt {life.attempt})")
+    if details.name is not None:
+        say(f"  name      {details.name}")
     say(f"  lies in   {details.view.place}/{life.job_id}")
     for name, value in (
         ("created", life.created_at),
@@ -141,7 +148,7 @@ def requeue(job: str, note: str | None, root: str | None, as_json: bool) -> None
 def kill(job: str, note: str | None, root: str | None, as_json: bool) -> int:
     """End a job for good. Its processes end within two seconds. A job that is finished already answers what it is.
 
-    JOB is an id, or at least eight characters of the beginning of one that no other job shares.
+    JOB is an id, a name, or at least eight characters of the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
     job_id = naming.resolve(store, store.root, job, shortest=naming.SHORTEST_TO_END)

@@ -25,6 +25,7 @@ from farro.operations import logs as outputs
 from farro.operations import naming
 from farro.operations.logs import Chosen, Follower, Output, Piece, Source
 
+NAMED_TAIL = 50  # lines that `--job` shows, as Air-Executor does
 JSON_LIMIT = 1 << 20  # bytes of each stream in one JSON document; the files hold the whole
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -32,7 +33,8 @@ _HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", required=False)
+@click.option("--job", "name", metavar="NAME", help="The job, by its name; its last 50 lines unless --tail says more.")
 @click.option("--follow", "-f", is_flag=True, help="Go on while the job runs, through its moves and attempts.")
 @click.option("--tail", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option("--step", metavar="ID", help="Only this step.")
@@ -41,7 +43,8 @@ _HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; else the latest.")
 @common
 def logs(
-    job: str,
+    job: str | None,
+    name: str | None,
     follow: bool,
     tail: int | None,
     step: str | None,
@@ -51,15 +54,21 @@ def logs(
     root: str | None,
     as_json: bool,
 ) -> None:
-    """Print what a job's steps said, step after step, stdout before stderr.
+    """Print what a job's steps said, step after step, stdout before stderr; then what its runner said itself, if it had
+    one of its own.
 
-    JOB is an id, or the beginning of one that no other job shares. With --follow it ends when the job has ended; with
-    --json too it prints a JSON object a line.
+    JOB is an id, a name, or the beginning of an id that no other job shares. With --follow it ends when the job has
+    ended; with --json too it prints a JSON object a line.
     """
     if only_stdout and only_stderr:
         raise click.UsageError("--stdout and --stderr exclude each other; leave both out to see both")
+    if (job is None) == (name is None):
+        raise click.UsageError("name one job: `farro logs JOB`, or `farro logs --job NAME` for its last lines")
     store, _ = open_root(root)
-    job_id = naming.resolve(store, store.root, job)
+    if name is not None:
+        job_id, tail = naming.by_name(store, store.root, name), NAMED_TAIL if tail is None else tail
+    else:
+        job_id = naming.resolve(store, store.root, job or "")
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else outputs.STREAMS
     chosen = Chosen(step=step, streams=streams, attempt=attempt)
     told = outputs.output(store, store.root, job_id, chosen)
@@ -132,7 +141,7 @@ class _Screen:
         self.end()
         self.decoder, self.kept = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
         again = f"attempt {source.attempt}, " if source.attempt > 1 else ""
-        say(f"==> {again}step {source.step}: {source.stream} <==")
+        say(f"==> {again}{source.stream if source.step is None else f'step {source.step}: {source.stream}'} <==")
         self.last, self.open_line, self.coloured = source, False, False
 
     def _write(self, text: str, final: bool = False) -> None:
@@ -151,7 +160,7 @@ class _Screen:
 class _Lines:
     """A JSON object for each piece, as it comes; a character that came in halves waits for its second one."""
 
-    halves: dict[tuple[int, str, str], bytes] = field(default_factory=dict)
+    halves: dict[tuple[int, str | None, str], bytes] = field(default_factory=dict)
 
     def show(self, source: Source, blocks: Iterable[bytes]) -> None:
         who = (source.attempt, source.step, source.stream)
@@ -163,7 +172,7 @@ class _Lines:
         for who, data in self.halves.items():
             self._write(who, data)
 
-    def _write(self, who: tuple[int, str, str], data: bytes) -> None:
+    def _write(self, who: tuple[int, str | None, str], data: bytes) -> None:
         if data:
             told = {**dict(zip(("attempt", "step", "stream"), who, strict=True)), **_text(data)}
             raw(json.dumps(told, ensure_ascii=False).encode() + b"\n")

@@ -23,11 +23,16 @@ SECTIONS = {
     "Run and queue": (
         ("run", "Run a command as a job, here and now.", "farro.cli.run:run"),
         ("enqueue", "Queue commands or plans and print their ids.", "farro.cli.submit:enqueue"),
+        ("job", "Jobs by name: create, list, show.", "farro.cli.named:job"),
+        ("run-task", "Run one task of a job here, to debug it.", "farro.cli.run_task:run_task"),
         ("task", "Add steps to a plan, from inside one that runs.", "farro.cli.tasks:task"),
         ("wait", "Wait until jobs have ended.", "farro.cli.waiting:wait"),
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
+        ("plan", "Check plans, and draw them.", "farro.cli.plan:plan"),
+        ("tools", "The tools that steps may use.", "farro.cli.tools:tools"),
     ),
     "Look": (
+        ("status", "How the named jobs do, with their progress.", "farro.cli.named:status"),
         ("ls", "List jobs.", "farro.cli.jobs:ls"),
         ("show", "Show one job.", "farro.cli.jobs:show"),
         ("logs", "What a job's steps said.", "farro.cli.logs:logs"),
@@ -37,12 +42,16 @@ SECTIONS = {
         ("stats", "How each role does.", "farro.cli.statistics:stats"),
     ),
     "Steer": (
+        ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
+        ("reset", "Put a named job back to waiting, from its start.", "farro.cli.named:reset"),
         ("kill", "End a job for good.", "farro.cli.jobs:kill"),
         ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),
         ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
     ),
     "Keep running": (
+        ("start", "Start workers, watchdog and manager in the background.", "farro.cli.background:start"),
+        ("stop", "Stop what runs in the background.", "farro.cli.background:stop"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
         ("manager", "Decide what becomes of stale jobs; run schedules.", "farro.cli.daemons:manager"),
@@ -51,6 +60,7 @@ SECTIONS = {
     "Set up": (
         ("init", "Make a folder a farro root.", "farro.cli.roots:init"),
         ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
+        ("import-air", "Take over the jobs of an Air-Executor.", "farro.cli.air_import:import_air"),
         ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
     ),
 }

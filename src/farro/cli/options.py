@@ -6,8 +6,6 @@ What the commands do lives in their own files.
 from __future__ import annotations
 
 import os
-import pwd
-import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,11 +14,15 @@ import click
 
 from farro import app, config
 from farro.cli import terminal
-from farro.errors import NotARoot
+from farro.config import own_root
 from farro.observe.log import Log, grave_only
+from farro.operations import people
 from farro.operations.admission import Gate
+from farro.operations.people import person
 from farro.settings import Settings
 from farro.stores.files import FilesStore
+
+__all__ = ["common", "daemon", "gate", "json_option", "open_root", "own_root", "person", "read_root", "root_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,32 +65,16 @@ def open_root(root: str | None, *, log: Log | None = None, make: bool = False) -
 
 
 def gate(settings: Settings, force: bool) -> Gate:
-    """What keeps the caps for this user. Who that is, the kernel says: LOGNAME is anybody's to set."""
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = str(os.geteuid())
-    return Gate.of(settings, user=user, force=force)
+    """What keeps the caps for this user."""
+    return Gate.of(settings, user=people.user(), force=force)
 
 
 def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
     """Where the root is and what its config says; what the config says in vain is told on stderr."""
-    try:
-        path = config.find_root(root)
-    except NotARoot:
-        path = own_root()
-        if root or os.environ.get("FARRO_ROOT") or not (make or os.path.isdir(f"{path}/jobs")):
-            raise
-        if not os.path.isdir(f"{path}/jobs"):
-            _make_own_root(path)
+    path = config.find_root(root, own=True, make=make)
+    if make and not os.path.isdir(f"{path}/jobs"):
+        _make_own_root(path)
     return path, config.load(path, warn=terminal.complain)
-
-
-def own_root() -> str:
-    """Where a person's jobs are kept who made no root: not in the repository that they happen to stand in."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    home = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "farro")
 
 
 def _make_own_root(path: str) -> None:
@@ -96,14 +82,3 @@ def _make_own_root(path: str) -> None:
 
     roots.init(path, config.load(path))
     terminal.complain(f"jobs are kept in {path} (no root here; `farro init` makes one)")
-
-
-def person() -> str:
-    """Who asks, as an agent's name: for hops[] and for people."""
-    import getpass  # here: only the verbs that change a job ask
-
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "somebody"
-    return "cli-" + (re.sub(r"[^A-Za-z0-9_-]", "-", name)[:24] or "somebody")

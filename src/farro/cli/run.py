@@ -94,14 +94,15 @@ def _followed(store: FilesStore, settings: Settings, submission: Submission, as_
     from farro.plans.graph import order
     from farro.plans.loading import load_data
     from farro.services.foreground import Foreground
-    from farro.services.perform import Performer
 
     clock = SystemClock()
     plan = load_data(submission.prompt, "prompt.json")
     tail = Tail([step.id for step in order(plan)], _sink(as_json), _sink(True))
     stop = Stop(clock)
     caught = _on_signals(stop)
-    performer = Performer(root=store.root, base_env=dict(os.environ), tools=app.tools(settings), clock=clock)
+    # Always inline: a person waits for this one command; and inside a job it must not wait for that job's own place.
+    runner = app.runner(store.root, settings, kind="inline", clock=clock)
+    performer = app.performer(store.root, settings, runner, clock)
     app.enclose_worker()
     try:
         ended = Foreground(store=store, performer=performer, stop=stop).run(submission, tail)

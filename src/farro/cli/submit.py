@@ -124,11 +124,11 @@ def _say_what_to_name(source: tuple[str, ...], command: tuple[str, ...] | None) 
 
 
 def read_plan(path: str) -> Document:
-    return documents.parse(_bytes(path, documents.DEFAULT.size), name_of(path))
+    return documents.parse(contents(path, documents.DEFAULT.size), name_of(path))
 
 
 def _read_many(path: str) -> list[Document]:
-    found = documents.parse_ndjson(_bytes(path, MANY_LIMIT), name_of(path))
+    found = documents.parse_ndjson(contents(path, MANY_LIMIT), name_of(path))
     if not found:
         raise InputError(f"{name_of(path)}: no plan in it; --many wants one JSON plan a line")
     return found
@@ -138,7 +138,7 @@ def name_of(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
 
-def _bytes(path: str, limit: int) -> bytes:
+def contents(path: str, limit: int) -> bytes:
     """The whole of a file or of standard input, which is never read much beyond the limit."""
     try:
         data = _stdin(limit) if path == "-" else fs.read_regular(path, limit)

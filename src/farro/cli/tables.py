@@ -66,6 +66,12 @@ def size(count: int) -> str:
     raise AssertionError("unreachable")
 
 
+def bar(done: int, total: int, width: int = 10) -> str:
+    """How much of something is done, in plain characters. Full only when all of it is."""
+    filled = width * min(done, total) // total if total else 0
+    return f"[{'#' * filled}{'.' * (width - filled)}]"
+
+
 class Bar:
     """A bar on stderr that is drawn over itself, where that is a terminal and there is enough to wait for."""
 

@@ -26,6 +26,7 @@ from farro.documents.model import (
     refuse,
     render_path,
 )
+from farro.documents.syntax import json_hint
 from farro.errors import Problem
 
 # A quote always matches, if need be up to the end of the text: otherwise each escaped quote of an unterminated
@@ -54,13 +55,20 @@ def parse_json(text: bytes, *, source: str, limits: Limits = DEFAULT, first_line
         if b"\\u" in text and _ESCAPE.search(text):
             json.dumps(data, ensure_ascii=False).encode()  # fails on a surrogate without its other half
     except json.JSONDecodeError as bad:
-        what = bad.msg[:1].lower() + bad.msg[1:] if decoded.strip() else "the document is empty"
-        raise refuse(source, f"not JSON: {what}", place_of(decoded, bad.pos, first_line)) from None
+        raise refuse(source, f"not JSON: {_why(bad, decoded)}", place_of(decoded, bad.pos, first_line)) from None
     except (ValueError, RecursionError):  # a hook's refusal, a lone surrogate, the interpreter's own cap on digits
         faults = list(_json_faults(decoded, limits, first_line))
         unknown = Problem(path="", message="not JSON that can be read here", line=first_line, column=1)
         raise refusal(source, faults or [unknown]) from None
     return Document(data, source, lambda: _json_spots(decoded, first_line))
+
+
+def _why(bad: json.JSONDecodeError, text: str) -> str:
+    if not text.strip():
+        return "the document is empty"
+    hint = json_hint(bad.msg, text, bad.pos)
+    what = bad.msg[:1].lower() + bad.msg[1:].removesuffix(" at")
+    return f"{what}; {hint}" if hint else what
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

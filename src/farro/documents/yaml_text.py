@@ -22,6 +22,7 @@ from farro.documents.model import (
     refuse,
     show,
 )
+from farro.documents.syntax import yaml_hint
 from farro.errors import BadDocument
 
 _YAML_WORDS: dict[str, Any] = {
@@ -36,7 +37,7 @@ _YAML_FOREIGN = (  # what some YAML reader takes for something else than text, a
     (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt \t].*)?"), "is a date in YAML; quote it to have text"),
     (
         re.compile(r"[-+]?0[0-9]+|[-+]?0[xob][0-9a-fA-F_]+"),
-        "is octal to some readers and decimal to others; write it plainly",
+        "is octal to some readers and decimal to others; quote it to have text",
     ),
 )
 
@@ -55,7 +56,9 @@ def parse_yaml(text: bytes, *, source: str, limits: Limits = DEFAULT_YAML) -> Do
             builder.take(event)
     except MarkedYAMLError as bad:
         mark = bad.problem_mark or bad.context_mark
-        raise builder.refuse(f"not YAML: {bad.problem or bad.context}", mark) from None
+        what = str(bad.problem or bad.context)
+        hint = yaml_hint(what)
+        raise builder.refuse(f"not YAML: {what}; {hint}" if hint else f"not YAML: {what}", mark) from None
     except ReaderError as bad:
         message = f"not YAML: the character U+{bad.character:04X} is not allowed"
         raise refuse(source, message, place_of(decoded, decoded.find(chr(bad.character)))) from None

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,9 @@ class TaskFolder:
                     fs.retried(lambda: fs.mkdir(self.path), self.path, self._pause)
                 self._made = True
 
-    def take(self) -> list[Task]:
-        """What came since the last look, in the order of adding."""
-        return self._take(self.path) if self._made else []
+    def take(self, adders: Collection[str]) -> list[Task]:
+        """What these steps added since the last look, in the order of adding: the others may still fail."""
+        return self._take(self.path, adders) if self._made else []
 
     def drop(self, step_id: str) -> None:
         """Forget what a try of that step added which has failed: the next try adds its own."""
@@ -101,9 +101,11 @@ class TaskFolder:
             self._made = self._sealed = False
             self._taken = []
 
-    def _take(self, folder: str) -> list[Task]:
+    def _take(self, folder: str, adders: Collection[str] | None = None) -> list[Task]:
         tasks = []
         for name in self._new(folder):
+            if adders is not None and _added_by(name) not in adders:
+                continue
             stem = name.removesuffix(NEW)
             with contextlib.suppress(FileNotFoundError):  # whoever added it has taken it back: it came too late
                 fs.move(f"{folder}/{name}", f"{folder}/{stem}{TAKEN}")

@@ -10,7 +10,7 @@ turn comes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farro.execution import child
@@ -19,6 +19,7 @@ from farro.plans.model import Step
 
 UNIX = "unix"
 AGENT = "agent"
+_SEE = "`farro tools` lists what there is"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +56,14 @@ def find(
     try:
         tool = tools.find(step.tool)
     except ToolTrouble as trouble:
-        return Missing(message=f"tool {step.tool} is registered but cannot be used: {trouble}")
+        return Missing(message=f"tool {step.tool} is registered but cannot be used: {trouble}; {_SEE}")
     if isinstance(tool, Program):
-        return _program((*tool.argv, step.command, *step.args), step, env, cwd, may_appear)
+        # Where the config says that it is, no step will put it: only a PATH of the step's own may still grow.
+        grows = may_appear and os.sep not in tool.argv[0]
+        found = _program((*tool.argv, step.command, *step.args), step, env, cwd, grows)
+        if isinstance(found, Missing):
+            return Missing(message=f"tool {step.tool}: {found.message}; the config's `tools` names it")
+        return found
     if isinstance(tool, Python):
         if tool.reference is not None and step.timeout is not None:  # asked for, not the default
             argv = child.command_line(tool.reference, step.command, step.args, attempt_dir)
@@ -67,8 +73,16 @@ def find(
         return Missing(message="agent steps need a provider, and this worker has none")
     found = _program((step.tool, step.command, *step.args), step, env, cwd, may_appear)
     if isinstance(found, Missing):
-        return Missing(message=f"tool {step.tool} is neither registered nor a program on the PATH")
+        return Missing(message=_no_tool(step.tool, tools.names()))
     return found
+
+
+def _no_tool(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches  # here: most plans name what there is
+
+    near = get_close_matches(name, [UNIX, *known], n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"tool {name} is neither registered nor a program on the PATH; {hint}{_SEE}"
 
 
 def _program(
@@ -78,7 +92,8 @@ def _program(
     file = which(name, env.get("PATH"), cwd)
     if file is None and not (may_appear and (os.sep in name or "PATH" in step.env)):
         where = "was not found" if os.sep in name else "was not found on the PATH"
-        return Missing(message=f"{name} {where}, or is not executable")
+        hint = "; a command is one program: put its words into args" if " " in name.strip() else ""
+        return Missing(message=f"{name} {where}, or is not executable{hint}")
     return Executable(argv=argv, file=file)
 
 

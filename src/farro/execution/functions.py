@@ -121,6 +121,12 @@ class FunctionRun:
                 poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
         return self.exit
 
+    def fileno(self) -> int:
+        """Readable when it ends from now on; look at `exit` afterwards, it may have ended before."""
+        with self._lock:
+            self._polled = True
+        return self._hand.done.fd
+
     def _over_quickly(self, timeout_s: float | None) -> bool:
         """Most calls are over before another slot could do anything with this one's turn. Waits without looking at
         anything else, but only for a moment."""

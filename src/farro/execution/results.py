@@ -41,6 +41,7 @@ class StepResult:
     error: str | None  # why it failed, in one line
     last_words: str = ""  # the end of what a failed step said; for people, not in result.json
     added_by: str | None = None  # the step that added this one while the plan ran; None: the plan's own
+    resumed: bool = False  # it succeeded in an earlier attempt, and was not run again
 
     def to_json(self) -> dict[str, Any]:
         added = {} if self.added_by is None else {"added_by": self.added_by}
@@ -63,6 +64,7 @@ class StepResult:
             "attempts": self.attempts,
             "error": self.error,
             **added,
+            **({"resumed": True} if self.resumed else {}),
         }
 
 
@@ -112,7 +114,7 @@ class PlanResult:
             lines += ["", "| step | exit | seconds | tries | output |", "|---|---|---|---|---|"]
             lines += [
                 f"| {step.id} | {step.exit_code}{' (timed out)' if step.timed_out else ''} | {step.duration_s:.2f} "
-                f"| {step.attempts} | {step.stdout_path or ''} |"
+                f"| {'earlier' if step.resumed else step.attempts} | {step.stdout_path or ''} |"
                 for step in self.step_results
             ]
         for step in self.step_results:

@@ -1,38 +1,35 @@
-"""Runs a plan inside the worker: one step after the other, from files into files.
+"""Runs a plan inside the worker: its steps in order, or several at once, from files into files.
 
-What a plan is lives in plans; how a process is started and ended, in system; waiting, in watch; what came of it, in
-results.
+What a plan is lives in plans; one try of one step, in tries; waiting, in watch; what came of it, in results; what an
+earlier attempt has done, in resume.
 
-One step is one pipeline: find → start → watch → judge → read what it said. However a plan ends, its processes are over
-before `run_plan` returns or raises (R6). A process that a successful step leaves behind (a server for the steps after
-it) lives until the plan ends. What a step adds (added.py) joins the plan when that step has succeeded; the plan is over
-when its processes are, its tasks are sealed, and nothing came. Tests: tests/execution.
+However a plan ends, its processes are over before `run_plan` returns or raises (R6). A process that a successful step
+leaves behind (a server for the steps after it) lives until the plan ends. What a step adds (added.py) joins the plan
+when that step has succeeded; the plan is over when its processes are, its tasks are sealed, and nothing came. Tests:
+tests/execution.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
-from farro import tasks
-from farro.execution import commands, results
-from farro.execution.added import Environment, Task, TaskFolder
-from farro.execution.commands import Command, Executable, InWorker, Missing
-from farro.execution.functions import FunctionRun
+from farro.execution import results, resume
+from farro.execution.added import Task, TaskFolder
+from farro.execution.commands import Missing
+from farro.execution.records import Added, Records
 from farro.execution.results import PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
-from farro.execution.tools import Call, Tools
+from farro.execution.tools import Tools
+from farro.execution.tries import Running, Tried, Tries
 from farro.execution.watch import REST_GRACE_S, Watch
 from farro.kernel.outcome import ErrorInfo
-from farro.plans.graph import order
+from farro.plans.frontier import Frontier
 from farro.plans.growth import grown
 from farro.plans.model import DEFAULT_TIMEOUT_S, Plan, Step
 from farro.ports.clock import Clock
-from farro.system import fs, processes
-from farro.system.processes import Exit, NotStarted, Process
+from farro.system import processes
 
 
 def run_plan(
@@ -51,6 +48,8 @@ def run_plan(
     root: str | None = None,
     step_timeout_s: float = DEFAULT_TIMEOUT_S,
     term_grace_s: float = processes.GRACE_S,
+    earlier: Sequence[str] = (),
+    durable: bool = True,
 ) -> PlanResult:
     """Run every step, or up to the first that fails. A failed step is a result; only these are raised:
 
@@ -60,7 +59,8 @@ def run_plan(
 
     `tick` is called at least every `tick_every_s`, on this thread. `claim_marker` must be this attempt's alone: every
     process that carries it is ended. `root` is what steps see as FARRO_ROOT, `step_timeout_s` the timeout of a step
-    that names none.
+    that names none. `earlier` are folders of earlier attempts, oldest first: what succeeded there is not run again.
+    `durable`: successes survive a power cut.
     """
     watch = Watch(
         marker=claim_marker,
@@ -73,169 +73,189 @@ def run_plan(
     own_env = {"FARRO_JOB": job_id, processes.MARKER: claim_marker}
     if root is not None:
         own_env["FARRO_ROOT"] = root
-    run = _Run(
-        plan=plan,
+    tries = Tries(
         attempt_dir=attempt_dir,
         job_id=job_id,
         base_env=base_env,
         own_env=own_env,
         cwd=cwd,
         tools=tools,
+        task_folder=TaskFolder(attempt_dir, clock.sleep),
         step_timeout_s=step_timeout_s,
-        watch=watch,
-        stop=stop,
         clock=clock,
     )
+    records = Records(attempt_dir, durable=durable)
+    run = _Run(plan=plan, tries=tries, records=records, watch=watch, stop=stop, clock=clock)
     try:
+        if earlier:
+            run.resume(earlier)
         error = run.missing()
         while True:
-            error = error or run.steps_in_order()
-            watch.end_rest(grace_s=REST_GRACE_S, look=run.called_functions)
+            error = error or run.steps()
+            watch.end_rest(grace_s=REST_GRACE_S, look=tries.called_functions)
             error = run.over() if error is None else run.sealed(error)
-            if error is not None or not run.waiting:
+            if error is not None or not run.frontier.waiting:
                 return run.result(error)
     except BaseException:
-        watch.end_rest(grace_s=0, look=run.called_functions)
+        watch.end_rest(grace_s=0, look=tries.called_functions)
         raise
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Try:
-    """One try of one step."""
-
-    exit: Exit
-    error: str | None
-    timed_out: bool = False
-    again: bool = True  # another try may end otherwise
-    passing: bool = False  # the machine's trouble
-
-
-class _PlanTimeout(Exception):
-    """The plan's own time is over, and no step is running."""
+    finally:
+        watch.close()
+        records.close()
 
 
 @dataclass(kw_only=True)
 class _Run:
-    """One run of one plan: what the stages of the pipeline share."""
+    """One run of one plan."""
 
     plan: Plan
-    attempt_dir: str
-    job_id: str
-    base_env: Mapping[str, str]
-    own_env: Mapping[str, str]
-    cwd: str
-    tools: Tools
-    step_timeout_s: float
+    tries: Tries
+    records: Records
     watch: Watch
     stop: Stop
     clock: Clock
 
     def __post_init__(self) -> None:
-        self.steps = list(self.plan.steps)  # and those that were added
-        self.waiting = list(order(self.plan))  # added ones come last, and may wait for one another
-        self.added_by: dict[str, str] = {}
-        self.tasks = TaskFolder(self.attempt_dir, self.clock.sleep)
-        self.found: dict[str, Command] = {}
-        self.made: set[str] = set()  # folders of this attempt
+        self.listed = list(self.plan.steps)  # and those that were added
+        self.frontier = Frontier(self.plan.steps)
+        self.running: list[Running] = []
         self.done: list[StepResult] = []
-        self.called_functions = False
+        self.error: ErrorInfo | None = None  # why nothing more is started
+        self.added_by: dict[str, str] = {}
+        self.succeeded: set[str] = set()
         self.retryable = False
         self.started_s = self.clock.monotonic_s()
-        self.deadline_s = self.started_s + self.plan.timeout_s(self.step_timeout_s)
+        # Without a time of its own a plan has the sum of its steps', which they keep themselves, each try its own.
+        self.deadline_s = self.started_s + (math.inf if self.plan.timeout is None else self.plan.timeout)
+
+    def resume(self, earlier: Sequence[str]) -> None:
+        """Take over what earlier attempts have done."""
+        past = resume.past(self.plan, earlier)
+        if not past.lines:
+            return
+        self.done = resume.carry(past, self.tries.attempt_dir)
+        self.records.begin(past.lines)
+        self._join(past.steps[len(self.listed) :])
+        self.added_by.update(past.added_by)
+        for ended in self.done:
+            self._skip(ended.id)
 
     def missing(self) -> ErrorInfo | None:
         """What cannot be executed, told before anything is."""
         places = {step.id: place for place, step in enumerate(self.plan.steps)}
+        first = self.frontier.first
         missing = [
-            f"steps[{places[step.id]}]: {found.message}"
-            for index, step in enumerate(self.waiting)
-            if isinstance(found := self._find(step, may_appear=index > 0), Missing)
+            f"steps[{places[step.id]}] ({step.id}): {found.message}"
+            for step in self.plan.steps
+            if step.id not in self.succeeded
+            and isinstance(found := self.tries.find(step, may_appear=step.id != first), Missing)
         ]
         return ErrorInfo(category="missing_tool", message="; ".join(missing)) if missing else None
 
-    def steps_in_order(self) -> ErrorInfo | None:
-        """Run them into `done`, and those that come meanwhile; why the plan failed, or None."""
-        while self.waiting:
-            step = self._next()
-            try:
-                ended = self._step(step)
-            except _PlanTimeout:
-                time_s = self.deadline_s - self.started_s
-                return ErrorInfo(
-                    category="timeout", message=f"the plan's time ({time_s:g} s) was over before step {step.id}"
-                )
-            self.done.append(ended)
-            if not ended.success:
-                category = "timeout" if ended.timed_out else "step_failed"
-                return ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
-            if (error := self._grow(self.tasks.take())) is not None:
-                return error
-        return None
+    def steps(self) -> ErrorInfo | None:
+        """Run them into `done`, and those that come meanwhile; why the plan failed, or None.
+
+        A failure starts nothing more; what runs then goes on to its end, and counts.
+        """
+        while True:
+            while self.error is None and len(self.running) < self.plan.parallel and self._may_start():
+                step = self.frontier.take()
+                if step is None:
+                    break
+                self._try(step, 1)
+            if not self.running:
+                return self.error
+            over = self.watch.until_one_is_over([one.watched for one in self.running])
+            for watched in sorted(over, key=lambda one: one.ending == "stopped"):
+                self._over(next(one for one in self.running if one.watched is watched))
 
     def over(self) -> ErrorInfo | None:
-        """The end, when every process is over: seal, and look once more. What came is in `waiting`."""
-        error = self._grow(self.tasks.take())
-        if error is None and not self.waiting:
-            error = self._grow(self.tasks.seal())
-            if self.waiting:
-                self.tasks.begin_again()
+        """The end, when every process is over: seal, and look once more. What came is waiting."""
+        folder = self.tries.task_folder
+        error = self._grow_late(folder.take(self.succeeded))
+        if error is None and not self.frontier.waiting:
+            late = folder.seal()
+            error = self._grow_late(late)
+            if late and error is None:
+                folder.begin_again()
         return self.sealed(error) if error is not None else None
 
     def sealed(self, error: ErrorInfo) -> ErrorInfo:
         """The plan failed: nothing more is taken, and whoever still adds is told so."""
-        self.tasks.seal()
+        self.tries.task_folder.seal()
         return error
 
     def result(self, error: ErrorInfo | None) -> PlanResult:
         return PlanResult(
-            success=error is None and len(self.done) == len(self.steps),
+            success=error is None and len(self.done) == len(self.listed),
             step_results=tuple(self.done),
-            steps_total=len(self.steps),
+            steps_total=len(self.listed),
             duration_s=self.clock.monotonic_s() - self.started_s,
             error=error,
             retryable=self.retryable,
             left_processes=tuple(sorted(self.watch.left)),
-            task_files=tuple(self.tasks.files),
+            task_files=tuple(self.tries.task_folder.files),
         )
 
-    def _next(self) -> Step:
-        """The first that waits for nobody; there is one, because no steps wait for each other."""
-        over = {ended.id for ended in self.done}
-        place = next(place for place, step in enumerate(self.waiting) if over.issuperset(step.depends_on))
-        return self.waiting.pop(place)
+    def _may_start(self) -> bool:
+        if self.frontier.first is None:
+            return False
+        now_s = self.watch.tick_if_due()
+        if self.stop.requested:
+            if self.running:
+                return False
+            raise Interrupted(self.result(None))
+        if now_s >= self.deadline_s:
+            time_s = self.deadline_s - self.started_s
+            message = f"the plan's time ({time_s:g} s) was over before step {self.frontier.first}"
+            self.error = ErrorInfo(category="timeout", message=message)
+            return False
+        return True
 
-    def _grow(self, came: list[Task]) -> ErrorInfo | None:
-        """Take tasks into the plan; what is wrong with them fails it."""
-        if not came:
-            return None
-        faults = [f"a task of step {task.added_by}: {task.fault}" for task in came if task.fault is not None]
-        steps, problems = grown(self.steps, [task.data for task in came if task.fault is None])
-        if faults or problems:
-            return ErrorInfo(category="bad_task", message="; ".join([*faults, *problems]))
-        self.steps += steps
-        self.waiting += steps
-        self.added_by.update((step.id, task.added_by) for step, task in zip(steps, came, strict=True))
-        if self.plan.timeout is None:  # else the plan has a time of its own
-            self.deadline_s += sum(step.timeout_s(self.step_timeout_s) for step in steps)
-        return None
+    def _try(self, step: Step, attempt: int) -> None:
+        """Start a try of the step; when it cannot be started that is its end already."""
+        started = self.tries.start(step, attempt, self.deadline_s)
+        if isinstance(started, Running):
+            self.running.append(started)
+        else:
+            self._tried(step, attempt, started)
 
-    def _step(self, step: Step) -> StepResult:
-        relative = f"steps/{step.id}"
-        folder = f"{self.attempt_dir}/{relative}"
-        attempt = 1
-        while True:
-            self._may_start()
-            tried = self._try(step, folder)
-            if tried.error is None or not tried.again or attempt > step.retries:
-                break
-            self.tasks.drop(step.id)
-            for name in ("stdout", "stderr"):  # the names without a number are those of the try that counts
-                with contextlib.suppress(FileNotFoundError):
-                    fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
-            attempt += 1
-        self.retryable = tried.passing
-        stdout = results.said(self.attempt_dir, f"{relative}/stdout")
-        stderr = results.said(self.attempt_dir, f"{relative}/stderr")
+    def _over(self, one: Running) -> None:
+        self.running.remove(one)
+        if one.watched.ending == "stopped":
+            raise Interrupted(self.result(None))
+        time_s = self.deadline_s - self.started_s
+        tried = self.tries.judge(one, plan_deadline_s=self.deadline_s, plan_time_s=time_s)
+        self._tried(one.step, one.attempt, tried)
+
+    def _tried(self, step: Step, attempt: int, tried: Tried) -> None:
+        """The step's end, or its next try."""
+        if tried.error is not None and tried.again and attempt <= step.retries and self.error is None:
+            self.tries.put_aside(step, attempt)
+            if self.stop.requested:
+                raise Interrupted(self.result(None))
+            if self.clock.monotonic_s() < self.deadline_s:
+                self._try(step, attempt + 1)
+                return
+        ended = self._result(step, attempt, tried)
+        self.done.append(ended)
+        added: list[Added] = []
+        if ended.success:
+            self.succeeded.add(step.id)
+            added = self._grow(self.tries.task_folder.take(self.succeeded))
+            self.frontier.succeeded(step.id)
+        elif self.error is None:
+            self.retryable = tried.passing
+            category = "timeout" if ended.timed_out else "step_failed"
+            self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
+        if len(self.listed) > 1:  # the result of a single step follows at once
+            self.records.step(ended, added)
+
+    def _result(self, step: Step, attempt: int, tried: Tried) -> StepResult:
+        folder, relative = self.tries.attempt_dir, f"steps/{step.id}"
+        stdout = results.said(folder, f"{relative}/stdout")
+        stderr = results.said(folder, f"{relative}/stderr")
+        paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
         return StepResult(
             step_number=step.step_number,
             id=step.id,
@@ -254,110 +274,33 @@ class _Run:
             max_rss_kb=tried.exit.max_rss_kb,
             attempts=attempt,
             error=tried.error,
-            last_words="" if tried.error is None else results.last_words([f"{folder}/stderr", f"{folder}/stdout"]),
+            last_words="" if tried.error is None else results.last_words(paths),
             added_by=self.added_by.get(step.id),
         )
 
-    def _may_start(self) -> None:
-        self.watch.tick_if_due()
-        if self.stop.requested:
-            raise Interrupted(self.result(None))
-        if self.clock.monotonic_s() >= self.deadline_s:
-            raise _PlanTimeout
+    def _grow_late(self, came: list[Task]) -> ErrorInfo | None:
+        if added := self._grow(came):
+            self.records.late(added)
+        return self.error
 
-    def _try(self, step: Step, folder: str) -> _Try:
-        command = self.found.get(step.id) or self._find(step, may_appear=False)
-        if isinstance(command, Missing):
-            return _Try(exit=_no_exit(127), error=command.message, again=False)
-        started = self._start(step, command, folder)
-        if isinstance(started, NotStarted):
-            passing = started.passing
-            return _Try(exit=_no_exit(started.code), error=started.message, again=passing, passing=passing)
-        try:
-            return self._judge(step, started)
-        finally:
-            if isinstance(started, FunctionRun):
-                started.close()
+    def _grow(self, came: list[Task]) -> list[Added]:
+        """Take tasks into the plan; what is wrong with them fails it. Those that were taken."""
+        if not came:
+            return []
+        faults = [f"a task of step {task.added_by}: {task.fault}" for task in came if task.fault is not None]
+        steps, problems = grown(self.listed, [task.data for task in came if task.fault is None])
+        if faults or problems:
+            message = "; ".join([*faults, *problems])
+            self.error = self.error or ErrorInfo(category="bad_task", message=message)
+            return []
+        self.added_by.update((step.id, task.added_by) for step, task in zip(steps, came, strict=True))
+        self._join(steps)
+        return [Added(by=task.added_by, task=task.data) for task in came]
 
-    def _start(self, step: Step, command: Command, folder: str) -> Process | FunctionRun | NotStarted:
-        source = step.input_from_step
-        stdin = None if source is None else f"{self.attempt_dir}/steps/{source}/stdout"
-        if stdin is not None and not fs.exists(stdin):
-            stdin = None  # a function that said nothing
-        stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
-        env, cwd = self._env(step), self._cwd(step)
-        if isinstance(command, Executable):
-            self._mkdir(f"{self.attempt_dir}/steps")
-            self._mkdir(folder)
-            self.tasks.open()
-            return processes.start(
-                command.argv, executable=command.file, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env
-            )
-        self.called_functions = True
+    def _join(self, steps: Sequence[Step]) -> None:
+        self.listed += steps
+        self.frontier.add(steps)
 
-        def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
-            return Call(
-                command=step.command,
-                args=tuple(step.args),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=Environment(env, self.tasks),
-                cwd=cwd,
-                job_id=self.job_id,
-                attempt_dir=self.attempt_dir,
-            )
-
-        return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr)
-
-    def _judge(self, step: Step, started: Process | FunctionRun) -> _Try:
-        timeout_s = step.timeout_s(self.step_timeout_s)
-        deadline_s = self.clock.monotonic_s() + timeout_s
-        ending = self.watch.until_end(started, min(deadline_s, self.deadline_s))
-        ended = started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
-        if ending == "stopped":
-            raise Interrupted(self.result(None))
-        if ending == "timed out":
-            whose = f"the step's timeout of {timeout_s:g} s"
-            if self.deadline_s < deadline_s:
-                whose = f"the plan's timeout of {self.deadline_s - self.started_s:g} s"
-            return _Try(exit=ended, timed_out=True, error=f"ended after {whose}", again=self.deadline_s > deadline_s)
-        if ended.code in step.ok_exit_codes:
-            return _Try(exit=ended, error=None)
-        return _Try(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")
-
-    def _find(self, step: Step, *, may_appear: bool) -> Command | Missing:
-        found = commands.find(
-            step,
-            tools=self.tools,
-            env=self._env(step),
-            cwd=self._cwd(step),
-            attempt_dir=self.attempt_dir,
-            may_appear=may_appear,
-        )
-        if isinstance(found, InWorker) or (isinstance(found, Executable) and found.file is not None):
-            self.found[step.id] = found
-        return found
-
-    def _env(self, step: Step) -> dict[str, str]:
-        # farro's own come last: a step that could replace FARRO_CLAIM would not be found when its tree is ended.
-        return {
-            **self.base_env,
-            **step.env,
-            **self.own_env,
-            tasks.FOLDER: self.tasks.path,
-            tasks.STEP: step.id,
-        }
-
-    def _cwd(self, step: Step) -> str:
-        return self.cwd if step.cwd is None else os.path.join(self.cwd, step.cwd)
-
-    def _mkdir(self, path: str) -> None:
-        if path not in self.made:
-            with contextlib.suppress(FileExistsError):
-                fs.retried(lambda: fs.mkdir(path), path, self.clock.sleep)
-            self.made.add(path)
-
-
-def _no_exit(code: int) -> Exit:
-    return Exit(code=code, signal=None, duration_s=0.0, user_s=0.0, system_s=0.0, max_rss_kb=0)
+    def _skip(self, step_id: str) -> None:
+        self.succeeded.add(step_id)
+        self.frontier.skip(step_id)

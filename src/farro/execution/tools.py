@@ -16,12 +16,13 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, BinaryIO
 
 from farro import tasks
 
 GROUP = "farro.tools"
+FUNCTION = "function"  # calls what is marked with @farro.task
+BUILT_IN = {FUNCTION: "farro.execution.calls:run"}
 
 
 class ToolTrouble(Exception):
@@ -48,6 +49,10 @@ class Call:
     cwd: str
     job_id: str
     attempt_dir: str  # the place for files of its own; (job id, attempt) is the key for side effects elsewhere
+
+    @property
+    def attempt(self) -> int:
+        return int(self.attempt_dir.rsplit("/", 1)[-1])
 
     def add_task(
         self,
@@ -99,24 +104,29 @@ class Program:
 
 
 class Tools:
-    """Names → tools. A value is a callable, "pkg.mod:function", or a list that starts a command line.
+    """Names → tools. A value is a callable, "pkg.mod:function", or a list that starts a command line. What the mapping
+    names is stronger than what is built in.
 
     Installed entry points are asked only for names that are not in the mapping: reading them takes milliseconds.
     """
 
     def __init__(self, mapping: Mapping[str, str | Function | Sequence[str]] | None = None) -> None:
-        self._mapping = dict(mapping or {})
+        self._mapping: dict[str, str | Function | Sequence[str]] = {**BUILT_IN, **(mapping or {})}
         self._installed: dict[str, str] | None = None
         self._resolved: dict[str, Python | Program] = {}
 
     def find(self, name: str) -> Python | Program | None:
         """The tool of that name; None when there is none here. ToolTrouble when it cannot be imported."""
         if name not in self._resolved:
-            value = self._mapping[name] if name in self._mapping else self._from_packages().get(name)
+            value = self.named(name)
             if value is None:
                 return None
             self._resolved[name] = _resolve(name, value)
         return self._resolved[name]
+
+    def named(self, name: str) -> str | Function | Sequence[str] | None:
+        """What is registered under that name, as it was given; nothing is imported."""
+        return self._mapping[name] if name in self._mapping else self._from_packages().get(name)
 
     def names(self) -> list[str]:
         """Every name that is registered or installed."""
@@ -124,6 +134,8 @@ class Tools:
 
     def _from_packages(self) -> dict[str, str]:
         if self._installed is None:
+            from importlib.metadata import entry_points  # here: slow to import, and most plans name no such tool
+
             self._installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
         return self._installed
 
@@ -137,7 +149,7 @@ def load(reference: str) -> Function:
         found: Any = importlib.import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
-    except Exception as error:  # a module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported, and may want to leave
         raise ToolTrouble(f"{reference}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ToolTrouble(f"{reference} is not callable")

@@ -1,23 +1,48 @@
 """Waits for what a plan started, and ends it: the only loop of the room.
 
-It keeps four times (the caller's tick, the step's and the plan's timeout, the grace of a stop) and sleeps in the kernel
-between them. What to start and how to judge it lives in run.py.
+It keeps four times (the caller's tick, each step's deadline, the grace of a stop, the grace of an end) and sleeps in
+the kernel between them. What to start and how to judge it lives in run.py.
+
+A step whose time is over is ended on a thread of its own: SIGTERM and its grace may take ten seconds, in which other
+steps end and the caller wants its ticks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import select
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from farro.execution.functions import FunctionRun
-from farro.execution.stop import Stop
+from farro.execution.stop import Flag, Stop
 from farro.ports.clock import Clock
 from farro.system import processes
 from farro.system.processes import Process
+from farro.system.turns import RESTING
 
 REST_GRACE_S = 2.0  # after the grace of a stop, and for what a plan left behind: a daemon is gone within 10 s
+_LOOK_S = 0.02  # where a process has no descriptor to wait on
+_HURRY_S = 0.1  # how soon a thread that ends a step hears that there is no time for its grace
 
 Ending = Literal["by itself", "timed out", "stopped"]
+
+
+class Watched:
+    """One try of a step, from its start to its end. `marker` is its own: every process of this try carries it."""
+
+    def __init__(self, started: Process | FunctionRun, *, marker: str, deadline_s: float) -> None:
+        self.started = started
+        self.marker = marker
+        self.deadline_s = deadline_s
+        self.ending: Ending = "by itself"
+        self.ender: threading.Thread | None = None  # set: `started` is that thread's
+        self.ended = False  # the ender is done
+        self.failure: BaseException | None = None  # of the ender
+
+    @property
+    def over(self) -> bool:
+        return self.started.exit is not None if self.ender is None else self.ended
 
 
 class Watch:
@@ -41,30 +66,34 @@ class Watch:
         self._clock = clock
         self._term_grace_s = term_grace_s
         self._ticked_s = clock.monotonic_s()
+        self._ended: Flag | None = None  # a thread has ended a step
+        self._hurry = False
 
-    def until_end(self, started: Process | FunctionRun, deadline_s: float) -> Ending:
-        """Wait until it ended, or end it; its tree is over unless it ended by itself.
+    def until_one_is_over(self, running: Sequence[Watched]) -> list[Watched]:
+        """Wait until at least one of them is over: by itself, or ended because its time was. Those that are.
 
-        What `tick` raises goes on after the tree was killed, without any grace: the job is not ours any more.
+        When the grace of a stop is over, all are ended. What `tick` raises goes on after the trees of all were killed,
+        without any grace: the job is not ours any more.
         """
         try:
             while True:
                 now_s = self.tick_if_due()
                 stop_at_s = self._stop.deadline_s
-                if now_s >= deadline_s:
-                    self._end(started, self._term_grace_s)
-                    return "timed out"
                 if stop_at_s is not None and now_s >= stop_at_s:
-                    self._end(started, REST_GRACE_S)
-                    return "stopped"
-                until_s = min(self._ticked_s + self._tick_every_s, deadline_s)
+                    return self._end_all(running)
+                for one in running:
+                    if one.ender is None and now_s >= one.deadline_s:
+                        self._begin_end(one)
+                if over := [one for one in running if one.over]:
+                    for one in over:
+                        self._take_from_ender(one)
+                    return over
+                until_s = min(self._ticked_s + self._tick_every_s, *(_next_s(one) for one in running))
                 until_s = until_s if stop_at_s is None else min(until_s, stop_at_s)
                 # Once a stop is requested its descriptor stays readable: polling it again would spin.
-                if started.wait(until_s - now_s, self._stop.fd if stop_at_s is None else None) is not None:
-                    return "by itself"
+                self._wait(running, until_s - now_s, self._stop.fd if stop_at_s is None else None)
         except BaseException:
-            if started.exit is None:
-                started.end(self._marker, grace_s=0)
+            self._kill(running)
             raise
 
     def end_rest(self, *, grace_s: float, look: bool) -> None:
@@ -81,10 +110,100 @@ class Watch:
             self._tick_now()
         return now_s
 
+    def close(self) -> None:
+        """Give the descriptor back; nothing may be running."""
+        if self._ended is not None:
+            self._ended.close()
+
     def _tick_now(self) -> None:
         self._ticked_s = self._clock.monotonic_s()
         self._tick()
 
-    def _end(self, started: Process | FunctionRun, grace_s: float) -> None:
-        every_s = self._tick_every_s
-        self.left.update(started.end(self._marker, grace_s=grace_s, while_waiting=self._tick_now, every_s=every_s))
+    def _wait(self, running: Sequence[Watched], timeout_s: float, stop_fd: int | None) -> None:
+        """Until one of them is over, the time is, or somebody asks to stop. May return early."""
+        free = [one for one in running if one.ender is None]
+        if len(running) == 1 == len(free):
+            running[0].started.wait(timeout_s, stop_fd)  # the quickest way there is
+            return
+        poll = select.poll()
+        for one in free:
+            fd = one.started.fileno()
+            if one.started.exit is not None:
+                return
+            if fd is None:
+                timeout_s = min(timeout_s, _LOOK_S)
+            else:
+                poll.register(fd, select.POLLIN)
+        if len(free) < len(running):
+            assert self._ended is not None
+            poll.register(self._ended.fd, select.POLLIN)
+        if stop_fd is not None:
+            poll.register(stop_fd, select.POLLIN)
+        with RESTING:
+            ready = poll.poll(int(max(timeout_s, 0) * 1000) + 1)  # rounded up: one that returns early spins
+        if self._ended is not None and any(fd == self._ended.fd for fd, _ in ready):
+            self._ended.clear()
+        for one in free:
+            one.started.wait(0)
+
+    def _begin_end(self, one: Watched) -> None:
+        one.ending = "timed out"
+        self._ended = ended = self._ended or Flag()
+
+        def end() -> None:
+            try:
+                left = one.started.end(
+                    one.marker, grace_s=self._term_grace_s, while_waiting=self._patience, every_s=_HURRY_S
+                )
+                self.left.update(left)
+            except BaseException as failure:  # noqa: BLE001 - raised by whoever waits
+                one.failure = failure
+            finally:
+                one.ended = True  # before the flag: whoever it wakes looks at this
+                ended.set()
+
+        one.ender = threading.Thread(target=end, name="ender")
+        one.ender.start()
+
+    def _patience(self) -> None:
+        if self._hurry:
+            raise _Hurried
+
+    def _take_from_ender(self, one: Watched) -> None:
+        if one.ender is not None:
+            one.ender.join()
+            if one.failure is not None and not isinstance(one.failure, _Hurried):
+                raise one.failure
+
+    def _end_all(self, running: Sequence[Watched]) -> list[Watched]:
+        """The grace of a stop is over. All at once: one after the other would take each one's grace."""
+        self._hurry = True
+        for one in running:
+            if one.ender is None and one.started.exit is None:
+                one.ending = "stopped"
+        tick, every_s = self._tick_now, self._tick_every_s
+        self.left.update(processes.end_marked(self._marker, REST_GRACE_S, while_waiting=tick, every_s=every_s))
+        for one in self._not_taken(running):
+            self.left.update(one.started.end(one.marker, grace_s=REST_GRACE_S, while_waiting=tick, every_s=every_s))
+        for one in running:
+            self._take_from_ender(one)
+        return list(running)
+
+    def _kill(self, running: Sequence[Watched]) -> None:
+        self._hurry = True
+        for one in self._not_taken(running):
+            one.started.end(self._marker, grace_s=0)
+        for one in running:
+            if one.ender is not None:
+                one.ender.join()
+
+    def _not_taken(self, running: Sequence[Watched]) -> Iterable[Watched]:
+        return [one for one in running if one.ender is None and one.started.exit is None]
+
+
+class _Hurried(Exception):
+    """The grace of a step that is being ended is cut short."""
+
+
+def _next_s(one: Watched) -> float:
+    return one.deadline_s if one.ender is None else float("inf")

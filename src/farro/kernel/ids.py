@@ -40,6 +40,10 @@ def check_tag(text: str) -> str:
     return _checked(text, TAG, "a tag", "1 to 64 of A-Z a-z 0-9 _ . : -, the first a letter or digit")
 
 
+def check_job_name(text: str) -> str:
+    return _checked(text, JOB_ID, "a job's name", "1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
+
+
 def is_job_id(text: str) -> bool:
     return JOB_ID.fullmatch(text) is not None and text.lower() not in _RESERVED
 

@@ -11,7 +11,7 @@ more than that is worth; a cap is a brake, not a lock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,10 +87,17 @@ class Gate:
         return cls(caps=caps, user=user, force=force, may_force=tuple(capacity.force))
 
 
-def admitted(store: Store, submissions: Sequence[Submission], gate: Gate | None) -> list[str]:
-    """Enqueue them if the gate lets them through, all or none. CapacityReached, NotPermitted: nothing was queued."""
+def admitted(
+    store: Store,
+    submissions: Sequence[Submission],
+    gate: Gate | None,
+    enqueue: Callable[[Sequence[Submission]], list[str]] | None = None,
+) -> list[str]:
+    """Enqueue them if the gate lets them through, all or none. CapacityReached, NotPermitted: nothing was queued.
+    `enqueue`: another way than the store's `enqueue_many`."""
+    enqueue = enqueue or store.enqueue_many
     if gate is None:
-        return store.enqueue_many(submissions)
+        return enqueue(submissions)
     if gate.force and not {gate.user, "*"} & set(gate.may_force):
         raise NotPermitted(
             f"--force: {gate.user} may not exceed the caps; the config's `capacity.force` lists the users who may. "
@@ -98,11 +105,11 @@ def admitted(store: Store, submissions: Sequence[Submission], gate: Gate | None)
         )
     refusal = _refusal(store, submissions, gate.caps)
     if refusal is None:
-        return store.enqueue_many(submissions)
+        return enqueue(submissions)
     if not gate.force:
         _tell(store, "cap_refused", refusal, gate.user)
         raise CapacityReached(str(refusal))
-    ids = store.enqueue_many(submissions)
+    ids = enqueue(submissions)
     _tell(store, "cap_forced", refusal, gate.user)
     return ids
 

@@ -53,7 +53,7 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         place=view.place,
         quarantined=quarantined,
         foreign=_foreign(folder),
-        damaged=None if view.damaged is None or quarantined else view.damaged,
+        damaged=None if quarantined else view.damaged or (None if prompt else "prompt.json cannot be read"),
         error=None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}",
         attempt=life.attempt,
         agent=holder.id if holder is not None else life.agent,

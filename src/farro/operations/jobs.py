@@ -25,6 +25,7 @@ class JobDetails:
     files: tuple[str, ...]  # relative to the job's folder
     message: str | None  # result.md or error.md, as it lies at the top
     orphaned: bool  # the agent that holds it is dead
+    name: str | None  # that it was given
 
 
 def orphans(store: Store) -> frozenset[str]:
@@ -45,7 +46,8 @@ def show(store: Store, root: str, job_id: str) -> JobDetails:
         if name is not None:
             message = fs.read_bytes(f"{folder}/{name}", _MESSAGE_LIMIT).decode("utf-8", "replace")
     orphaned = view.status is Status.IN_PROGRESS and job_id in orphans(store)
-    return JobDetails(view=view, files=files, message=message, orphaned=orphaned)
+    named = next((name for name, owner in store.names().items() if owner == job_id), None)
+    return JobDetails(view=view, files=files, message=message, orphaned=orphaned, name=named)
 
 
 def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:

@@ -1,4 +1,4 @@
-"""What a job's steps said: which files hold it, their last lines, and following them while the job runs and moves.
+"""What a job's steps, and its runner, said: which files hold it, their last lines, and following them as the job moves.
 
 Printing lives in cli; how a step writes its files lives in execution.
 
@@ -22,16 +22,18 @@ from farro.ports.store import JobView, Store
 from farro.system import fs
 
 STREAMS = ("stdout", "stderr")
+RUNNER = "runner"  # what a runner of its own said itself: a tool's print, a crash
+RUNNER_LOG = "runner.log"
 BLOCK = 256 << 10
 POLL_S = 0.2  # output that grows tells nobody; a job that moves on does
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """One stream of one step of one attempt."""
+    """One stream of one step of one attempt; or of none, what its runner said."""
 
     attempt: int
-    step: str
+    step: str | None
     stream: str
     path: str  # as it lay when it was looked up
 
@@ -96,6 +98,9 @@ def _sources(folder: str, attempt: int, chosen: Chosen) -> Iterator[Source]:
                 path = f"{folder}/attempts/{attempt:04d}/steps/{step}/{stream}"
                 if fs.exists(path):
                     yield Source(attempt=attempt, step=step, stream=stream, path=path)
+    path = f"{folder}/attempts/{attempt:04d}/{RUNNER_LOG}"
+    if chosen.step is None and tuple(chosen.streams) == STREAMS and fs.exists(path):
+        yield Source(attempt=attempt, step=None, stream=RUNNER, path=path)
 
 
 def _steps(folder: str, attempt: int) -> list[str]:

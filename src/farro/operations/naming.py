@@ -1,11 +1,11 @@
-"""Which job a person means: a whole id, or the beginning of one that no other job shares.
+"""Which job a person means: a whole id, a name, or the beginning of an id that no other job shares; in this order.
 
 What a job id may look like is told by kernel.ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from farro.errors import UnknownJob
 from farro.kernel import ids
@@ -22,11 +22,25 @@ def resolve(store: Store, root: str, text: str, *, shortest: int = 1) -> str:
     ids.check_job_id(text)
     if store.find(text) is not None:
         return text
-    return match(text, (entry.job_id for entry in tree.entries(root, store.roles(), quarantined=True)), root, shortest)
+    if (named := store.named(text)) is not None:
+        return named
+    entries = tree.entries(root, store.roles(), quarantined=True)
+    return match(text, (entry.job_id for entry in entries), root, shortest, store.names)
 
 
-def match(text: str, known: Iterable[str], root: str, shortest: int = 1) -> str:
-    """The one of `known` that begins with `text`."""
+def by_name(store: Store, root: str, text: str) -> str:
+    """The same where a name is asked for: a name comes first, before an id that is spelled alike."""
+    return store.named(ids.check_job_name(text)) or resolve(store, root, text)
+
+
+def match(
+    text: str,
+    known: Iterable[str],
+    root: str,
+    shortest: int = 1,
+    job_names: Callable[[], Iterable[str]] = tuple,
+) -> str:
+    """The one of `known` that begins with `text`. `job_names` are looked at for a near miss alone."""
     names = set(known)
     found = sorted(name for name in names if name.startswith(text))
     if len(found) > 1:
@@ -42,6 +56,7 @@ def match(text: str, known: Iterable[str], root: str, shortest: int = 1) -> str:
         )
     import difflib  # here: only a mistake pays for it
 
-    near = difflib.get_close_matches(text, names, n=1, cutoff=0.75) if len(names) <= _COMPARED else []
+    near = difflib.get_close_matches(text, job_names(), n=1, cutoff=0.6)
+    near = near or (difflib.get_close_matches(text, names, n=1, cutoff=0.75) if len(names) <= _COMPARED else [])
     hint = f"did you mean {near[0]}? " if near else ""
     raise UnknownJob(f"no job {text} in {root}; {hint}`farro ls` lists what there is")

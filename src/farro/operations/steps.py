@@ -29,6 +29,13 @@ def begun(folder: str, attempt: int) -> list[str]:
     return sorted(times, key=lambda name: (times[name], listed.get(name, len(listed)), name))
 
 
+def lines(folder: str, attempt: int) -> list[Mapping[str, Any]]:
+    """The attempt's steps.jsonl: what each step that ended did, and what it added. A plan of one step has none."""
+    from farro.execution import records  # here: a listing of jobs looks at no steps
+
+    return list(records.read(f"{folder}/attempts/{attempt:04d}"))
+
+
 def current(folder: str, attempt: int) -> str | None:
     """The step that began last."""
     names = begun(folder, attempt)

@@ -170,12 +170,18 @@ def _told_twice(pairs: Sequence[tuple[Plan, Document]]) -> list[Problem]:
 
 def _refuse_unkept(plan: Plan, document: Document) -> None:
     """Refuse what this farro could not keep: a plan with allowed_paths is never run unconfined."""
-    if plan.allowed_paths is not None:
-        message = (
-            "this farro has no sandbox yet to keep them, and does not run such a plan unconfined; "
-            "take allowed_paths out to run it as from a shell"
-        )
+    if (message := unkept(plan)) is not None:
         raise Refused(document.problem(("allowed_paths",), message, key=True).render(document.source))
+
+
+def unkept(plan: Plan) -> str | None:
+    """Why this farro would not run the plan, though nothing is wrong with it."""
+    if plan.allowed_paths is None:
+        return None
+    return (
+        "this farro has no sandbox yet to keep them, and does not run such a plan unconfined; "
+        "take allowed_paths out to run it as from a shell"
+    )
 
 
 def _check_role(role: str, known: set[str]) -> None:

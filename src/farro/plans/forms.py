@@ -33,25 +33,29 @@ class Shaped:
     data: Any
     prefix: Path  # where the list of steps stands in the text: ("steps",), ("tasks",) or ()
     numbered: bool = False  # the memo's form: references are numbers of earlier steps
+    tasks: bool = False  # Air-Executor's form
     aliases: dict[Path, str] = field(default_factory=dict)  # normal path → the name used in the text
+    named_at: Path | None = None  # where the plan's name stands, when a task gives it
     faults: list[Fault] = field(default_factory=list)
 
     def original(self, path: Path) -> Path:
         """The path in the text of what stands at `path` in the normal shape."""
+        if path == ("name",) and self.named_at is not None:
+            return self.named_at
         if path[:1] != ("steps",):
             return path
         name = self.aliases.get(path[:3])
         return self.prefix + path[1:] if name is None else (*self.prefix, path[1], name, *path[3:])
 
-    def has(self, path: Path) -> bool:
-        """Whether the text has something at that path of the normal shape."""
+    def value(self, path: Path) -> Any:
+        """What stands at that path of the normal shape; None when nothing does."""
         value = self.data
         for part in path:
             try:
                 value = value[part]
             except (LookupError, TypeError):
-                return False
-        return True
+                return None
+        return value
 
 
 def shape(data: Any) -> Shaped:
@@ -74,7 +78,7 @@ def shape(data: Any) -> Shaped:
 
 
 def _with_steps(plan: dict[str, Any], steps: Any, prefix: Path, *, tasks: bool) -> Shaped:
-    shaped = Shaped(data=plan, prefix=prefix)
+    shaped = Shaped(data=plan, prefix=prefix, tasks=tasks)
     plan["steps"] = steps
     if not isinstance(steps, list):
         return shaped
@@ -83,7 +87,7 @@ def _with_steps(plan: dict[str, Any], steps: Any, prefix: Path, *, tasks: bool) 
         _step(shaped, index, step, tasks=tasks) if isinstance(step, dict) else step for index, step in enumerate(steps)
     ]
     if tasks:
-        shaped.faults.extend(_take_job_name(plan, steps))
+        shaped.faults.extend(_take_job_name(shaped, plan, steps))
     return shaped
 
 
@@ -141,7 +145,7 @@ def references(at: Path, step: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
         yield (*at, "input_from_step"), step["input_from_step"]
 
 
-def _take_job_name(plan: dict[str, Any], tasks: list[Any]) -> Iterator[Fault]:
+def _take_job_name(shaped: Shaped, plan: dict[str, Any], tasks: list[Any]) -> Iterator[Fault]:
     """A task list says its job's name in every task; the plan says it once."""
     first: str | None = None
     for index, task in enumerate(tasks):
@@ -149,9 +153,10 @@ def _take_job_name(plan: dict[str, Any], tasks: list[Any]) -> Iterator[Fault]:
             continue
         name = task["job_name"]
         if not isinstance(name, str):
-            yield ("steps", index, "job_name"), "must be text"
+            yield ("steps", index, "job_name"), "must be text: the name of the job that all tasks of the list belong to"
         elif first is None:
             first = name
-            plan.setdefault("name", name)
+            if "name" not in plan:
+                plan["name"], shaped.named_at = name, (*shaped.prefix, index, "job_name")
         elif name != first:
             yield ("steps", index, "job_name"), f"{show(name)} is another job than {show(first)}; one list is one job"

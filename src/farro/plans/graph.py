@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from farro.documents import show
+from farro.documents import Path, render_path, show
 from farro.plans.forms import NO_NUMBER, Fault, Shaped, references
 from farro.plans.model import Plan, Step
 
@@ -49,12 +49,13 @@ def faults(shaped: Shaped) -> Iterator[Fault]:
             field = "step_number" if shaped.numbered else "id"
             yield (
                 ("steps", index, field),
-                f"{_say(name, shaped)} is also steps[{first[name]}]; ids are unique in a plan",
+                f"{_say(name, shaped)} is also {_where(shaped, first[name])}; ids are unique in a plan",
             )
         else:
             first[name] = index
     told = {path for path, _ in shaped.faults}
     graph: dict[str, list[str]] = {name: [] for name in first}
+    stands: dict[tuple[str, str], Path] = {}  # who needs whom → where it says so
     for index, step in enumerate(steps):
         if not isinstance(step, dict):
             continue
@@ -63,15 +64,18 @@ def faults(shaped: Shaped) -> Iterator[Fault]:
                 continue  # of a wrong type, which is said elsewhere
             known = first.get(target)
             if shaped.numbered and (known is None or known >= index):
-                yield path, f"{target} is not an earlier step"
+                yield path, f"{target} is not an earlier step{_why_not_earlier(known, index)}"
             elif known is None:
                 yield path, f"{show(target)} is not a step of this plan{_nearest(target, list(first))}"
             elif isinstance(name := names[index], str) and name in graph:
                 graph[name].append(target)
+                stands.setdefault((name, target), path)
     for cycle in cycles(graph):
-        path = ("steps", first[cycle[0]], "needs")
-        path = path if shaped.has(path) else ("steps", first[cycle[0]], "input_from_step")
-        yield path, f"steps wait for each other: {' → '.join(cycle)} (each needs the next); take one need out"
+        path = stands[cycle[0], cycle[1]]
+        if len(cycle) == 2:
+            yield path, f"{show(cycle[0])} is this step itself, which would wait for ever; take it out"
+        else:
+            yield path, f"steps wait for each other: {' → '.join(cycle)} (each needs the next); take one need out"
 
 
 def cycles(graph: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
@@ -90,6 +94,18 @@ def cycles(graph: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
                 rest[name] = []
         else:
             return
+
+
+def _where(shaped: Shaped, index: int) -> str:
+    return render_path(shaped.original(("steps", index)))
+
+
+def _why_not_earlier(known: int | None, index: int) -> str:
+    if known is None:
+        return ", and no step of this plan has that number"
+    if known == index:
+        return ": it is this step itself"
+    return "; move it up in the list, or give the steps ids instead of numbers, which may stand in any order"
 
 
 def _say(name: str, shaped: Shaped) -> str:

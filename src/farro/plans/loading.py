@@ -9,29 +9,41 @@ from collections.abc import Iterable
 from typing import Any
 
 from farro.documents import Document, refusal, shapes
+from farro.documents.shapes import Fault
 from farro.errors import BadDocument, Problem
 from farro.plans import graph
-from farro.plans.forms import shape
+from farro.plans.forms import Shaped, shape
 from farro.plans.model import Plan
 
 
 def load(document: Document) -> Plan:
     """The plan in a document; raises `BadDocument` with every problem and its place, in text order."""
+    return read(document)[0]
+
+
+def read(document: Document) -> tuple[Plan, Shaped]:
+    """The same, with the way back from the plan's paths to those of the text."""
     shaped = shape(document.data)
     if shaped.data is None and shaped.faults:  # not a plan at all: its fields say nothing
         raise refusal(document.source, [document.problem(path, message) for path, message in shaped.faults])
     checked = shapes.check(Plan, shaped.data)
     faults = [*shaped.faults, *graph.faults(shaped)]
     if checked.value is not None and not checked.faults and not faults:
-        return checked.value
+        return checked.value, shaped
     said = {path for path, _ in faults}  # in better words than the shape has for it
     problems = [document.problem(shaped.original(path), message, key=path[-1] == "tasks") for path, message in faults]
     problems += [
-        document.problem(shaped.original(fault.path), fault.message, key=fault.key)
+        document.problem(shaped.original(fault.path), _advised(fault, shaped), key=fault.key)
         for fault in checked.faults
         if fault.path not in said
     ]
     raise refusal(document.source, problems)
+
+
+def _advised(fault: Fault, shaped: Shaped) -> str:
+    from farro.plans.advice import advised  # here: most plans are right
+
+    return advised(fault, shaped)
 
 
 def load_data(data: Any, source: str) -> Plan:

@@ -87,3 +87,9 @@ class Plan:
     def timeout_s(self, step_timeout_s: float = DEFAULT_TIMEOUT_S) -> float:
         """The plan's own timeout, else the sum of its steps'."""
         return sum(step.timeout_s(step_timeout_s) for step in self.steps) if self.timeout is None else self.timeout
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from farro.plans.table import plan_table
+
+        return plan_table(self)

@@ -35,6 +35,14 @@ from farro.kernel.states import Reason, Status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Carried:
+    """What a job that repeats another brings along: the folder `carried/`, shaped as an attempt's."""
+
+    records: bytes  # its steps.jsonl
+    files: Mapping[str, str]  # name in it → the file that it is; linked, not copied
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
     """A job to be. `job_id` is the caller's choice; None has one minted."""
 
@@ -45,6 +53,7 @@ class Submission:
     retry_of: str | None = None
     payload: Mapping[str, bytes] = field(default_factory=dict)  # name → bytes
     narrative: str | None = None  # prompt.md
+    carried: Carried | None = None  # a store without folders does not keep it: then all steps are run again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,6 +175,18 @@ class Store(Protocol):
         any worker may have it. None: a job of that chosen id exists already, and stays as it is.
         [test_a_job_that_is_enqueued_and_claimed_at_once_is_nobody_elses]"""
 
+    def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
+        """Submit a job and give it that name, in one step: it has the name when anyone can see it, and of two who want
+        one name, one gets it. `instead_of`: the job that has the name now, and loses it; None: nobody has. NameTaken:
+        it is otherwise, and nothing was queued. A call that never returned: both happened, or the name is as it was.
+        [test_a_name_is_given_once, test_a_name_passes_on_to_the_next_job, tests/crash/test_names.py]"""
+
+    def named(self, name: str) -> str | None:
+        """The id of the job that has this name. A pruned job has none. [test_a_name_means_its_present_job]"""
+
+    def names(self) -> Mapping[str, str]:
+        """Every name, and its job's id, in the order of the names."""
+
     # --- working ---
 
     def claim(self, agent: Agent) -> Claim | None:
@@ -256,4 +277,5 @@ class StorePolicy:
     stale_after_s: float = 1800.0  # a slot whose loop made no turn for so long is hung
     free_after_s: float = 10.0  # after killing a hung process: how long to wait for its lease
     rescan_s: float = 30.0  # inotify tells neither a due time nor a dead lock
+    poll_s: float = 30.0  # … and at the latest so often while a worker knows of nothing to do
     max_prompt_bytes: int = 1 << 20

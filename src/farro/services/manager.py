@@ -18,6 +18,12 @@ class Manager(Keeper):
     def __init__(self, *, store: Store, log: Log, timetable: Timetable | None = None) -> None:
         super().__init__(store=store, name="manager", log=log)
         self._timetable = timetable
+        self._shows = False  # whether others are to see it also when it has nothing to decide
+
+    def run(self, every_s: float) -> None:
+        """As every keeper; and an agent from the start, so that `farro status` and `explain` see that it lives."""
+        self._shows = True
+        super().run(every_s)
 
     def patience_s(self, every_s: float) -> float:
         return every_s if self._timetable is None else self._timetable.patience_s(every_s)
@@ -31,7 +37,7 @@ class Manager(Keeper):
 
     def _settle(self) -> list[Lifecycle]:
         done: list[Lifecycle] = []
-        if self._agent is not None:
+        if self._agent is not None or self._shows:
             self.agent()  # a heartbeat: without it a manager with nothing to decide for `stale_after` is taken for hung
         for job_id in self._store.stale():
             try:

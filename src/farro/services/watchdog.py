@@ -5,6 +5,9 @@ What a pass does lives in the store; judging stale jobs is the manager's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 from farro.errors import Lost
 from farro.observe.log import Log
 from farro.ports.store import Recovered, Store
@@ -12,8 +15,9 @@ from farro.services.keeper import Keeper
 
 
 class Watchdog(Keeper):
-    def __init__(self, *, store: Store, log: Log) -> None:
+    def __init__(self, *, store: Store, log: Log, sweep: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
         super().__init__(store=store, name="watchdog", log=log)
+        self._sweep = sweep  # what dead runners left
 
     def run_once(self) -> list[Recovered]:
         """One pass; answers what it did."""
@@ -23,6 +27,8 @@ class Watchdog(Keeper):
             self._log("warning", str(lost), {})
             self.leave()
             return []
+        for record in self._sweep():
+            self._log("info", "runner's record removed", {"job_id": record.get("job_id"), "pid": record.get("pid")})
         for item in done:
             self._log("warning", f"recovered: {item.what}", {"job_id": item.job_id, "agent": item.agent})
         return done

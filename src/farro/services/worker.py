@@ -239,7 +239,10 @@ class Worker:
         poll = select.poll()
         for flag in (self._stop, self._ended):
             poll.register(flag.fd, select.POLLIN)
-        poll.poll()
+        # In pieces: the kernel may give a signal to any thread (a stopped process that is continued does), which wakes
+        # nobody here, and Python runs its handler in this one. Without them such a worker never heard its SIGTERM.
+        while not poll.poll(1000):
+            pass
         self._store.wake(self._role)
         for thread in self._threads:
             while thread.is_alive():

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import select
 import signal
 import time
@@ -30,7 +29,7 @@ def own_cgroup() -> str | None:
     parent = _current()
     if parent is None:
         return None
-    path = f"{parent}/farro-{os.getpid()}-{secrets.token_hex(8)}"
+    path = f"{parent}/farro-{os.getpid()}-{os.urandom(8).hex()}"
     try:
         os.mkdir(path)  # noqa: TID251 (see the module's head)
     except OSError:

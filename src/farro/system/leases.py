@@ -120,6 +120,12 @@ def _locked(fd: int) -> bool:
     return True
 
 
+def adopt(fd: int) -> Lease:
+    """A lease that this process was started with: its parent took it, and both hold it (one lock, two descriptors)."""
+    os.set_inheritable(fd, False)
+    return Lease(fd)
+
+
 @contextlib.contextmanager
 def exclusively(path: str) -> Iterator[None]:
     """Wait for, and hold, the lock on a file that is made if it is not there: for moments, not for lifetimes."""

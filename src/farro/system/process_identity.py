@@ -42,6 +42,16 @@ def identity_of(pid: int) -> Identity:
     )
 
 
+def started_at_s(pid: int) -> float | None:
+    """When the process that has this number now was started, in Unix time; None: there is none."""
+    import psutil  # here: only whoever meets another program's PID file asks
+
+    try:
+        return float(psutil.Process(pid).create_time())
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
 def matches(claimed: Mapping[str, object]) -> bool:
     """Whether exactly that process lives here and now. A name that is incomplete or malformed matches nobody."""
     pid, start = claimed.get("pid"), claimed.get("start")

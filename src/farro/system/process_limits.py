@@ -10,7 +10,8 @@ can deadlock (see processes), and a helper program in between is one exec more f
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
 try:
     import resource
@@ -48,3 +49,18 @@ def apply(pid: int, limits: Limits) -> None:
         for kind, soft, hard in wanted:
             if soft is not None and hard is not None:
                 resource.prlimit(pid, kind, (soft, hard))
+
+
+def limit_self(limits: Limits) -> None:
+    """Limit this process, and what it will start. Of the file size only the soft limit is set: see `lift_file_size`."""
+    apply(os.getpid(), replace(limits, file_size=None))
+    if limits.file_size is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        bound = limits.file_size if hard == resource.RLIM_INFINITY else min(limits.file_size, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bound, hard))
+
+
+def lift_file_size() -> None:
+    """The work is over: what this process itself writes now is not its job's output."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

@@ -167,6 +167,10 @@ class Process:
                 self._reap()
         return self.exit
 
+    def fileno(self) -> int | None:
+        """Readable when it has ended, for whoever waits for several; None: there is no such descriptor here."""
+        return self._pidfd
+
     def end(
         self,
         marker: str | None,

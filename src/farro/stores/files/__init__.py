@@ -40,6 +40,7 @@ from farro.stores.files import (
     agents,
     claim,
     hold,
+    names,
     prune,
     recover,
     replay,
@@ -117,6 +118,21 @@ class FilesStore:
             raise InputError("a job that runs after others cannot start at once; enqueue it")
         (job_id,) = submit.enqueue_many(self._ground, [submission], into=held.folder)
         return claim.begin_at_once(self._ground, held, job_id) if fs.exists(f"{held.folder}/{job_id}") else None
+
+    @explained
+    def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
+        job_id = names.enqueue(self._ground, name, submission, instead_of)
+        if waiting.waits(submission):
+            unblock.look_again(self._ground, [job_id])
+        return job_id
+
+    @explained
+    def named(self, name: str) -> str | None:
+        return names.named(self._ground, name)
+
+    @explained
+    def names(self) -> Mapping[str, str]:
+        return names.names(self._ground)
 
     # --- working ---
 

@@ -57,22 +57,27 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
         name, entered_ns = upcoming
         if name in busy:
             return None  # the queue was listed again meanwhile: waiting for a lock is not this call's business
-        path = f"{ground.incoming(role)}/{name}"
-        look = _look(ground, held, path, name)
-        verdict = look.verdict
-        if verdict is Verdict.NEVER:
+        look = _look(ground, held, f"{ground.incoming(role)}/{name}", name)
+        if look.verdict is Verdict.NEVER:
             view.skip(name)
-        elif verdict is Verdict.GONE:
+        elif look.verdict is Verdict.GONE:
             pass
         elif look.entered_ns != entered_ns:
             view.enter(name, look.entered_ns)
         elif look.until is not None:
             view.delay(name, look.until, entered_ns)
-        elif not _lock(ground, held, name):
-            busy.add(name)
-            view.locked(name, entered_ns)
-        elif (claimed := _take(ground, held, name, look)) is not None:
-            return claimed
+        else:
+            try:
+                locked = _lock(ground, held, name)
+            except PermissionError as error:  # this job's folder alone: without this the others waited behind it
+                ground.log("critical", "folder may not be changed, job skipped", {"job_id": name, "why": str(error)})
+                view.skip(name)
+                continue
+            if not locked:
+                busy.add(name)
+                view.locked(name, entered_ns)
+            elif (claimed := _take(ground, held, name, look)) is not None:
+                return claimed
     return None
 
 
@@ -107,7 +112,7 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         text, status = fs.read_with_status(f"{path}/job.json", folders.JOB_LIMIT)
         look.seen = _identity(status)
         look.entered_ns = status.st_mtime_ns
-        look.lifecycle = folders.parse_lifecycle(path, text)
+        look.lifecycle = folders.parse_lifecycle(text)
     except UnknownSchema as error:
         ground.tell_foreign(name, str(error))
         return Look(Verdict.NEVER)

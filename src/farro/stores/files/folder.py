@@ -6,6 +6,7 @@ Moving the folder lives in claim, settle, hold and recover. Only the folder's ow
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import re
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farro.encoding import encoder
-from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema
+from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema, Unreadable
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import timestamp
@@ -31,28 +32,39 @@ _ATTEMPT = re.compile(r"[0-9]{4,6}")
 
 def read_lifecycle(folder: str) -> Lifecycle:
     """job.json as it is. FileNotFoundError when the folder or the file is gone; Damaged, UnknownSchema as they say."""
-    return parse_lifecycle(folder, fs.read_bytes(f"{folder}/job.json", JOB_LIMIT))
+    return parse_lifecycle(_read(f"{folder}/job.json", JOB_LIMIT))
 
 
-def parse_lifecycle(folder: str, text: bytes) -> Lifecycle:
+def parse_lifecycle(text: bytes) -> Lifecycle:
     if len(text) > JOB_LIMIT:
-        raise Damaged(f"{folder}/job.json is larger than {JOB_LIMIT} bytes")
+        raise Damaged(f"job.json is larger than {JOB_LIMIT} bytes")
     return Lifecycle.from_json(text)
 
 
 def read_prompt(ground: Ground, folder: str) -> dict[str, Any]:
     """prompt.json. FileNotFoundError: a folder without it is debris (R7)."""
     limit = ground.policy.max_prompt_bytes
-    text = fs.read_bytes(f"{folder}/prompt.json", limit)
+    text = _read(f"{folder}/prompt.json", limit)
     if len(text) > limit:
-        raise Damaged(f"{folder}/prompt.json is larger than {limit} bytes")
+        raise Damaged(f"prompt.json is larger than {limit} bytes")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{folder}/prompt.json cannot be parsed: {error}") from error
+        raise Damaged(f"prompt.json cannot be parsed: {error}") from error
     if not isinstance(data, dict):
-        raise Damaged(f"{folder}/prompt.json is not an object")
+        raise Damaged("prompt.json is not an object")
     return data
+
+
+def _read(path: str, limit: int) -> bytes:
+    """What is wrong with this file alone is damage of this job. As an OSError it passed for trouble of the disk: the
+    worker came back to the same job for ever, and the others waited. [test_a_corrupt_job_fails_alone]"""
+    try:
+        return fs.read_bytes(path, limit)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM):
+            raise Unreadable(f"{path.rsplit('/', 1)[1]} is no file that can be read: {error.strerror}") from error
+        raise
 
 
 def prompt_if_any(ground: Ground, folder: str) -> dict[str, Any] | None:
@@ -116,8 +128,8 @@ def owned_lifecycle(ground: Ground, folder: str, job_id: str, role: str, status:
     """job.json of a folder that we own, rebuilt where it cannot be read; UnknownSchema and Damaged go through."""
     try:
         found = read_lifecycle(folder)
-    except UnknownSchema:
-        raise
+    except (UnknownSchema, Unreadable):
+        raise  # what stands there cannot be replaced by a file
     except (FileNotFoundError, Damaged) as error:
         ground.log("warning", "job.json rebuilt", {"job_id": job_id, "why": str(error)})
         return rebuilt(ground, folder, job_id, role, status)

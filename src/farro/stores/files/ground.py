@@ -151,7 +151,10 @@ def make_root(root: str, roles: Iterable[str]) -> list[str]:
     """Every folder that the store needs; what is there already is kept, what was missing is answered. Folders appear
     before the root is used (R7: the store never makes a parent by itself)."""
     wanted = ["agents", "jobs", "logs"]
-    wanted += [f"jobs/{name}" for name in (".staging", ".ids", ".held", ".snapshots", "outbox", "stale", "quarantine")]
+    wanted += [
+        f"jobs/{name}"
+        for name in (".staging", ".ids", ".names", ".held", ".snapshots", "outbox", "stale", "quarantine")
+    ]
     for role in roles:
         ids.check_role(role)
         wanted += [f"agents/{role}", places.incoming(role), places.in_progress(role), f"agents/{role}/completed"]

@@ -10,6 +10,7 @@ Which jobs, and how slowly, is decided in operations.prune.
 - A chosen id (jobs/.ids) goes when the folder is empty and before the folder itself goes: a crash in between is
   finished by the next prune, which knows the id from the folder's name. That name is the one that the id points to, so
   that an id which was submitted anew meanwhile is never taken. [test_a_pruned_id_may_be_used_again]
+- So does its name (names), while the folder's name still tells whose it was. [test_a_pruned_job_frees_its_name]
 - The rename is on the disk before the id goes: else a power cut could keep the job and lose its id.
 - A job of which a journal still speaks is left alone: after a power cut that record would bring it back. It is gone
   from there within seconds. [test_a_job_in_a_journal_is_not_pruned]
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from farro.errors import Damaged, FarroError, Refused
 from farro.kernel import ids
 from farro.stores.files import folder as folders
-from farro.stores.files import forget, records, submit
+from farro.stores.files import forget, names, records, submit
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
 from farro.stores.files.trouble import explained
@@ -41,6 +42,7 @@ class Trash:
         self._lease = lease
         self._journalled: frozenset[str] = frozenset()
         self._looked_ns = 0
+        self._named: dict[str, str] | None = None  # job id → its name; a link that is missed means no job
         self._touched: set[str] = set()  # folders whose change must be on the disk before an id goes
 
     @explained
@@ -103,12 +105,19 @@ class Trash:
             return 0  # somebody's hand was faster
         job_id = name.split(".", 1)[0]
         if ids.is_job_id(job_id):
+            self._free_name(job_id)
             with contextlib.suppress(Damaged, FileNotFoundError):
                 if submit.registered(self._ground, job_id)[1] == name:
                     fs.unlink(f"{self._ground.registry}/{job_id}")
         with contextlib.suppress(FileNotFoundError):
             fs.rmdir(path)
         return held
+
+    def _free_name(self, job_id: str) -> None:
+        if self._named is None:
+            self._named = names.pointing(self._ground)
+        if job_id in self._named:
+            names.free(self._ground, self._named[job_id], job_id)
 
 
 def _empty(path: str) -> None:

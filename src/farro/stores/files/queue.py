@@ -44,7 +44,7 @@ class QueueView:
         self._skipped: set[str] = set()
         self._locked: dict[str, int] = {}  # name → when it entered: to be looked at again at `_locked_until_s`
         self._locked_until_s = float("inf")
-        self._rescan_at_s = float("-inf")
+        self._rescan_at_s = self._poll_at_s = float("-inf")
         self._lock = threading.Lock()
 
     def next(self) -> tuple[str, int] | None:
@@ -52,7 +52,7 @@ class QueueView:
         `skip`."""
         with self._lock:
             now_s = self._ground.clock.monotonic_s()
-            if now_s >= self._rescan_at_s:
+            if now_s >= (self._rescan_at_s if self._ready else self._poll_at_s):
                 self._rescan()
             if now_s >= self._locked_until_s:
                 self._look_at_locked()
@@ -134,7 +134,9 @@ class QueueView:
                     self._enter(change.job_id, entered_ns)
 
     def _rescan(self) -> None:
-        self._rescan_at_s = self._ground.clock.monotonic_s() + self._ground.policy.rescan_s
+        now_s, policy = self._ground.clock.monotonic_s(), self._ground.policy
+        self._rescan_at_s = now_s + policy.rescan_s
+        self._poll_at_s = now_s + min(policy.rescan_s, policy.poll_s)
         present = set(fs.listdir(self._folder))
         self._skipped &= present
         for name in [name for name in self._delayed if name not in present]:

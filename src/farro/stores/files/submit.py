@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from farro.stores.files import views, waiting
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
 from farro.stores.files.records import Record
-from farro.system import fs, leases
+from farro.system import fs, leases, links
 
 _MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -48,6 +48,7 @@ class Staged:
     digest: str | None  # of the content, for a chosen id
     life: bytes  # job.json
     files: dict[str, bytes]  # the others, by name in the job's folder
+    links: Mapping[str, str]  # … and those that are linked from elsewhere
     lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
 
     def record(self) -> Record:
@@ -62,10 +63,15 @@ class Staged:
 
 
 def enqueue_many(
-    ground: Ground, submissions: Sequence[Submission], *, by: str | None = None, into: str | None = None
+    ground: Ground,
+    submissions: Sequence[Submission],
+    *,
+    by: str | None = None,
+    into: str | None = None,
+    named: Callable[[str], None] | None = None,
 ) -> list[str]:
     """All are staged, then synced together, then published, then their queues are synced together. `by` is who asked,
-    for the audit log; `into`: another folder than their queue."""
+    for the audit log; `into`: another folder than their queue; `named` is told each id before it is published."""
     prompts = [_check(ground, submission) for submission in submissions]
     blocks = waiting.blocking(ground, submissions)
     staged: list[Staged] = []
@@ -73,7 +79,8 @@ def enqueue_many(
         for submission, prompt, blocked in zip(submissions, prompts, blocks, strict=True):
             staged.append(_stage(ground, submission, prompt, blocked, into))
         chosen = [item for item in staged if item.digest is not None]
-        plain = into is None and not chosen and not any(item.blocks for item in staged)
+        special = any(item.blocks for item in staged) or any(submission.carried for submission in submissions)
+        plain = into is None and named is None and not chosen and not special
         if plain and (entry := ground.journalled([item.record() for item in staged])) is not None:
             left = list(staged)
             try:
@@ -101,6 +108,9 @@ def enqueue_many(
             ground.sync([ground.registry])
         if not plain:
             ground.sync([path for item in staged for path in waiting.register(ground, item.job_id, item.blocks)])
+        if named is not None:
+            for item in staged:
+                named(item.job_id)
         ours = [item for item in staged if _publish(ground, item)]
         ground.sync(dict.fromkeys(item.home for item in staged))
         _tell(ground, ours, by)
@@ -132,9 +142,7 @@ def _durable(ground: Ground, item: Staged) -> list[str]:
     """What must be on the disk before it is published. A first job.json that is lost with the power is rebuilt, except
     for what the prompt does not say."""
     folder = f"{ground.staging}/{item.name}"
-    found = [f"{folder}/{name}" for name in (*item.files, "job.json")]
-    if any(name.startswith("payload/") for name in item.files):
-        found.append(f"{folder}/payload")
+    found = [f"{folder}/{name}" for name in (*item.files, *item.links, "job.json", *_folders(item))]
     found.append(folder)
     if item.digest is not None:
         found.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
@@ -184,6 +192,10 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: l
     if submission.narrative is not None:
         files["prompt.md"] = submission.narrative.encode()
     files.update((f"payload/{file_name}", data) for file_name, data in submission.payload.items())
+    linked: dict[str, str] = {}
+    if (carried := submission.carried) is not None:
+        files["carried/steps.jsonl"] = carried.records
+        linked.update((f"carried/{file_name}", source) for file_name, source in carried.files.items())
     fs.mkdir(folder)
     item = Staged(
         job_id=job_id,
@@ -194,6 +206,7 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: l
         digest=_digest(submission, prompt) if chosen else None,
         life=lifecycle.to_json(),
         files=files,
+        links=linked,
         # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
         lease=leases.take(folder) if chosen and leases.FOLDERS else None,
     )
@@ -210,14 +223,25 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: l
 
 
 def _fill(ground: Ground, item: Staged, folder: str, prompt: Mapping[str, Any]) -> None:
-    made = False
+    for name in _folders(item):
+        fs.mkdir(f"{folder}/{name}")
     for name, data in item.files.items():
-        if not made and name.startswith("payload/"):
-            fs.mkdir(f"{folder}/payload")
-            made = True
         fs.create(f"{folder}/{name}", data)
+    for name, source in item.links.items():
+        links.place(source, f"{folder}/{name}")
     fs.create(f"{folder}/job.json", item.life)
     keep_order(ground, folder, prompt, minted=item.digest is None)
+
+
+def _folders(item: Staged) -> list[str]:
+    """The folders inside the job's, each after the one that it lies in."""
+    if len(item.files) == 1:
+        return []  # prompt.json alone, as nearly always
+    found: dict[str, None] = {}
+    for name in (*item.files, *item.links):
+        parts = name.split("/")[:-1]
+        found.update(("/".join(parts[: depth + 1]), None) for depth in range(len(parts)))
+    return list(found)
 
 
 def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from farro import documents
-from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, UnknownJob
+from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, NameTaken, UnknownJob
 from farro.kernel import ids, moves, states, telling
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.moves import Move
@@ -106,6 +106,14 @@ class MemoryStore(State):
             known = submission.job_id in self._jobs
             job = self._jobs[self.enqueue(submission)]
             return None if known else self._claimed(job, agent, self._clock.now())
+
+    def enqueue_named(self, name: str, submission: Submission, *, instead_of: str | None = None) -> str:
+        with self._lock:
+            present = self.named(name)
+            if present != instead_of:
+                raise NameTaken(name, present)
+            self._names[name] = self.enqueue(submission)
+            return self._names[name]
 
     def _blocks(self, submission: Submission, earlier: Collection[str] = ()) -> list[str]:
         """What it has to wait for; refused when it could never run."""

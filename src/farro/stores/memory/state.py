@@ -57,6 +57,7 @@ class State:
         self._uniform = uniform
         self._mint = IdMint(clock.now, random_bits)
         self._jobs: dict[str, Job] = {}
+        self._names: dict[str, str] = {}  # name → the id of its present job
         self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
         self._beats: dict[str, float] = {}  # on the clock that stands still while the machine sleeps (RELIABILITY 18)
         self._entries = 0
@@ -83,6 +84,15 @@ class State:
         with self._lock:
             job = self._jobs.get(ids.check_job_id(job_id))
             return None if job is None else self._view(job)
+
+    def named(self, name: str) -> str | None:
+        with self._lock:
+            job_id = self._names.get(ids.check_job_name(name))
+            return job_id if job_id in self._jobs else None
+
+    def names(self) -> Mapping[str, str]:
+        with self._lock:
+            return {name: job_id for name, job_id in sorted(self._names.items()) if job_id in self._jobs}
 
     def _view(self, job: Job) -> JobView:
         now = job.lifecycle

@@ -1,0 +1,106 @@
+"""What plans cost: piped steps beside plain subprocess calls, a plan that grows to a thousand steps, adding a step.
+
+Runs in farro's own environment; own.py calls it. The steps are real programs, the disk is the one that is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import farro
+from farro.execution import Stop, Tools, run_plan
+from farro.plans.loading import load_data
+from farro.system.clock import SystemClock
+from farro.system.process_tree import adopt_orphans
+
+PIPED = 20
+FIRST, GROWN, PARALLEL, STEP_S = 100, 1000, 2, 0.05
+
+
+def main() -> None:
+    what, home = sys.argv[1], sys.argv[2]
+    told = {"piped": piped, "grown": grown, "add": add}[what](home)
+    print(json.dumps(told))
+
+
+def piped(home: str) -> dict[str, float]:
+    """Twenty steps, each the next one's input, and the same twenty with subprocess.run, in turn."""
+    adopt_orphans()  # as a worker does
+    steps = [{"step_number": 1, "command": "seq", "args": ["200"]}]
+    steps += [{"step_number": n, "command": "cat", "input_from_step": n - 1} for n in range(2, PIPED + 1)]
+    plan = load_data({"steps": steps}, "bench")
+    clock = SystemClock()
+    took: dict[str, list[float]] = {"farro": [], "plain": []}
+    for turn in range(12):
+        folder = os.path.join(home, str(turn))
+        os.mkdir(folder)
+        began_s = time.perf_counter()
+        result = run_plan(
+            plan,
+            attempt_dir=folder,
+            job_id="bench",
+            base_env=dict(os.environ),
+            cwd=home,
+            tools=Tools(),
+            claim_marker=f"bench-{os.getpid()}-{turn}",
+            tick=lambda: None,
+            tick_every_s=1.0,
+            stop=Stop(clock),
+            clock=clock,
+        )
+        took["farro"].append(time.perf_counter() - began_s)
+        assert result.success
+        began_s = time.perf_counter()
+        said = subprocess.run(["seq", "200"], capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
+        for _ in range(PIPED - 1):
+            said = subprocess.run(["cat"], input=said, capture_output=True, check=True).stdout
+        took["plain"].append(time.perf_counter() - began_s)
+        assert said == result.step_results[-1].stdout.encode()
+    farro_s, plain_s = (statistics.median(took[name][1:]) for name in ("farro", "plain"))
+    return {"farro_s": farro_s, "plain_s": plain_s, "ratio": farro_s / plain_s}
+
+
+def grown(home: str) -> dict[str, Any]:
+    """A hundred steps of 50 ms that become a thousand; how much of the wall time was spent in steps."""
+    root = os.path.join(home, "root")
+    program = os.path.join(os.path.dirname(sys.executable), "farro")
+    subprocess.run([program, "init", "--root", root], check=True, capture_output=True)
+    each = (GROWN - FIRST) // (FIRST // 2)
+    adding = f"import time, farro; [farro.add_task('sleep', ['{STEP_S}']) for _ in range({each})]; time.sleep({STEP_S})"
+    steps = [
+        {"id": f"grows-{n}", "command": sys.executable, "args": ["-c", adding]}
+        if n % 2
+        else {"id": f"sleeps-{n}", "command": "sleep", "args": [str(STEP_S)]}
+        for n in range(FIRST)
+    ]
+    plan = os.path.join(home, "plan.json")
+    with open(plan, "w", encoding="utf-8") as file:
+        json.dump({"id": "grown", "parallel": PARALLEL, "steps": steps}, file)
+    subprocess.run([program, "enqueue", "--root", root, "--plan", plan], check=True, capture_output=True)
+    subprocess.run([program, "worker", "--root", root, "--drain"], check=True, capture_output=True)
+    attempt = os.path.join(root, "agents/Runner/completed/succeeded/grown/attempts/0001")
+    with open(os.path.join(attempt, "result.json"), encoding="utf-8") as file:
+        result = json.load(file)
+    assert len(result["step_results"]) == GROWN, len(result["step_results"])
+    in_steps_s = sum(step["duration_s"] for step in result["step_results"]) / PARALLEL
+    return {"wall_s": result["duration_s"], "share": in_steps_s / result["duration_s"]}
+
+
+def add(home: str) -> dict[str, float]:
+    os.environ.update(FARRO_TASKS=home, FARRO_STEP="1")
+    took = []
+    for _ in range(200):
+        began_s = time.perf_counter()
+        farro.add_task("true")
+        took.append(time.perf_counter() - began_s)
+    return {"ms": statistics.median(took) * 1000}
+
+
+if __name__ == "__main__":
+    main()

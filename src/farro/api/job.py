@@ -1,0 +1,150 @@
+"""A job as a program holds it: what it is now, waiting for its end, its value, what its steps said.
+
+Queueing lives in queue; what the words mean lives in operations and kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from farro.api import tables
+from farro.errors import FarroError, UnknownJob
+from farro.operations import answers, logs
+from farro.operations.logs import Chosen
+from farro.ports.store import JobView
+
+if TYPE_CHECKING:
+    from farro.api.queue import Queue
+
+V = TypeVar("V", covariant=True)
+
+
+class Job(Generic[V]):
+    """A handle: cheap, kept in memory only, and looked up anew each time that something is asked of it.
+
+    Every method raises UnknownJob when the job is not there any more (`farro prune` removed it).
+    """
+
+    __slots__ = ("_id", "_queue")
+
+    def __init__(self, queue: Queue, id: str) -> None:  # noqa: A002 - the job's own field
+        self._queue, self._id = queue, id
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def queue(self) -> Queue:
+        return self._queue
+
+    @property
+    def view(self) -> JobView:
+        """All that job.json says, at this moment."""
+        view = self._queue.store.find(self._id)
+        if view is None:
+            raise UnknownJob(f"no job {self._id} in {self._queue.root}; it may have been pruned")
+        return view
+
+    @property
+    def status(self) -> str:
+        """queued, in_progress, succeeded, failed, stale or killed."""
+        return str(self.view.status)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not; nothing changes it any more."""
+        return self.view.lifecycle.terminal
+
+    @property
+    def error(self) -> Mapping[str, Any] | None:
+        """`{"category": …, "message": …}` of a job that failed."""
+        return self.view.lifecycle.error
+
+    @property
+    def folder(self) -> str:
+        """Where it lies at this moment: a job moves when its status changes."""
+        return f"{self._queue.root}/{self.view.place}/{self._id}"
+
+    def wait(self, timeout: float | None = None) -> Job[V]:
+        """Return itself when it has ended, well or not. StillRunning, a TimeoutError, after `timeout` seconds."""
+        self._queue.wait(self, timeout=timeout)
+        return self
+
+    def result(self, timeout: float | None = None) -> V:
+        """Wait, and give what it came to: for a task, what the function returned; for a plan, the stdout of its last
+        step, as text. JobFailed when it failed or was killed; StillRunning, a TimeoutError, after `timeout` seconds."""
+        self.wait(timeout)
+        value: V = answers.value(self._answer())
+        return value
+
+    @property
+    def result_json(self) -> Mapping[str, Any]:
+        """result.json of its latest attempt, with a record of each step; empty while there is none."""
+        return self._answer().result
+
+    def stdout(self, step: str | None = None) -> str:
+        """What its steps, or one of them, said on stdout so far, as text."""
+        return self._said(step, ("stdout",))
+
+    def stderr(self, step: str | None = None) -> str:
+        """What its steps said on stderr: for a task, what the function printed, and the traceback."""
+        return self._said(step, ("stderr",))
+
+    def logs(self, step: str | None = None) -> str:
+        """Both, step after step, as `farro logs` prints them."""
+        return self._said(step, logs.STREAMS)
+
+    def kill(self, note: str | None = None) -> Job[V]:
+        """End it, with every process that it started. One that has ended already stays what it is."""
+        self._queue.kill(self, note=note)
+        return self
+
+    def retry(self, *, from_step: str | None = None, from_start: bool = False) -> Job[V]:
+        """The same again, as a new job, after the steps that succeeded. Refused while it has not ended."""
+        again: Job[V] = self._queue.retry(self, from_step=from_step, from_start=from_start)
+        return again
+
+    def _answer(self) -> answers.Answer:
+        return answers.answer(self._queue.store, self._queue.root, self._id)
+
+    def _said(self, step: str | None, streams: tuple[str, ...]) -> str:
+        store, root = self._queue.store, self._queue.root
+        for _ in range(4):
+            told = logs.output(store, root, self._id, Chosen(step=step, streams=streams))
+            if step is not None:
+                logs.check_step(root, told, step)
+            try:
+                blocks = [b"".join(logs.read(source.path, 0)) for source in told.sources]
+            except FileNotFoundError:
+                continue  # it moved on while we read
+            return b"".join(blocks).decode("utf-8", "replace")
+        raise UnknownJob(f"{self._id} moves faster than it can be read; try again")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and (self._id, self._queue.root) == (other._id, other._queue.root)
+
+    def __hash__(self) -> int:
+        return hash((self._id, self._queue.root))
+
+    def __repr__(self) -> str:
+        return f"<farro.Job {self._id} {self._status_or_why_not()}>"
+
+    def _repr_html_(self) -> str:
+        return tables.jobs([self])
+
+    def _status_or_why_not(self) -> str:
+        try:
+            return self.status
+        except UnknownJob:
+            return "gone"
+        except (FarroError, OSError):
+            return "closed" if self._queue.closed else "unreadable"
+
+
+class Jobs(list[Job[Any]]):
+    """A list of jobs that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return tables.jobs(self)

@@ -1,0 +1,52 @@
+"""Opening a root for a program: the one that is named, or the one that the commands would find.
+
+What can be done with it lives in queue.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from farro import config
+from farro.api.queue import Queue
+from farro.errors import InputError
+from farro.execution import calls
+from farro.operations import roots
+
+
+def open(root: str | os.PathLike[str] | None = None, *, make: bool = False) -> Queue:  # noqa: A001 - as gzip.open
+    """The queue of a root: the one that is named, else FARRO_ROOT, else the nearest upwards from the working folder,
+    else the person's own. NotARoot when there is none; with `make` it is made, as `farro init` does."""
+    given = _named_root() if root is None else os.fspath(root)
+    if given == "":
+        raise InputError("root: it is empty; name a folder, or leave it out")
+    found = None if given is None or not make else os.path.abspath(given)
+    path = found or config.find_root(given, own=True, make=make)
+    settings = config.load(path, warn=lambda text: warnings.warn(text, stacklevel=4))
+    if make and not os.path.isdir(f"{path}/jobs"):
+        roots.init(path, settings)
+    return Queue(path, settings)
+
+
+_defaults: dict[str, Queue] = {}
+
+
+def default() -> Queue:
+    """The queue that tasks go to which name none. Opened once and kept."""
+    named = _named_root()
+    place = named or os.getcwd()
+    queue = _defaults.get(place)
+    if queue is None or queue.closed:
+        root = config.find_root(named, own=True)
+        queue = _defaults.get(root)
+        if queue is None or queue.closed:
+            queue = open(root)
+        _defaults[place] = _defaults[root] = queue
+    return queue
+
+
+def _named_root() -> str | None:
+    """Inside a task, the root of its worker: on a thread of it the environment is not the step's."""
+    call = calls.current()
+    return (os.environ if call is None else call.env).get("FARRO_ROOT")

@@ -1,0 +1,170 @@
+"""How a program asks for a job to be run: Python's own types in, what operations understand out.
+
+What the wishes mean lives in operations.wishes; the same options as text, in cli.
+
+A module of tasks has options too, and is imported by every process that runs one: what only a submitter needs is
+imported where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from farro.errors import BadDocument, InputError
+
+if TYPE_CHECKING:
+    from farro.operations.wishes import Wishes
+    from farro.ports.clock import Clock
+
+Duration = float | str | timedelta  # seconds, or "10m", or a timedelta
+MAX_DELAY_S = 3650 * 86_400.0
+MAX_TIMEOUT_S = 365 * 86_400.0  # as plans.model has it
+
+
+class Named(Protocol):
+    """A job."""
+
+    @property
+    def id(self) -> str: ...
+
+
+JobName = str | Named
+JobNames = JobName | Iterable[JobName]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """None and empty: nothing asked for."""
+
+    id: str | None = None
+    role: str | None = None
+    delay: Duration | None = None
+    at: datetime | str | None = None
+    after: JobNames = ()
+    after_any: JobNames = ()
+    priority: str | None = None
+    tags: Iterable[str] = ()
+    timeout: Duration | None = None
+    cwd: str | os.PathLike[str] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("after", "after_any"):
+            if getattr(self, name) != ():
+                object.__setattr__(self, name, job_ids(getattr(self, name)))  # an iterator can be looked at once only
+        if self.tags != ():
+            object.__setattr__(self, "tags", (self.tags,) if isinstance(self.tags, str) else tuple(self.tags))
+
+    def over(self, others: Options) -> Options:
+        """These, and the others' where these ask for nothing."""
+        asked = {item.name: value for item in fields(self) if _is_asked(value := getattr(self, item.name))}
+        if "delay" in asked or "at" in asked:
+            others = replace(others, delay=None, at=None)
+        return replace(others, **asked) if asked else others
+
+    @property
+    def timeout_s(self) -> float | None:
+        if self.timeout is None:
+            return None
+        seconds = duration_s("timeout", self.timeout)
+        if not 0 < seconds <= MAX_TIMEOUT_S:
+            raise InputError(f"timeout: {self.timeout!r} is not between an instant and a year")
+        return seconds
+
+    def wishes(self, clock: Clock, *, cwd: str | None = None) -> Wishes:
+        """`cwd`: the folder where nothing else is asked for."""
+        from farro.operations.wishes import Wishes
+        from farro.plans.priority import PRIORITIES
+
+        where = cwd if self.cwd is None else os.path.abspath(os.fspath(self.cwd))
+        if where is not None and not os.path.isdir(where):
+            raise InputError(f"cwd: {where} is not a folder")
+        if self.priority is not None and self.priority not in PRIORITIES:
+            raise InputError(f"priority: {self.priority!r} is none; there is {', '.join(PRIORITIES)}")
+        return Wishes(
+            tags=tuple(self.tags),
+            priority=self.priority,
+            timeout_s=self.timeout_s,
+            cwd=where,
+            env=dict(self.env),
+            after=job_ids(self.after),
+            after_any=job_ids(self.after_any),
+            not_before=self._start(clock),
+        )
+
+    def _start(self, clock: Clock) -> datetime | None:
+        if self.delay is not None and self.at is not None:
+            raise InputError("delay and at both say when it starts; keep one of them")
+        if self.delay is not None:
+            seconds = duration_s("delay", self.delay)
+            if not 0 <= seconds <= MAX_DELAY_S:
+                raise InputError(f"delay: {self.delay!r} is not between nothing and ten years")
+            return clock.now() + timedelta(seconds=seconds)
+        if isinstance(self.at, datetime):
+            moment = self.at.astimezone(UTC)  # one without a zone is local, as everywhere in Python
+            if moment <= clock.now():
+                raise InputError(f"at: {self.at} is in the past; name a later time, or leave it out to start now")
+            return moment
+        if self.at is None:
+            return None
+        from farro.kernel.start_times import parse_start
+
+        try:
+            return parse_start(self.at, clock.now(), lambda local: local.astimezone())
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"at: {error}") from error
+
+
+def duration_s(name: str, value: Duration) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        from farro.kernel.moments import parse_duration
+
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise InputError(f"{name}: {error}") from error
+    given: object = value
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return float(given)
+    raise InputError(f"{name}: {value!r} is no duration; give seconds, a timedelta, or text such as 10m")
+
+
+def job_id_of(job: JobName) -> str:
+    found = job if isinstance(job, str) else getattr(job, "id", None)
+    if not isinstance(found, str):
+        raise InputError(f"{job!r} is neither a job nor a job's id")
+    return found
+
+
+def job_ids(jobs: JobNames) -> tuple[str, ...]:
+    """Ids of one job or of several, each once."""
+    several: Iterable[Any] = jobs if isinstance(jobs, Iterable) and not isinstance(jobs, str) else [jobs]
+    return tuple(dict.fromkeys(job_id_of(job) for job in several))
+
+
+@contextmanager
+def in_words_of_python() -> Iterator[None]:
+    """Operations name what is wrong as the commands' options: `--after-any: …` becomes `after_any: …`."""
+    try:
+        yield
+    except BadDocument:
+        raise
+    except InputError as error:
+        said = str(error)
+        told = re.sub(r"^--([a-z-]+):", lambda found: f"{found[1].replace('-', '_')}:", said)
+        if told == said:
+            raise
+        raise type(error)(told) from error.__cause__
+
+
+def _is_asked(value: Any) -> bool:
+    return value is not None and value is not False and not (isinstance(value, str | tuple | list | dict) and not value)

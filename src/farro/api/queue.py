@@ -1,0 +1,350 @@
+"""A root as a program holds it: queueing plans, commands and tasks, finding jobs, waiting for them.
+
+What a job is once it is queued lives in job; everything is done by operations, as for the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from farro import app
+from farro.api import sources, tables
+from farro.api.job import Job, Jobs
+from farro.api.known import KnownCalls
+from farro.api.options import Duration, JobName, JobNames, Options, in_words_of_python, job_id_of
+from farro.api.sources import PlanSource
+from farro.api.task import TaskCall
+from farro.documents import Document
+from farro.errors import InputError, StillRunning
+from farro.kernel.states import Status
+from farro.observe.log import grave_only
+from farro.operations import jobs as verbs
+from farro.operations import listing, naming, people, submit, waiting
+from farro.operations import retry as retrying
+from farro.operations.admission import Gate, admitted
+from farro.operations.wishes import Wishes
+from farro.ports.store import Submission
+from farro.settings import Settings
+from farro.stores.files import FilesStore
+from farro.system.clock import SystemClock
+
+V = TypeVar("V")
+Source = PlanSource | Sequence[str | os.PathLike[str]] | TaskCall[Any]
+
+_CLOCK = SystemClock()
+
+
+class Queue:
+    """An open root; `farro.open` makes one. Safe to use from many threads, and after a fork. `close`, or the end of a
+    `with`, when no thread uses it any more; the end of the program closes what was left open."""
+
+    def __init__(self, root: str, settings: Settings) -> None:
+        self._root, self._settings = root, settings
+        self._stores: dict[int, FilesStore] = {}  # by process: a store's descriptors and threads are not a fork's
+        self._closed = False
+        self._known = KnownCalls()
+        self._gate = Gate.of(settings, user=people.user(), force=False)
+        self._stores[os.getpid()] = self._open()
+        self._closing = weakref.finalize(self, _close, self._stores)
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def store(self) -> FilesStore:
+        """The store behind it, for what is not offered here."""
+        if self._closed:
+            raise InputError(f"this queue of {self._root} is closed; open another: farro.open({self._root!r})")
+        store = self._stores.get(os.getpid())
+        if store is None:
+            opened = self._open()
+            store = self._stores.setdefault(os.getpid(), opened)
+            if store is not opened:  # another thread was faster
+                opened.close()
+        return store
+
+    def _open(self) -> FilesStore:
+        return app.open_store(self._root, self._settings, log=grave_only(sys.stderr), actor=people.person("py"))
+
+    def close(self) -> None:
+        """Write what is buffered and give everything back. Jobs go on; safe to repeat."""
+        self._closed = True
+        self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- queueing ---
+
+    @overload
+    def enqueue(
+        self,
+        plan: TaskCall[V],
+        *,
+        id: str | None = None,
+        role: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | str | None = None,
+        after: JobNames = (),
+        after_any: JobNames = (),
+        priority: str | None = None,
+        tags: Iterable[str] = (),
+        timeout: Duration | None = None,
+        force: bool = False,
+    ) -> Job[V]: ...
+    @overload
+    def enqueue(
+        self,
+        plan: PlanSource | Sequence[str | os.PathLike[str]],
+        *,
+        id: str | None = None,
+        role: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | str | None = None,
+        after: JobNames = (),
+        after_any: JobNames = (),
+        priority: str | None = None,
+        tags: Iterable[str] = (),
+        timeout: Duration | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        force: bool = False,
+    ) -> Job[Any]: ...
+    def enqueue(
+        self,
+        plan: Source,
+        *,
+        id: str | None = None,  # noqa: A002 - the name of the job's own field
+        role: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | str | None = None,
+        after: JobNames = (),
+        after_any: JobNames = (),
+        priority: str | None = None,
+        tags: Iterable[str] = (),
+        timeout: Duration | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        force: bool = False,
+    ) -> Job[Any]:
+        """Queue one job, and return it once it is kept as the root's durability promises.
+
+        `plan` is a plan (a dict, a Plan, or the path of a plan file), a command (`["make", "test"]`, which runs in the
+        working folder), or the call of a task (`send.call("ann")`).
+
+        - `id`: chosen by you; the same id and plan again are the same job. IdConflict: another plan has it.
+        - `role`, `priority` (P0 first, P3 last), `tags` (which a worker must offer).
+        - `delay`: seconds, "10m" or a timedelta. `at`: a datetime (local unless it has a zone), or "tomorrow 09:30".
+        - `after`: jobs that must have succeeded, `after_any`: that must have ended; ids or Jobs, one or several.
+        - `timeout`, `cwd`, `env`: of the whole plan, or of the call.
+        - `force`: past a cap, for those whom the config names.
+
+        InputError (BadDocument, BadName, UnknownJob, UnknownRole): fix it; nothing was queued. CapacityReached,
+        NotPermitted: not now. StorageTrouble: the disk said no.
+        """
+        options = Options(
+            id=id,
+            role=role,
+            delay=delay,
+            at=at,
+            after=after,
+            after_any=after_any,
+            priority=priority,
+            tags=tags,
+            timeout=timeout,
+            cwd=cwd,
+            env=env or {},
+            force=force,
+        )
+        return self._enqueue([(plan, "plan")], options)[0]
+
+    def enqueue_many(
+        self,
+        plans: Iterable[Source],
+        *,
+        role: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | str | None = None,
+        after: JobNames = (),
+        after_any: JobNames = (),
+        priority: str | None = None,
+        tags: Iterable[str] = (),
+        force: bool = False,
+    ) -> Jobs:
+        """Queue many jobs, in their order, with their syncs merged: several times as fast as one by one. Everything is
+        checked before anything is queued. Not one transaction: a crash may keep some."""
+        options = Options(
+            role=role,
+            delay=delay,
+            at=at,
+            after=after,
+            after_any=after_any,
+            priority=priority,
+            tags=tags,
+            force=force,
+        )
+        return self._enqueue([(plan, f"plans[{place}]") for place, plan in enumerate(plans)], options)
+
+    def _enqueue(self, plans: Sequence[tuple[Source, str]], options: Options) -> Jobs:
+        store = self.store
+        force = options.force
+        with in_words_of_python():
+            wanted = []
+            for plan, source in plans:
+                if isinstance(plan, TaskCall):
+                    force = force or plan.options.force
+                    wanted.append(self._known.submission(plan, options) or self._checked(store, plan, options))
+                else:
+                    wanted += self._submissions(store, plan, options, source)
+            gate = self._gate if not force else Gate.of(self._settings, user=people.user(), force=True)
+            return Jobs(Job(self, job_id) for job_id in admitted(store, wanted, gate))
+
+    def _submissions(
+        self, store: FilesStore, plan: PlanSource | Sequence[str | os.PathLike[str]], options: Options, source: str
+    ) -> list[Submission]:
+        command = sources.as_command(plan)
+        if command is None:
+            return self._of_document(store, sources.document(plan, source), options)
+        wishes = self._wishes(store, options, os.getcwd())
+        return submit.command(store, command, role=options.role, job_id=options.id, wishes=wishes)
+
+    def _checked(self, store: FilesStore, call: TaskCall[Any], options: Options) -> Submission:
+        whole = call.within(options)
+        rest = replace(whole.options, timeout=None)  # it stands in the step
+        (wanted,) = self._of_document(store, Document(whole.plan(), whole.reference), rest)
+        self._known.remember(call, options, wanted)
+        return wanted
+
+    def _of_document(self, store: FilesStore, document: Document, options: Options) -> list[Submission]:
+        wishes = self._wishes(store, options)
+        return submit.submissions(
+            store, [document], role=options.role, job_id=options.id, source=document.source, wishes=wishes
+        )
+
+    def _wishes(self, store: FilesStore, options: Options, cwd: str | None = None) -> Wishes:
+        """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
+        wishes = options.wishes(_CLOCK, cwd=cwd)
+        if not (wishes.after or wishes.after_any) or (options.id is not None and store.find(options.id) is not None):
+            return wishes  # submitted before: it answers what it is, whatever became of what it ran after
+        after, after_any = (
+            tuple(naming.resolve(store, self._root, job) for job in jobs) for jobs in (wishes.after, wishes.after_any)
+        )
+        return replace(wishes, after=after, after_any=after_any)
+
+    # --- looking ---
+
+    def job(self, id: str) -> Job[Any]:  # noqa: A002 - the job's own field
+        """The job of that id, or of one that begins so and no other does. UnknownJob when there is none."""
+        return Job(self, naming.resolve(self.store, self._root, job_id_of(id)))
+
+    def jobs(
+        self,
+        *,
+        status: str | Iterable[str] = (),
+        role: str | Iterable[str] = (),
+        tags: str | Iterable[str] = (),
+        limit: int | None = None,
+    ) -> Jobs:
+        """Jobs of these statuses and roles, with all of these tags: the last to change first, at most `limit`."""
+        try:
+            statuses = [Status(name) for name in _several(status)]
+        except ValueError as error:
+            raise InputError(f"status: {error}; there is {', '.join(Status)}") from error
+        asked = listing.Asked(
+            roles=_several(role), statuses=statuses, tags=_several(tags), last=sys.maxsize if limit is None else limit
+        )
+        return Jobs(Job(self, view.job_id) for view in listing.ls(self.store, self._root, asked))
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are of each status."""
+        return {str(status): count for status, count in self.store.count().items()}
+
+    def result(self, job: JobName, timeout: float | None = None) -> Any:
+        """As `Job.result`."""
+        return self._job(job).result(timeout)
+
+    def logs(self, job: JobName, step: str | None = None) -> str:
+        """As `Job.logs`."""
+        return self._job(job).logs(step)
+
+    # --- waiting ---
+
+    def wait(self, *jobs: JobName, timeout: float | None = None) -> None:
+        """Return when all of them have ended, well or not. StillRunning, a TimeoutError, after `timeout` seconds."""
+        for _ in self.as_completed(jobs, timeout=timeout):
+            pass
+
+    def as_completed(self, jobs: Iterable[JobName], timeout: float | None = None) -> Iterator[Job[Any]]:
+        """Each of them as it ends, well or not. StillRunning, a TimeoutError, after `timeout` seconds."""
+        store = self.store
+        left = dict.fromkeys(job if isinstance(job, Job) else self.job(job_id_of(job)) for job in jobs)
+        by_id = {job.id: job for job in left}
+        for ended in waiting.ends(store, self._root, list(by_id), clock=_CLOCK, timeout_s=timeout):
+            job = by_id[ended.job_id]
+            del left[job]
+            yield job
+        if left:
+            named = ", ".join(job.id for job in list(left)[:3]) + (
+                f" and {len(left) - 3} more" if len(left) > 3 else ""
+            )
+            first = next(iter(left)).id
+            raise StillRunning(f"not ended after {timeout:g} s: {named}; `farro explain {first}` says why")
+
+    # --- steering ---
+
+    def kill(self, job: JobName, note: str | None = None) -> Job[Any]:
+        """End a job, with every process that it started. One that has ended already stays what it is."""
+        job_id = job_id_of(job)
+        if isinstance(job, str):
+            job_id = naming.resolve(self.store, self._root, job_id, shortest=naming.SHORTEST_TO_END)
+        verbs.kill(self.store, job_id, by=people.person("py"), note=note)
+        return Job(self, job_id)
+
+    def retry(self, job: JobName, *, from_step: str | None = None, from_start: bool = False) -> Job[Any]:
+        """A finished job again, as a new one, after the steps that succeeded. Refused while it has not ended."""
+        made = retrying.retry(
+            self.store,
+            self._root,
+            self._job(job).id,
+            from_step=from_step,
+            from_start=from_start,
+            durable=self._settings.durability == "power",
+            gate=self._gate,
+        )
+        return Job(self, made.job_id)
+
+    def _job(self, job: JobName) -> Job[Any]:
+        return job if isinstance(job, Job) else self.job(job_id_of(job))
+
+    def __repr__(self) -> str:
+        return f"<farro.Queue {self._root}{' closed' if self._closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        return tables.counts(self._root, {} if self._closed else self.counts())
+
+
+def _close(stores: dict[int, FilesStore]) -> None:
+    store = stores.pop(os.getpid(), None)  # what a fork inherited is its parent's to close
+    if store is not None:
+        store.close()
+
+
+def _several(named: str | Iterable[str]) -> tuple[str, ...]:
+    return (named,) if isinstance(named, str) else tuple(named)

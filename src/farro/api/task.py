@@ -1,0 +1,284 @@
+"""Functions as tasks: `@farro.task`, calls of them that can be queued, and what their arguments must be.
+
+How a worker finds and runs them lives in execution.calls; queueing lives in queue.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from farro import tasks
+from farro.api.options import Duration, JobNames, Options
+from farro.errors import BadArgument, InputError
+from farro.execution import calls
+from farro.execution.tools import FUNCTION
+
+if TYPE_CHECKING:
+    from farro.api.job import Job
+    from farro.api.queue import Queue
+
+P = ParamSpec("P")
+R = TypeVar("R")  # what calling the function gives: for an async one, a coroutine
+V = TypeVar("V")  # what its job comes to
+
+STEP = "call"  # the id of the one step of a task's job
+_DEEPEST = 100
+
+
+@overload
+def task(function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, Coroutine[Any, Any, V], V]: ...
+@overload
+def task(function: Callable[P, V], /) -> Task[P, V, V]: ...
+@overload
+def task(
+    *,
+    role: str | None = None,
+    priority: str | None = None,
+    tags: Iterable[str] = (),
+    timeout: Duration | None = None,
+    retries: int = 0,
+    queue: Queue | None = None,
+) -> _Decorator: ...
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    role: str | None = None,
+    priority: str | None = None,
+    tags: Iterable[str] = (),
+    timeout: Duration | None = None,
+    retries: int = 0,
+    queue: Queue | None = None,
+) -> Any:
+    """Make a function one that jobs may call: `@farro.task`, or `@farro.task(timeout="5m", retries=2)`.
+
+    Calling it is calling the function. `.delay(…)` queues a job that calls it, in a worker.
+
+    - `role`, `priority` (P0 to P3), `tags`: as of any job.
+    - `timeout`: seconds, "5m" or a timedelta. With one, the function runs in a process of its own, because nothing else
+      can be ended for certain; without, on a thread of the worker, which costs a fraction of it.
+    - `retries`: how often it is called again at once when it raised.
+    - `queue`: where its jobs go; else FARRO_ROOT, else the nearest root upwards from the working folder.
+    """
+    options = Options(role=role, priority=priority, tags=tags, timeout=timeout)
+    options.timeout_s  # noqa: B018 - a mistake is told where it stands
+    _check_retries(retries)
+
+    def decorated(function: Callable[..., Any]) -> Task[..., Any, Any]:
+        return Task(function, options, retries, queue)
+
+    return decorated if function is None else decorated(function)
+
+
+class _Decorator:
+    """What `task(…)` gives, for type checkers."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, V]], /) -> Task[P, Coroutine[Any, Any, V], V]: ...
+    @overload
+    def __call__(self, function: Callable[P, V], /) -> Task[P, V, V]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        raise NotImplementedError
+
+
+class Task(calls.Marked, Generic[P, R, V]):
+    """A function that jobs may call; made by `@farro.task`."""
+
+    def __init__(
+        self, function: Callable[P, R], options: Options, retries: int = 0, queue: Queue | None = None
+    ) -> None:
+        if not inspect.isroutine(function):
+            raise InputError(f"@farro.task is for functions, and {function!r} is none")
+        super().__init__(function)
+        self._options, self._retries, self._queue = options, retries, queue
+        functools.update_wrapper(self, function)
+        self._signature = inspect.signature(function)
+        self._checked: str | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__  # copied and pickled by name, as functions are
+
+    def __repr__(self) -> str:
+        return f"<farro.task {self.function.__module__}:{self.function.__qualname__}>"
+
+    def delay(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[V]:
+        """Queue a job that calls the function with these arguments, which must be JSON."""
+        return self.call(*args, **kwargs).enqueue()
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[V]:
+        """A call that is not queued yet: for `Queue.enqueue` and `enqueue_many`, or as a step of a plan."""
+        reference = self._checked or self._reference()
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise BadArgument(f"{self.function.__name__}(): {error}") from None
+        words = self._words(args, kwargs)
+        return TaskCall(reference, tuple(words), self._options, self._retries, self._queue)
+
+    def add(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Inside a running step: one more step of the same job, which calls this function. Its id."""
+        return self.call(*args, **kwargs).add()
+
+    def options(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the name of the job's own field
+        role: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | str | None = None,
+        after: JobNames = (),
+        after_any: JobNames = (),
+        priority: str | None = None,
+        tags: Iterable[str] = (),
+        timeout: Duration | None = None,
+        retries: int | None = None,
+        force: bool = False,
+        queue: Queue | None = None,
+    ) -> Task[P, R, V]:
+        """The same task with other options: `send.options(delay="10m").delay("ann")`. As of `Queue.enqueue`."""
+        asked = Options(
+            id=id,
+            role=role,
+            delay=delay,
+            at=at,
+            after=after,
+            after_any=after_any,
+            priority=priority,
+            tags=tags,
+            timeout=timeout,
+            force=force,
+        )
+        retried = self._retries if retries is None else _check_retries(retries)
+        return Task(self.function, asked.over(self._options), retried, queue or self._queue)
+
+    def _reference(self) -> str:
+        """`module:function`, once it is sure that a worker can find it by that name."""
+        name, module = self.function.__qualname__, self.function.__module__
+        what = f"{self.function.__name__} cannot be found by a worker"
+        put = "put it into a module, such as work.py, and import it from there"
+        if name == "<lambda>" or "<locals>" in name:
+            raise InputError(f"{what}: it is made inside of a function, and has no name of its own; {put}")
+        if "." in name:
+            raise InputError(f"{what}: it belongs to a class; {put}")
+        if module == "__main__":
+            raise InputError(
+                f"{what}: it was defined at a prompt, in a notebook or in the script that is running (__main__), which "
+                f"no other process can import; {put}"
+            )
+        found = getattr(sys.modules.get(module), name, None)
+        if not isinstance(found, Task) or found.function is not self.function:
+            raise InputError(f"{what}: {module}.{name} is {'something else' if found else 'not there'}; {put}")
+        self._checked = f"{module}:{name}"
+        return self._checked
+
+    def _words(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+        """The arguments as the step carries them. BadArgument says which is not JSON, and where in it."""
+        why = ""
+        try:
+            words = calls.arguments(list(args), kwargs)
+            if not words or json.loads("".join(words)) == calls.call_data(list(args), kwargs):
+                return words
+        except (TypeError, ValueError, RecursionError) as error:
+            words, why = [], f"{error}"
+        bound = self._signature.bind(*args, **kwargs).arguments
+        fault = next(filter(None, (not_json(value, name) for name, value in bound.items())), None)
+        if fault is None and words:
+            return words  # what differs are tuples, which arrive as lists
+        raise BadArgument(
+            f"{self.function.__name__}(): {f'the argument {fault}' if fault else why}; a job's arguments are kept as "
+            "JSON: text, numbers, True, False, None, lists, and dicts with text as keys"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCall(Generic[V]):
+    """A call of a task, not queued yet; made by `Task.call`."""
+
+    reference: str
+    args: tuple[str, ...]  # of the step
+    options: Options
+    retries: int = 0
+    queue: Queue | None = None
+
+    def enqueue(self) -> Job[V]:
+        """Queue a job of this one call."""
+        from farro.api import opening  # here: a module of tasks is imported by workers and tests that queue nothing
+
+        chosen = opening.default() if self.queue is None else self.queue
+        return chosen.enqueue(self)
+
+    def add(self, *, id: str | None = None, needs: Iterable[str] = ()) -> str:  # noqa: A002 - the step's own field
+        """Inside a running step: one more step of the same job. Its id."""
+        return tasks.add_task(
+            self.reference,
+            self.args,
+            id=id,
+            needs=needs,
+            timeout=self.options.timeout_s,
+            retries=self.retries,
+            tool=FUNCTION,
+        )
+
+    def step(
+        self,
+        id: str,  # noqa: A002 - the step's own field
+        *,
+        needs: Iterable[str] = (),
+        input_from: str | None = None,
+    ) -> dict[str, Any]:
+        """This call as a step of a plan that you write."""
+        step: dict[str, Any] = {"id": id, "tool": FUNCTION, "command": self.reference, "args": list(self.args)}
+        if needs := list(needs):
+            step["needs"] = needs
+        if input_from is not None:
+            step["input_from_step"] = input_from
+        if self.options.timeout is not None:
+            step["timeout"] = self.options.timeout_s
+        if self.retries:
+            step["retries"] = self.retries
+        return step
+
+    def plan(self) -> dict[str, Any]:
+        """The plan of a job of this one call."""
+        return {"name": self.reference, "steps": [self.step(STEP)]}
+
+    def within(self, options: Options) -> TaskCall[V]:
+        """The same, with what these options ask for."""
+        return replace(self, options=options.over(self.options))
+
+
+def not_json(value: Any, path: str, depth: int = 0) -> str | None:
+    """What in a value cannot be kept as JSON, and where; None when all of it can."""
+    if value is None or isinstance(value, str | bool | int):
+        return None
+    if isinstance(value, float):
+        return None if value - value == 0 else f"{path} is {value!r}, which JSON does not have"
+    if depth > _DEEPEST:
+        return f"{path[:80]}… is nested too deeply, or contains itself"
+    if isinstance(value, list | tuple):
+        found = (not_json(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value))
+        return next(filter(None, found), None)
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                return f"{path} has the key {name!r}, which is no text"
+        items = (not_json(item, f"{path}[{name!r}]", depth + 1) for name, item in value.items())
+        return next(filter(None, items), None)
+    return f"{path} is of the type {type(value).__name__}"
+
+
+def _check_retries(retries: object) -> int:
+    if isinstance(retries, int) and not isinstance(retries, bool) and 0 <= retries <= 100:
+        return retries
+    raise InputError(f"retries: {retries!r} is not a whole number from 0 to 100")

@@ -1,0 +1,86 @@
+"""`farro start` and `farro stop`: the services of a root in the background.
+
+What they do lives in operations.background.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from farro import app
+from farro.cli.options import common, read_root
+from farro.cli.terminal import answer, complain, note, say
+from farro.operations import background
+from farro.operations.background import Started
+from farro.system.clock import SystemClock
+
+
+@click.command()
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 16), help="Worker processes.")
+@click.option("--slots", default=2, show_default=True, type=click.IntRange(1, 64), help="Jobs at once in each of them.")
+@click.option(
+    "--runner",
+    type=click.Choice(["inline", "process"]),
+    help="Run jobs in the workers, or each in a process of its own; else as the config says.",
+)
+@common
+def start(workers: int, slots: int, runner: str | None, root: str | None, as_json: bool) -> int:
+    """Start what a root needs, in the background: workers for command plans, a watchdog, and a manager, which runs
+    schedules too.
+
+    Safe to repeat: only what is missing is started. Each writes its log to logs/NAME.log. They live until `farro stop`
+    or the machine's end; for services that start with it see `farro service install`.
+    """
+    path, _ = read_root(root)
+    wanted = background.components(
+        path,
+        # -P: the folder that it starts in must not shadow the program, should it hold something called farro.
+        program=(os.path.abspath(sys.executable), "-P", "-m", "farro"),
+        env=dict(os.environ),
+        workers=workers,
+        slots=slots,
+        runner=runner,
+    )
+    done = background.start(app.runtime(path), wanted, SystemClock())
+    died = [item for item in done if item.what == "died"]
+    if as_json:
+        told = [
+            {"name": item.name, "what": item.what, "pid": item.pid, "log": item.log, "said": item.said} for item in done
+        ]
+        answer({"components": told})
+    else:
+        _tell(done, path)
+    return 1 if died else 0
+
+
+def _tell(done: list[Started], root: str) -> None:
+    for item in done:
+        words = {"runs otherwise": "already runs, with other options"}.get(item.what, item.what)
+        say(f"{item.name:<10} {words}" + ("" if item.what == "died" else f" (pid {item.pid})"))
+    for item in done:
+        if item.what == "died":
+            shown = os.path.relpath(item.log, root)
+            complain(f"{item.name} ended at once; {shown} ends with:" if item.said else f"{item.name} ended at once")
+            note("\n".join(f"  {line}" for line in item.said.splitlines()))
+    if any(item.what == "runs otherwise" for item in done):
+        note("To have the new options: farro stop, then farro start again.")
+    say("Look: farro status, farro logs JOB. End: farro stop.")
+
+
+@click.command()
+@common
+def stop(root: str | None, as_json: bool) -> None:
+    """Stop what `farro start` started. Running steps have five seconds, then their jobs go back into the queue; what
+    has not ended after ten seconds is killed, and its jobs are recovered at the next start."""
+    path, _ = read_root(root)
+    done = background.stop(app.runtime(path))
+    if as_json:
+        answer({"components": [{"name": item.name, "what": item.how} for item in done]})
+    elif not done:
+        say("nothing runs in the background here")
+    else:
+        words = {"was gone": "had ended before", "killed": "did not end in time, and was killed"}
+        say("\n".join(f"{item.name:<10} {words.get(item.how, item.how)}" for item in done))

@@ -1,0 +1,253 @@
+"""`farro plan lint`, `plan show`. Checking lives in operations.plans, pictures in plans.drawing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from farro import app
+from farro.cli.groups import Hinting
+from farro.cli.options import common, open_root, read_root
+from farro.cli.plan_files import read_plans
+from farro.cli.tables import span
+from farro.cli.terminal import answer, say
+from farro.errors import BadDocument, InputError, NotARoot, Problem
+from farro.operations import plans as operations
+from farro.operations.plans import Checked, Ground, JobPlan
+from farro.plans.loading import load
+from farro.plans.model import Plan
+from farro.settings import Settings
+
+
+@click.group(cls=Hinting)
+def plan() -> None:
+    """Look at plans before they run, or at the plan of a job: check them, draw them."""
+
+
+@plan.command(short_help="Check plans, and tell every problem with its place.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--strict", is_flag=True, help="Exit 1 when there are warnings.")
+@common
+def lint(files: tuple[str, ...], strict: bool, root: str | None, as_json: bool) -> int:
+    """Check plans: every problem with its place, warnings for what is hardly meant, else one line that sums it up.
+
+    \b
+    FILE is JSON, YAML, or .ndjson with a plan a line; - is standard input.
+    Exit code 0: good, perhaps with warnings; 1: warnings, and --strict; 2: wrong.
+    """
+    ground = _ground(root)
+    checked = [each for file in files for each in _checked(file, ground)]
+    if as_json:
+        answer({"plans": [_told(each) for each in checked]})
+    else:
+        for each in checked:
+            _say_checked(each)
+    if any(each.problems for each in checked):
+        return 2
+    return 1 if strict and any(each.warnings for each in checked) else 0
+
+
+def _checked(file: str, ground: Ground) -> list[Checked]:
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # a tool's module may print while it is imported
+            return [operations.check(document, ground) for document in read_plans(file)]
+    except BadDocument as bad:
+        return [Checked(source=bad.source, problems=tuple(bad.problems))]
+    except InputError as error:  # it cannot be read; the others can
+        name, _, message = str(error).partition(": ")
+        return [Checked(source=name, problems=(Problem(path="", message=message),))]
+
+
+def _ground(root: str | None) -> Ground:
+    """The root, where there is one: its config has tools and roles. Else the machine alone."""
+    try:
+        path, settings = read_root(root)
+    except NotARoot:
+        if root or os.environ.get("FARRO_ROOT"):
+            raise
+        path, settings = os.getcwd(), Settings()
+    return Ground(settings=settings, tools=app.tools(settings), cwd=path, env=os.environ)
+
+
+def _say_checked(checked: Checked) -> None:
+    for problem in checked.problems:
+        say(problem.render(checked.source))
+    for warning in checked.warnings:
+        place = Problem(path="", message="warning", line=warning.line, column=warning.column).render(checked.source)
+        say(f"{place}: {warning.path}: {warning.message}" if warning.path else f"{place}: {warning.message}")
+    if checked.measure is not None:
+        source = checked.source if checked.line in (None, 1) else f"{checked.source}:{checked.line}"
+        say(f"{source}: ok: {_summary(checked)}")
+
+
+def _summary(checked: Checked) -> str:
+    found = checked.measure
+    assert found is not None
+    parts = [f"{found.steps} step{'s' if found.steps != 1 else ''}"]
+    if found.steps > 1:
+        parts.append(f"longest chain {found.longest_chain}")
+        if found.together > 1:
+            limit = f"parallel: {found.parallel}" if found.parallel > 1 else "one at a time: no `parallel`"
+            parts.append(f"{found.together} can run together ({limit})")
+    parts += [f"at most {span(found.timeout_s)}", f"tools: {', '.join(found.tools)}"]
+    if checked.warnings:
+        parts.append(f"{len(checked.warnings)} warning{'s' if len(checked.warnings) != 1 else ''}")
+    return ", ".join(parts)
+
+
+def _told(checked: Checked) -> dict[str, Any]:
+    return {
+        "file": checked.source,
+        "line": checked.line,
+        "ok": checked.measure is not None,
+        **(asdict(checked.measure) if checked.measure is not None else {}),
+        "problems": [asdict(problem) for problem in checked.problems],
+        "warnings": [asdict(problem) for problem in checked.warnings],
+    }
+
+
+@plan.command(short_help="Draw the graph of a plan, or of a job.")
+@click.argument("source", metavar="FILE|JOB")
+@click.option("--svg", "form", flag_value="svg", help="As an SVG file, for browsers and documents.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="As Mermaid text, for READMEs and wikis.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Without line-drawing characters.")
+@click.option("--output", "-o", metavar="FILE", help="Write there instead of printing.")
+@common
+def show(source: str, form: str | None, ascii_only: bool, output: str | None, root: str | None, as_json: bool) -> None:
+    """Draw the graph of a plan, or of a job with how far each of its steps is.
+
+    \b
+    FILE is JSON or YAML; - is standard input. JOB is an id, or its beginning.
+    Thick lines carry one step's output to the next one's input; thin ones only order.
+    """
+    if form is not None and as_json:
+        raise click.UsageError(f"--json and --{form} are two forms of the same; keep one")
+    drawn = _load(source, root)
+    if as_json:
+        answer(_graph(drawn))
+        return
+    text = _picture(drawn, form, ascii_only or not _draws_lines(), 100 if output else None)
+    if output is None:
+        say(text.removesuffix("\n"))
+        return
+    _write(output, text)
+
+
+def _write(path: str, text: str) -> None:
+    from farro.system import fs
+
+    if os.path.exists(path) and not os.path.isfile(path):  # /dev/stdout, a pipe: a new file would take its place
+        raise InputError(f"--output: {path} is not a file; leave it out to have the picture on standard output")
+    try:
+        fs.write_atomic(os.path.realpath(path), text.encode(), sync=False)
+    except OSError as error:
+        raise InputError(f"--output: {path}: {error.strerror}") from error
+
+
+def _load(source: str, root: str | None) -> JobPlan:
+    if source == "-" or os.path.lexists(source) or os.sep in source:
+        found = read_plans(source)
+        if len(found) != 1:
+            raise InputError(f"{source}: holds {len(found)} plans; show draws one")
+        return JobPlan(plan=load(found[0]), states={}, added=0)
+    from farro.kernel.ids import is_job_id
+    from farro.operations import naming
+
+    if not is_job_id(source):
+        raise InputError(f"{source}: no such file")
+    try:
+        store, _ = open_root(root)
+    except NotARoot as error:
+        raise InputError(f"{source}: no such file; and for a job of that id: {error}") from error
+    job_id = naming.resolve(store, store.root, source)
+    view = store.find(job_id)
+    if view is None:
+        raise InputError(f"{job_id} moved on while it was looked at; try again")
+    return operations.of_job(store.root, view)
+
+
+def _picture(drawn: JobPlan, form: str | None, ascii_only: bool, columns: int | None) -> str:
+    found, states = drawn.plan, drawn.states
+    if form == "svg":
+        from farro.plans.drawing import svg
+
+        return svg.draw(found, states)
+    if form == "mermaid":
+        from farro.plans.drawing import mermaid
+
+        return mermaid.draw(found, states)
+    import shutil  # noqa: TID251 - it only asks how wide the terminal is
+
+    from farro.plans.drawing import boxes, levels
+    from farro.plans.drawing.labels import ASCII_MARKS, MARKS
+
+    columns = columns or shutil.get_terminal_size((100, 24)).columns
+    signs = ASCII_MARKS if ascii_only else MARKS
+    marks = {step_id: signs[state] for step_id, state in states.items()}
+    glyphs = boxes.ASCII if ascii_only else boxes.UNICODE
+    picture = boxes.draw(found, columns=columns, glyphs=glyphs, marks=marks)
+    in_boxes = picture is not None
+    if picture is None:
+        picture = levels.draw(found, columns=columns, ascii_only=ascii_only, marks=marks)
+    legend = [*_legend(found, ascii_only, in_boxes), *_state_legend(drawn, signs)]
+    added = f"{drawn.added} of them were added while it ran" if drawn.added else ""
+    return "\n".join([picture, "", "   ".join(legend), added]).rstrip() + "\n"
+
+
+def _legend(found: Plan, ascii_only: bool, in_boxes: bool) -> list[str]:
+    reads = any(step.input_from_step for step in found.steps)
+    waits = any(set(step.depends_on) - {step.input_from_step} for step in found.steps)
+    if in_boxes:
+        signs = (
+            ("==> output becomes input", "--> runs after")
+            if ascii_only
+            else ("━━▶ output becomes input", "──▶ runs after")
+        )
+    else:
+        signs = ("<= reads its output", "<- runs after") if ascii_only else ("⇐ reads its output", "← runs after")
+    return [*([signs[0]] if reads else []), *([signs[1]] if waits else [])]
+
+
+def _state_legend(drawn: JobPlan, signs: Mapping[Any, str]) -> list[str]:
+    present = set(drawn.states.values())
+    return [f"{sign} {state}" for state, sign in signs.items() if state in present]
+
+
+def _draws_lines() -> bool:
+    """Whether what reads us can take line-drawing characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    try:
+        "┌─│▶✓".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _graph(drawn: JobPlan) -> dict[str, Any]:
+    from farro.plans.drawing.layers import ranks
+
+    level = ranks(drawn.plan)
+    return {
+        "name": drawn.plan.name,
+        "plan_id": drawn.plan.plan_id,
+        "steps": [
+            {
+                "id": step.id,
+                "level": level[step.id] + 1,
+                "tool": step.tool,
+                "command": step.command,
+                "args": list(step.args),
+                "needs": list(step.needs),
+                "input_from_step": step.input_from_step,
+                "state": drawn.states.get(step.id),
+            }
+            for step in drawn.plan.steps
+        ],
+        "added": drawn.added,
+    }

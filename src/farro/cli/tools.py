@@ -1,0 +1,82 @@
+"""`farro tools`: the tools that steps may name here. Finding and asking them lives in operations.tools."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+import click
+
+from farro import app
+from farro.cli.options import common, read_root
+from farro.cli.tables import show_table
+from farro.cli.terminal import answer, say
+from farro.errors import NotARoot
+from farro.operations import tools as operations
+from farro.operations.tools import Place, Tool
+from farro.settings import Settings
+
+_WIDEST = 60
+
+
+@click.command()
+@click.argument("tool", required=False)
+@click.option("--path", "on_path", is_flag=True, help="Also programs on the PATH called agx-… or farro-….")
+@common
+def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> None:
+    """List the tools that steps may name, with what each says of itself; or show one in full.
+
+    Programs are asked with --describe, and answer in JSON within two seconds, or are listed without a description.
+    """
+    try:
+        cwd, settings = read_root(root)
+    except NotARoot:
+        if root or os.environ.get("FARRO_ROOT"):
+            raise
+        cwd, settings = os.getcwd(), Settings()
+    known, place = app.tools(settings), Place(env=os.environ, cwd=cwd)
+    if tool is not None:
+        found = operations.one(known, place, tool, configured=list(settings.tools))
+        if as_json:
+            answer(asdict(found))
+        else:
+            _say_whole(found)
+        return
+    listed = operations.listed(known, place, configured=list(settings.tools), on_path=on_path)
+    if as_json:
+        answer({"tools": [asdict(each) for each in listed]})
+        return
+    rows = [("TOOL", "KIND", "FROM", "WHERE", "WHAT IT DOES")]
+    rows += [(each.name, each.kind, each.comes_from, each.where or "-", _remark(each)) for each in listed]
+    show_table(rows)
+
+
+def _remark(tool: Tool) -> str:
+    if not tool.usable:
+        return f"cannot be used: {_short(tool.trouble or '')}"
+    if tool.trouble is not None:
+        return f"({_short(tool.trouble)})"
+    version = f" ({tool.said.version})" if tool.said.version else ""
+    return _short(tool.said.description) + version
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def _say_whole(tool: Tool) -> None:
+    version = f" {tool.said.version}" if tool.said.version else ""
+    say(f"{tool.name}{version}  ({tool.kind}, from {tool.comes_from})")
+    if tool.where:
+        say(f"  lies in   {tool.where}")
+    if tool.trouble is not None:
+        say(f"  {'trouble' if tool.usable else 'unusable':<9} {tool.trouble}")
+    if tool.said.description:
+        say(f"  does      {tool.said.description}")
+    if tool.said.commands:
+        say("  commands")
+        rows = [(" ".join((each.name, *each.args)), each.description) for each in tool.said.commands]
+        show_table(rows, indent="    ")
+    command = tool.said.commands[0].name if tool.said.commands else "echo" if tool.name == "unix" else "COMMAND"
+    say(f'  in a plan {{"id": "a", "tool": "{tool.name}", "command": "{command}", "args": ["…"]}}')

@@ -1,0 +1,141 @@
+"""What a retried attempt takes over from the one before it: the steps that succeeded, and the steps that they added.
+
+How it is written down is records.py; running the rest is run.py.
+
+Each attempt is whole: files of a carried step are linked into the new attempt's folder, then one line for each is
+written. So only the newest attempt that got so far is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields
+from typing import Any
+
+from farro.execution import records, results
+from farro.execution.records import Added, Line
+from farro.execution.results import StepResult
+from farro.plans.growth import grown
+from farro.plans.model import Plan, Step
+from farro.system import fs, links
+
+CARRIED = "carried"  # beside the attempts: what a retried job brought along, as an attempt's folder has it
+_RECORDED = frozenset(field.name for field in fields(StepResult)) - {"stdout", "stderr", "last_words", "resumed"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """What earlier attempts have done, as far as it holds."""
+
+    folder: str = ""
+    lines: tuple[Line, ...] = ()  # of the steps below and of what was added late
+    steps: tuple[Step, ...] = ()  # the plan's, and those that were added
+    added_by: Mapping[str, str]
+    succeeded: tuple[Line, ...] = ()  # in the order of their ends
+
+
+def earlier(folder: str, attempt: int, hop_start: int, *, retried: bool) -> tuple[str, ...]:
+    """The folders of what came before that attempt in its hop, oldest first. The first hop of a retried job begins
+    with what it brought along."""
+    attempts, _, _ = folder.rpartition("/")
+    brought = (f"{attempts.rpartition('/')[0]}/{CARRIED}",) if retried and hop_start == 0 else ()
+    return (*brought, *(f"{attempts}/{number:04d}" for number in range(hop_start + 1, attempt)))
+
+
+def past(plan: Plan, earlier: Sequence[str]) -> Past:
+    """What the newest of these folders tells, that tells anything."""
+    for folder in reversed(earlier):
+        lines = records.trusted(folder)
+        if lines is not None:
+            return _told(plan, folder, lines)
+    return Past(steps=plan.steps, added_by={})
+
+
+def only(plan: Plan, found: Past, kept: AbstractSet[str]) -> Past:
+    """Of what was done, these steps; what the others added is forgotten with them."""
+    lines = [line for line in found.lines if _tellers(line) <= kept]
+    return _told(plan, found.folder, lines)
+
+
+def carry(found: Past, attempt_dir: str) -> list[StepResult]:
+    """Link the files of what succeeded into the new attempt's folder; the results as the new attempt reports them."""
+    if found.succeeded:
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(f"{attempt_dir}/steps")
+    done = []
+    for line in found.succeeded:
+        for path in paths(line):
+            with contextlib.suppress(FileExistsError):
+                fs.mkdir(os.path.dirname(f"{attempt_dir}/{path}"))
+            links.place(f"{found.folder}/{path}", f"{attempt_dir}/{path}")
+        done.append(_result(line, attempt_dir))
+    return done
+
+
+def paths(line: Line) -> Iterator[str]:
+    """The files of a step, relative to its attempt's folder."""
+    for stream in ("stdout", "stderr"):
+        if (path := line.get(f"{stream}_path")) is not None:
+            yield path
+
+
+def _tellers(line: Line) -> set[str]:
+    """The steps whose ends a line rests on."""
+    return {line["id"]} if "id" in line else {one["by"] for one in line["added"]}
+
+
+def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
+    """What these lines say of this plan. It ends at the first that cannot be: what came after it may rest on it."""
+    steps, added_by = list(plan.steps), dict[str, str]()
+    known = {step.id for step in steps}
+    kept: list[Line] = []
+    succeeded: dict[str, Line] = {}
+    for line in lines:
+        if line.get("id", "") != "":
+            if line.get("success") is not True:
+                continue
+            if line["id"] not in known or line["id"] in succeeded or not _holds(folder, line):
+                break
+        added = [Added(by=one["by"], task=one["task"]) for one in line.get("added", ())]
+        more, problems = grown(steps, [one.task for one in added]) if added else ((), [])
+        if problems:
+            break
+        if "id" in line:
+            succeeded[line["id"]] = line
+        elif not added:
+            continue
+        kept.append(line)
+        steps += more
+        known.update(step.id for step in more)
+        added_by.update((step.id, one.by) for step, one in zip(more, added, strict=True))
+    return Past(
+        folder=folder,
+        lines=tuple(kept),
+        steps=tuple(steps),
+        added_by=added_by,
+        succeeded=tuple(succeeded.values()),
+    )
+
+
+def _holds(folder: str, line: Line) -> bool:
+    """Whether its files are there as it says. It was written by farro, but lies where its steps can write."""
+    home = f"steps/{line['id']}"
+    for stream in ("stdout", "stderr"):
+        path, size = line.get(f"{stream}_path"), line.get(f"{stream}_bytes")
+        if path is None:
+            continue
+        try:
+            if path != f"{home}/{stream}" or fs.lstat(f"{folder}/{path}").st_size != size:
+                return False
+        except OSError:
+            return False
+    return isinstance(line.get("step_number"), int) and _RECORDED - {"added_by"} <= line.keys()
+
+
+def _result(line: Line, attempt_dir: str) -> StepResult:
+    said = {stream: results.said(attempt_dir, f"steps/{line['id']}/{stream}") for stream in ("stdout", "stderr")}
+    recorded: dict[str, Any] = {name: line[name] for name in _RECORDED if name in line}
+    return StepResult(**recorded, stdout=said["stdout"].text, stderr=said["stderr"].text, resumed=True)

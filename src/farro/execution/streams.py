@@ -1,0 +1,107 @@
+"""What a function prints while it runs inside the worker: to its step's file, by thread, and not into the worker's log.
+
+Which file that is, and what becomes of the function's value, is in calls.
+
+`sys.stdout` is one for all threads. While functions run, a stream stands in its place that looks at a context variable:
+whoever has one writes to its step, everybody else to where they wrote before. A context variable, not the thread's
+number: what asyncio runs for the function, also in threads of its own, prints to the same step. A plain thread that the
+function starts has none. The last function that ends puts back what was there.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, BinaryIO
+
+_TARGET: ContextVar[BinaryIO | None] = ContextVar("farro_step_output", default=None)
+_LOCK = threading.Lock()  # guards the two below, and `sys.stdout` against others who run functions
+_running = 0
+_replaced: dict[str, _Routed] = {}
+
+
+@contextmanager
+def redirected(target: BinaryIO) -> Iterator[None]:
+    """What this context prints, on stdout or stderr, goes to `target`."""
+    token = _TARGET.set(target)
+    _begin()
+    try:
+        yield
+    finally:
+        _end()
+        _TARGET.reset(token)
+
+
+def _begin() -> None:
+    global _running
+    with _LOCK:
+        _running += 1
+        for name in ("stdout", "stderr"):
+            present = getattr(sys, name)
+            if not isinstance(present, _Routed):  # also when somebody replaced it meanwhile
+                _replaced[name] = _Routed(present)
+                setattr(sys, name, _replaced[name])
+
+
+def _end() -> None:
+    global _running
+    with _LOCK:
+        _running -= 1
+        if _running <= 0:
+            for name, ours in _replaced.items():
+                if getattr(sys, name) is ours:  # else somebody replaced it since, and it is theirs to put back
+                    setattr(sys, name, ours.original)
+            _replaced.clear()
+
+
+class _Routed(io.TextIOBase):
+    """A text stream that leads to the step of whoever writes. A handler of `logging` may keep it for good."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original  # None where the worker has no such stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+    @property
+    def buffer(self) -> Any:
+        target = _TARGET.get()
+        return getattr(self.original, "buffer", None) if target is None or target.closed else target
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        target = _TARGET.get()
+        if target is None or target.closed:  # closed: somebody who outlived the step
+            return len(text) if self.original is None else self.original.write(text)
+        target.write(text.encode("utf-8", "backslashreplace"))
+        if "\n" in text:
+            target.flush()  # so that `farro logs --follow` shows it now
+        return len(text)
+
+    def flush(self) -> None:
+        target = _TARGET.get()
+        if target is not None and not target.closed:
+            target.flush()
+        elif self.original is not None:
+            self.original.flush()
+
+    def isatty(self) -> bool:
+        return _TARGET.get() is None and self.original is not None and bool(self.original.isatty())
+
+    def fileno(self) -> int:
+        target = _TARGET.get()
+        if target is not None and not target.closed:
+            return target.fileno()
+        if self.original is None:
+            raise io.UnsupportedOperation("fileno")
+        return int(self.original.fileno())
+
+    def close(self) -> None:
+        """Not ours to close: it is every other thread's too."""

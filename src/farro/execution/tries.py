@@ -1,0 +1,176 @@
+"""One try of one step: find → start → (watch) → judge, from files into files.
+
+Which step, how often and what comes of the plan is run.py; waiting is watch.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from farro import tasks
+from farro.execution import commands
+from farro.execution.added import Environment, TaskFolder
+from farro.execution.commands import Command, Executable, InWorker, Missing
+from farro.execution.functions import FunctionRun
+from farro.execution.tools import Call, Tools
+from farro.execution.watch import Watched
+from farro.plans.model import Step
+from farro.ports.clock import Clock
+from farro.system import fs, processes
+from farro.system.processes import Exit, NotStarted, Process
+
+TRY = "FARRO_TRY"  # the environment of one try's processes: what is ended with it, and with no other step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """What came of one try."""
+
+    exit: Exit
+    error: str | None
+    timed_out: bool = False
+    again: bool = True  # another try may end otherwise
+    passing: bool = False  # the machine's trouble
+
+
+@dataclass(kw_only=True, slots=True)
+class Running:
+    """A try that was started."""
+
+    step: Step
+    attempt: int
+    watched: Watched
+
+
+@dataclass(kw_only=True)
+class Tries:
+    """What all tries of one run share."""
+
+    attempt_dir: str
+    job_id: str
+    base_env: Mapping[str, str]
+    own_env: Mapping[str, str]
+    cwd: str
+    tools: Tools
+    task_folder: TaskFolder
+    step_timeout_s: float
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self.called_functions = False
+        self._found: dict[str, Command] = {}
+        self._made: set[str] = set()  # folders of this attempt
+
+    def find(self, step: Step, *, may_appear: bool) -> Command | Missing:
+        """What the step executes. `may_appear`: an earlier step may still make it."""
+        found = commands.find(
+            step,
+            tools=self.tools,
+            env=self._env(step, 1),
+            cwd=self._cwd(step),
+            attempt_dir=self.attempt_dir,
+            may_appear=may_appear,
+        )
+        if isinstance(found, InWorker) or (isinstance(found, Executable) and found.file is not None):
+            self._found[step.id] = found
+        return found
+
+    def start(self, step: Step, attempt: int, plan_deadline_s: float) -> Running | Tried:
+        """A try that runs, or what came of it already."""
+        command = self._found.get(step.id) or self.find(step, may_appear=False)
+        if isinstance(command, Missing):
+            return Tried(exit=_no_exit(127), error=command.message, again=False)
+        started = self._start(step, command, attempt)
+        if isinstance(started, NotStarted):
+            passing = started.passing
+            return Tried(exit=_no_exit(started.code), error=started.message, again=passing, passing=passing)
+        deadline_s = self.clock.monotonic_s() + step.timeout_s(self.step_timeout_s)
+        marker = f"{TRY}={self._marker(step, attempt)}"
+        watched = Watched(started, marker=marker, deadline_s=min(deadline_s, plan_deadline_s))
+        return Running(step=step, attempt=attempt, watched=watched)
+
+    def judge(self, running: Running, *, plan_deadline_s: float, plan_time_s: float) -> Tried:
+        """What came of a try that is over, and was not stopped."""
+        step, watched = running.step, running.watched
+        ended = watched.started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
+        if isinstance(watched.started, FunctionRun):
+            watched.started.close()
+        if watched.ending == "timed out":
+            own = watched.deadline_s < plan_deadline_s
+            timeout_s = step.timeout_s(self.step_timeout_s)
+            whose = f"the step's timeout of {timeout_s:g} s" if own else f"the plan's timeout of {plan_time_s:g} s"
+            return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
+        if ended.code in step.ok_exit_codes:
+            return Tried(exit=ended, error=None)
+        return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")
+
+    def put_aside(self, step: Step, attempt: int) -> None:
+        """A failed try makes room for the next: the names without a number are those of the try that counts."""
+        self.task_folder.drop(step.id)
+        folder = f"{self.attempt_dir}/steps/{step.id}"
+        for name in ("stdout", "stderr"):
+            with contextlib.suppress(FileNotFoundError):
+                fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
+
+    def _start(self, step: Step, command: Command, attempt: int) -> Process | FunctionRun | NotStarted:
+        source = step.input_from_step
+        stdin = None if source is None else f"{self.attempt_dir}/steps/{source}/stdout"
+        if stdin is not None and not fs.exists(stdin):
+            stdin = None  # a function that said nothing
+        folder = f"{self.attempt_dir}/steps/{step.id}"
+        stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
+        env, cwd = self._env(step, attempt), self._cwd(step)
+        if isinstance(command, Executable):
+            self._mkdir(f"{self.attempt_dir}/steps")
+            self._mkdir(folder)
+            self.task_folder.open()
+            return processes.start(
+                command.argv, executable=command.file, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env
+            )
+        self.called_functions = True
+
+        def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
+            return Call(
+                command=step.command,
+                args=tuple(step.args),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=Environment(env, self.task_folder),
+                cwd=cwd,
+                job_id=self.job_id,
+                attempt_dir=self.attempt_dir,
+            )
+
+        return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr)
+
+    def _env(self, step: Step, attempt: int) -> dict[str, str]:
+        # farro's own come last: a step that could replace FARRO_CLAIM would not be found when its tree is ended.
+        return {
+            **self.base_env,
+            **step.env,
+            **self.own_env,
+            TRY: self._marker(step, attempt),
+            tasks.FOLDER: self.task_folder.path,
+            tasks.STEP: step.id,
+        }
+
+    def _marker(self, step: Step, attempt: int) -> str:
+        return f"{self.own_env[processes.MARKER]}/{step.id}/{attempt}"
+
+    def _cwd(self, step: Step) -> str:
+        return self.cwd if step.cwd is None else os.path.join(self.cwd, step.cwd)
+
+    def _mkdir(self, path: str) -> None:
+        if path not in self._made:
+            with contextlib.suppress(FileExistsError):
+                fs.retried(lambda: fs.mkdir(path), path, self.clock.sleep)
+            self._made.add(path)
+
+
+def _no_exit(code: int) -> Exit:
+    return Exit(code=code, signal=None, duration_s=0.0, user_s=0.0, system_s=0.0, max_rss_kb=0)

@@ -1,0 +1,146 @@
+"""From a piece of work to an outcome: the prompt is loaded, its plan is run, what came of it is one of the closed set.
+
+The one place that calls `run_plan` for a job, in the worker or in a runner of its own. Who calls this lives in runners.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
+from farro.execution.run import run_plan
+from farro.execution.stop import Interrupted, Stop
+from farro.execution.tools import Tools
+from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.plans.loading import load_data
+from farro.plans.model import Plan
+from farro.ports.clock import Clock
+from farro.ports.runner import TICK_S, Work
+
+
+def perform_work(
+    work: Work,
+    *,
+    plans: Plans,
+    tools: Tools,
+    clock: Clock,
+    tick: Callable[[], None],
+    stop: Stop,
+    tick_every_s: float = TICK_S,
+) -> Outcome:
+    """The outcome of the attempt. What `tick` raises goes through, and so does SyncFailed.
+
+    Whatever a plan does, it is an outcome of that job alone (RELIABILITY 26).
+    """
+    try:
+        return _run(work, plans, tools, clock, tick, stop, tick_every_s)
+    except (Lost, SyncFailed):
+        raise
+    except Interrupted as interrupted:
+        done = len(interrupted.partial.step_results)
+        return Released(note=f"the worker was stopped after {done} of {interrupted.partial.steps_total} steps")
+    except BadDocument as error:
+        return failed(work.job_id, "bad_prompt", str(error))
+    except (StorageTrouble, OSError) as error:
+        return failed(work.job_id, "storage", str(error), retryable=True)
+    except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
+        return bug(work.job_id, error)
+
+
+def _run(
+    work: Work,
+    plans: Plans,
+    tools: Tools,
+    clock: Clock,
+    tick: Callable[[], None],
+    stop: Stop,
+    tick_every_s: float,
+) -> Outcome:
+    plan = plans.of(work.prompt)
+    if plan.allowed_paths is not None:
+        return failed(
+            work.job_id,
+            "sandbox_missing",
+            "the plan has allowed_paths, and this farro has no sandbox yet to keep them: it is not run unconfined",
+        )
+    result = run_plan(
+        plan,
+        attempt_dir=work.folder,
+        job_id=work.job_id,
+        base_env=work.env,
+        cwd=work.cwd,
+        tools=tools,
+        claim_marker=work.marker,
+        tick=tick,
+        tick_every_s=tick_every_s,
+        stop=stop,
+        clock=clock,
+        root=work.root,
+        step_timeout_s=work.step_timeout_s,
+        earlier=work.earlier,
+        durable=work.durable,
+    )
+    report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
+    if result.success:
+        return Succeeded(report=report)
+    assert result.error is not None
+    return Failed(error=result.error, report=report, retryable=result.retryable)
+
+
+class Plans:
+    """The plans of the last prompts: many jobs say the same, and checking it again would tell nothing new."""
+
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
+        self._known: dict[str, Plan] = {}  # by the prompt's text
+
+    def of(self, prompt: Mapping[str, Any]) -> Plan:
+        text = _encode(prompt)
+        plan = self._known.get(text)
+        if plan is None:
+            plan = load_data(prompt, "prompt.json")
+            if len(text) <= _SMALL:
+                if len(self._known) >= self._limit:
+                    self._known.pop(next(iter(self._known), ""), None)
+                self._known[text] = plan
+        return plan
+
+
+_SMALL = 4096
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def failed(
+    job_id: str,
+    category: str,
+    message: str,
+    *,
+    retryable: bool = False,
+    detail: str = "",
+    files: tuple[str, ...] = (),
+) -> Failed:
+    """An attempt that failed before, or beside, its steps. `detail` is shown indented, as somebody said it."""
+    markdown = f"# Failed\n\n**{category}**: {message}\n"
+    if detail:
+        markdown += "\n" + "\n".join("    " + line for line in detail.splitlines()) + "\n"
+    result: dict[str, Any] = {
+        "job_id": job_id,
+        "plan_id": None,
+        "success": False,
+        "step_results": [],
+        "error": {"category": category, "message": message},
+    }
+    return Failed(
+        error=ErrorInfo(category=category, message=message),
+        report=Report(result=result, markdown=markdown, files=files),
+        retryable=retryable,
+    )
+
+
+def bug(job_id: str, error: Exception) -> Failed:
+    """What nobody expected, with its traceback."""
+    detail = "".join(traceback.format_exception(error))
+    return failed(job_id, "internal_error", f"{type(error).__name__}: {error}", detail=detail)

@@ -1,0 +1,161 @@
+"""Looking at plans that do not run: checking a document against this machine, and the plan of a job with its states.
+
+What a plan may say lives in plans; pictures in plans.drawing; printing in cli.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from farro.documents import Document
+from farro.errors import BadDocument, Problem
+from farro.execution import commands
+from farro.execution.commands import Missing
+from farro.execution.tools import Tools
+from farro.kernel.states import Status
+from farro.operations import steps as progress
+from farro.operations import wishes
+from farro.operations.history import attempt_numbers, read_result
+from farro.operations.submit import unkept
+from farro.plans.drawing.labels import State
+from farro.plans.forms import Fault
+from farro.plans.graph import order
+from farro.plans.growth import grown
+from farro.plans.loading import load_data, read
+from farro.plans.measure import Measure, measure
+from farro.plans.model import Plan
+from farro.plans.suspicion import suspicions
+from farro.ports.store import JobView
+from farro.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    """What a plan is held against: a root's settings, and the machine as steps would find it."""
+
+    settings: Settings
+    tools: Tools
+    cwd: str  # where steps begin
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What was found in one document. `measure` is there when it is a plan."""
+
+    source: str
+    line: int | None = None  # where the document begins, in a file of several
+    measure: Measure | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+def check(document: Document, ground: Ground) -> Checked:
+    """All that is wrong with a plan, or all that is suspicious about it here."""
+    try:
+        plan, shaped = read(document)
+    except BadDocument as bad:
+        return Checked(source=document.source, problems=tuple(bad.problems))
+    found = wishes.contradictions(document, wishes.NONE)
+    if found:
+        return Checked(source=document.source, problems=tuple(found))
+    found_here = dict(_machine(plan, ground))
+    found_here.update(suspicions(plan))  # of two at one place this is the one that helps: `cd` is missing everywhere
+    warnings = [
+        document.problem(shaped.original(path), message, key=path == ("allowed_paths",))
+        for path, message in found_here.items()
+    ]
+    warnings.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
+    return Checked(
+        source=document.source,
+        line=(document.locate(()) or (None,))[0],
+        measure=measure(plan, ground.settings.runners.task_timeout),
+        warnings=tuple(warnings),
+    )
+
+
+def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
+    """What this root and this machine would not do."""
+    roles = ground.settings.all_roles()
+    if plan.role is not None and plan.role not in roles:
+        yield ("role",), f"{plan.role} is no role here; there is {', '.join(roles)}"
+    if (message := unkept(plan)) is not None:
+        yield ("allowed_paths",), message
+    places = {step.id: index for index, step in enumerate(plan.steps)}
+    for turn, step in enumerate(order(plan)):
+        at = ("steps", places[step.id])
+        cwd = ground.cwd if step.cwd is None else os.path.join(ground.cwd, step.cwd)
+        if step.cwd is not None and (why := _no_folder(cwd, may_appear=turn > 0)) is not None:
+            yield (*at, "cwd"), why
+        found = commands.find(
+            step,
+            tools=ground.tools,
+            env={**ground.env, **step.env},
+            cwd=cwd,
+            attempt_dir=ground.cwd,
+            may_appear=turn > 0,
+        )
+        if isinstance(found, Missing):
+            yield (*at, "command" if step.tool == commands.UNIX else "tool"), found.message
+
+
+def _no_folder(path: str, *, may_appear: bool) -> str | None:
+    if not os.path.lexists(path):
+        return None if may_appear else f"{path} is not there, and no step before this one could make it"
+    if not os.path.isdir(path):
+        return f"{path} is not a folder"
+    return None if os.access(path, os.X_OK) else f"{path} may not be entered by you"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPlan:
+    plan: Plan
+    states: Mapping[str, State]
+    added: int  # how many of the steps others added while it ran
+
+
+def of_job(root: str, view: JobView) -> JobPlan:
+    """The plan of a job with the steps that were added, and how far each of them is in the latest attempt."""
+    folder = f"{root}/{view.place}/{view.job_id}"
+    plan = load_data(progress.read_prompt(folder), f"{folder}/prompt.json")
+    try:
+        numbers = attempt_numbers(folder)
+    except FileNotFoundError:
+        numbers = []
+    if not numbers:
+        return JobPlan(plan=plan, states=dict.fromkeys((step.id for step in plan.steps), State.WAITING), added=0)
+    lines = progress.lines(folder, numbers[-1])
+    plan, own = with_added(plan, lines), len(plan.steps)
+    ended = _ended(lines) | _ended(_results(read_result(folder, numbers[-1])))
+    if view.status is Status.QUEUED:  # it goes on after what succeeded
+        ended = {name: state for name, state in ended.items() if state is State.SUCCEEDED}
+    begun = set(progress.begun(folder, numbers[-1])) if view.status is Status.IN_PROGRESS else set()
+    rest = State.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else State.SKIPPED
+    states = {step.id: ended.get(step.id) or (State.RUNNING if step.id in begun else rest) for step in plan.steps}
+    return JobPlan(plan=plan, states=states, added=len(plan.steps) - own)
+
+
+def with_added(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:
+    """The plan with the steps that, as these lines of steps.jsonl tell, were added to it."""
+    steps = plan.steps
+    for line in lines:
+        listed = line.get("added")
+        tasks = [one["task"] for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        more, problems = grown(steps, tasks) if tasks else ((), [])
+        steps = steps if problems else (*steps, *more)
+    return replace(plan, steps=steps)
+
+
+def _results(result: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    listed = result.get("step_results")
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, State]:
+    return {
+        str(one.get("id") or one.get("step_number")): State.SUCCEEDED if one.get("success") is True else State.FAILED
+        for one in results
+        if "success" in one
+    }

@@ -1,0 +1,134 @@
+"""Running a finished job again: a new job from the same prompt, which starts after the steps that need not be repeated.
+
+Which those are is plans.again; how the new job takes them over is execution.resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farro.errors import BadDocument, InputError, Refused, UnknownJob
+from farro.execution import records, resume
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Status
+from farro.operations.admission import Gate, admitted
+from farro.plans import again
+from farro.plans.loading import load_data
+from farro.plans.model import Plan
+from farro.ports.store import Carried, JobView, Store, Submission
+from farro.system import fs
+
+_PROMPT_LIMIT = 16 << 20
+_PAYLOAD_LIMIT = 256 << 20
+
+_NOT_YET = {
+    Status.QUEUED: "is queued, and will run by itself; `farro explain {id}` says what it waits for",
+    Status.IN_PROGRESS: "is running; `farro wait {id}` waits for its end, `farro kill {id}` ends it",
+    Status.STALE: "is stale; `farro requeue {id}` puts it back into its queue, and it goes on where it was",
+    Status.FAILED: "has failed, but not for good; `farro requeue {id}` puts it back into its queue",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retried:
+    job_id: str
+    retry_of: str
+    kept: tuple[str, ...]  # steps that are not run again, in the order of their ends
+
+
+def retry(
+    store: Store,
+    root: str,
+    job_id: str,
+    *,
+    from_step: str | None = None,
+    from_start: bool = False,
+    durable: bool = True,
+    gate: Gate | None = None,
+) -> Retried:
+    """Queue the new job. Refused: the job has not ended. InputError: there is no such step, or nothing to repeat."""
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    life = view.lifecycle
+    if not life.terminal and not view.place.startswith("jobs/quarantine"):
+        raise Refused(f"{job_id} {_NOT_YET[life.status].format(id=job_id)}")
+    folder = f"{root}/{view.place}/{job_id}"
+    prompt = _prompt(folder, job_id)
+    past = resume.Past(added_by={}) if from_start else _past(folder, prompt, life, from_step)
+    carried = None
+    if past.lines:
+        lines: list[records.Line] = [records.head(past.lines), *past.lines, *([{"synced": True}] if durable else [])]
+        files = {path: f"{past.folder}/{path}" for line in past.succeeded for path in resume.paths(line)}
+        carried = Carried(records=records.text(lines), files=files)
+    submission = Submission(
+        role=life.hops[0].role if life.hops else life.role,
+        prompt=_alone(prompt) if life.attempt else prompt,
+        retry_of=job_id,
+        payload=_payload(folder),
+        narrative=_narrative(folder),
+        carried=carried,
+    )
+    try:
+        (made,) = admitted(store, [submission], gate)
+    except FileNotFoundError as error:
+        raise _gone(view) from error
+    return Retried(job_id=made, retry_of=job_id, kept=tuple(line["id"] for line in past.succeeded))
+
+
+def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: str | None) -> resume.Past:
+    """What stands of the job's attempts. Nothing of a job that was handed on: the new one starts in its first role."""
+    try:
+        plan: Plan = load_data(prompt, "prompt.json")
+    except BadDocument:
+        return resume.Past(added_by={})  # it fails again, and says why
+    attempt = f"{folder}/attempts/{life.attempt + 1:04d}"
+    earlier = resume.earlier(attempt, life.attempt + 1, 0, retried=life.retry_of is not None)
+    found = resume.past(plan, () if life.hop_start else earlier)
+    succeeded = [line["id"] for line in found.succeeded]
+    kept = again.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
+    return resume.only(plan, found, kept)
+
+
+def _alone(prompt: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the jobs that it ran after: they have ended, and may be gone by now."""
+    metadata = prompt.get("metadata")
+    if not isinstance(metadata, dict) or metadata.keys().isdisjoint(("after", "after_any")):
+        return prompt
+    rest = {name: value for name, value in metadata.items() if name not in ("after", "after_any")}
+    return {
+        **{name: value for name, value in prompt.items() if name != "metadata"},
+        **({"metadata": rest} if rest else {}),
+    }
+
+
+def _prompt(folder: str, job_id: str) -> Mapping[str, Any]:
+    try:
+        data = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{job_id} cannot be repeated: its prompt.json cannot be read ({error})") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{job_id} cannot be repeated: its prompt.json is not an object")
+    return data
+
+
+def _payload(folder: str) -> dict[str, bytes]:
+    try:
+        names = fs.listdir(f"{folder}/payload")
+    except FileNotFoundError:
+        return {}
+    return {name: fs.read_bytes(f"{folder}/payload/{name}", _PAYLOAD_LIMIT) for name in names}
+
+
+def _narrative(folder: str) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return fs.read_bytes(f"{folder}/prompt.md", _PROMPT_LIMIT).decode("utf-8", "replace")
+    return None
+
+
+def _gone(view: JobView) -> Refused:
+    return Refused(f"{view.job_id} was moved or pruned while it was read; nothing was queued. Try again")

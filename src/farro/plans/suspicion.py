@@ -1,0 +1,74 @@
+"""What is legal in a plan and yet hardly meant: told by `farro plan lint` as warnings, never a reason to refuse.
+
+What needs a look at the machine (missing programs, folders) lives in operations.plans; what is wrong, in `loading`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from farro.documents import show
+from farro.plans.forms import Fault
+from farro.plans.measure import together
+from farro.plans.model import Plan, Step
+
+_PIPE = frozenset({"|", "|&"})
+_JOINED = frozenset({"&&", "||", ";", "&"})
+_REDIRECTED = re.compile(r"(?:[12&]?>{1,2}|<{1,3})|[12&]?>{1,2}[\w./~&-][^\s=]*")
+_VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})(?:/.*)?|\$\(.*\)|`.+`", re.DOTALL)
+_PATTERN = re.compile(r"[\w./-]*\*[\w./*-]*")
+# What takes such words itself, so that nobody needs to be warned.
+_READS_SIGNS = frozenset(
+    {"expr", "test", "[", "find", "echo", "printf", "awk", "sed", "grep", "jq", "sh", "bash", "zsh"}
+)
+_READS_VARIABLES = _READS_SIGNS | {"envsubst", "perl", "python", "python3", "env", "make", "xargs", "docker", "ssh"}
+_WANTS_FILES = frozenset(
+    {"ls", "rm", "cp", "mv", "cat", "wc", "head", "tail", "du", "chmod", "chown", "touch", "md5sum"}
+)
+_SHELL_ONLY = {
+    "cd": "changes the folder of that step alone; say `cwd` in the steps that shall run there",
+    "export": "sets nothing for other steps; say `env` in the steps that need it",
+    "source": "is a word of the shell, not a program; run sh -c, with the script as one argument",
+    ".": "is a word of the shell, not a program; run sh -c, with the script as one argument",
+    "alias": "is a word of the shell, not a program",
+    "set": "is a word of the shell, not a program",
+    "umask": "changes the mask of that step alone",
+}
+
+
+def suspicions(plan: Plan) -> Iterator[Fault]:
+    """Each with its path in the normal shape, in the plan's order."""
+    if plan.parallel > 1 and together(plan) == 1:
+        alone = "there is but one step" if len(plan.steps) == 1 else "every step waits for the one before it"
+        yield ("parallel",), f"{plan.parallel} is of no use: {alone}"
+    for index, step in enumerate(plan.steps):
+        at = ("steps", index)
+        if step.tool == "unix":
+            if (why := _SHELL_ONLY.get(step.command)) is not None:
+                yield (*at, "command"), f"{step.command} {why}"
+            for place, word in enumerate(step.args):
+                if (why := _shell_word(step, word)) is not None:
+                    yield (*at, "args", place), f"{show(word)} {why}"
+        if plan.timeout is not None and step.timeout is not None and step.timeout > plan.timeout:
+            message = f"{step.timeout:g} s is more than the whole plan may take ({plan.timeout:g} s)"
+            yield (*at, "timeout"), message
+
+
+def _shell_word(step: Step, word: str) -> str | None:
+    """Why this argument does not do what it would in a shell: farro hands it over as it stands."""
+    command = step.command.rsplit("/", 1)[-1]
+    if command not in _READS_SIGNS:
+        if word in _PIPE:
+            return "is handed over as text, for there is no shell; make what follows a step with input_from_step"
+        if word in _JOINED:
+            return "is handed over as text, for there is no shell; make what follows a step of its own"
+        if _REDIRECTED.fullmatch(word):
+            return "is handed over as text, for there is no shell; a step's output is kept, or run sh -c"
+    if command not in _READS_VARIABLES and _VARIABLE.fullmatch(word):
+        return "is handed over as text, for there is no shell; write the value, or run sh -c"
+    if word.startswith("~/"):
+        return "is handed over as text, for there is no shell; write the whole path"
+    if command in _WANTS_FILES and _PATTERN.fullmatch(word):
+        return "is handed over as text, for there is no shell; name the files, or run sh -c"
+    return None

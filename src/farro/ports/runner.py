@@ -1,0 +1,86 @@
+"""The Runner port: how a claimed job is executed. Guarantees in words; every adapter passes
+tests/contracts/test_runner.py.
+
+Adapters live in runners/; how a plan's steps are run lives in execution. Claiming, heartbeats and committing are the
+worker's alone, whatever the runner.
+
+- What came of the work is an outcome, whatever the job's code does. [test_a_plan_that_succeeds_is_told_with_its_report,
+  test_a_step_that_fails_is_a_failed_outcome]
+- When `wait` has returned or raised, no process of the attempt lives (R6). [test_no_process_outlives_the_wait]
+- `tick` is called at least every second, on the caller's thread; what it raises (the job was taken away) goes through
+  after everything was ended at once. [test_a_job_that_was_taken_away_is_ended_at_once]
+- A stop gives running steps its grace, then the work is `Released`. [test_a_stop_releases_the_work,
+  test_a_step_that_ends_in_the_grace_of_a_stop_counts]
+- `terminate` may come from any thread. [test_terminate_ends_a_run_from_another_thread]
+- `process` only: the job's code may end its process in any way, and the worker lives; the outcome is then Failed with
+  the category `runner_died`, retryable. [test_whatever_ends_a_runner_is_an_outcome]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from farro.kernel.outcome import Outcome
+
+R = TypeVar("R")
+
+TICK_S = 1.0  # how soon a job that was taken away is noticed: its tree is ended within two seconds of a kill
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One attempt, with all that is needed to run it, in this process or in another: it can be written as JSON."""
+
+    job_id: str
+    prompt: Mapping[str, Any]
+    folder: str  # the attempt's own (R6)
+    marker: str  # FARRO_CLAIM of every process of it
+    env: Mapping[str, str]  # what its steps' environment is made of
+    cwd: str
+    root: str
+    step_timeout_s: float  # of a step that names none
+    earlier: tuple[str, ...] = ()  # folders of earlier attempts of this hop, oldest first
+    durable: bool = True  # successes of steps survive a power cut
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Work:
+        return cls(**{**data, "earlier": tuple(data["earlier"])})
+
+
+class StopRequest(Protocol):
+    """A stop of the worker, as runners see it (execution.stop.Stop)."""
+
+    @property
+    def requested(self) -> bool: ...
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When the grace of running steps is over, on the monotonic clock; None while nobody asked."""
+
+    @property
+    def fd(self) -> int:
+        """Readable from the first request on."""
+
+
+class Runner(Protocol, Generic[R]):
+    """`R` is the adapter's handle of one run. A run belongs to the thread that spawned it, but for `is_alive` and
+    `terminate`."""
+
+    def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> R:
+        """Begin. Waits for a free place where runners are bounded, ticking meanwhile; the run is over already when a
+        stop came first. Raises nothing but what `tick` does: what could not be started is told by `wait`."""
+
+    def is_alive(self, run: R) -> bool:
+        """Whether it is under way."""
+
+    def terminate(self, run: R) -> None:
+        """End it with all that it started, by force: within two seconds nothing of it lives. The outcome is then a
+        failed one. One that is over is left alone."""
+
+    def wait(self, run: R, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        """What came of it; once for each run. SyncFailed: the disk lied, the worker stops (R7)."""

@@ -1,0 +1,4 @@
+"""What starts components (port: Runtime): processes of this machine.
+
+Which components a root has lives in operations.
+"""

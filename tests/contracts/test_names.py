@@ -1,0 +1,143 @@
+"""Names of jobs as the Store port promises them: every adapter. Kills in the middle: tests/crash/test_names.py."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from contracts.adapters import Adapter, Files
+from farro.errors import BadName, NameTaken
+from farro.kernel.states import Status
+from farro.ports.store import Submission
+from stage import plan, submission, work_one
+
+
+def test_a_name_means_its_present_job(kit: Adapter) -> None:
+    store = kit.store
+    assert store.named("nightly") is None
+    assert store.names() == {}
+    first = store.enqueue_named("nightly", submission(1))
+    other = store.enqueue_named("a", submission(2))
+    assert kit.process().named("nightly") == first
+    assert list(store.names().items()) == [("a", other), ("nightly", first)]
+    found = store.find(first)
+    assert found is not None
+    assert found.status is Status.QUEUED
+
+
+def test_a_name_is_given_once(kit: Adapter) -> None:
+    first = kit.store.enqueue_named("nightly", submission(1))
+    before = kit.snapshot()
+    with pytest.raises(NameTaken, match="farro reset --job nightly") as taken:
+        kit.process().enqueue_named("nightly", submission(2))
+    assert taken.value.job_id == first
+    assert kit.snapshot() == before
+
+
+def test_a_name_passes_on_to_the_next_job(kit: Adapter) -> None:
+    store = kit.store
+    first = store.enqueue_named("nightly", submission(1))
+    again = Submission(role="Runner", prompt=plan(1), retry_of=first)
+    second = store.enqueue_named("nightly", again, instead_of=first)
+    assert store.named("nightly") == second != first
+    found = store.find(second)
+    assert found is not None
+    assert found.lifecycle.retry_of == first
+    with pytest.raises(NameTaken):
+        store.enqueue_named("nightly", again, instead_of=first)
+    with pytest.raises(NameTaken, match="nobody's"):
+        store.enqueue_named("unheard-of", again, instead_of=first)
+    assert store.named("nightly") == second
+
+
+def test_a_name_of_another_form_is_refused(kit: Adapter) -> None:
+    for name in ("", "..", "a/b", ".lock", "a.b", "x" * 65, "con"):
+        with pytest.raises(BadName, match="is not a job's name"):
+            kit.store.enqueue_named(name, submission(1))
+        with pytest.raises(BadName):
+            kit.store.named(name)
+    assert kit.store.list() == []
+
+
+def test_a_chosen_id_may_have_a_name_too(kit: Adapter) -> None:
+    assert kit.store.enqueue_named("nightly", submission(1, job_id="mine")) == "mine"
+    assert kit.store.named("nightly") == "mine"
+
+
+def test_of_many_who_want_a_name_at_once_one_gets_it(kit: Adapter) -> None:
+    stores = [kit.process() for _ in range(6)]
+    got: list[str] = []
+    refused: list[NameTaken] = []
+
+    def want(number: int) -> None:
+        try:
+            got.append(stores[number].enqueue_named("nightly", submission(number)))
+        except NameTaken as taken:
+            refused.append(taken)
+
+    threads = [threading.Thread(target=want, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(got), len(refused)) == (1, 5)
+    assert [view.job_id for view in kit.store.list()] == got
+
+
+def test_a_pruned_job_frees_its_name(files: Files) -> None:
+    store = files.process()
+    first = store.enqueue_named("nightly", submission(1))
+    kept = store.enqueue_named("kept", submission(2))
+    worker = store.join("w", role="Runner")
+    claim = store.claim(worker)
+    assert claim is not None
+    assert claim.job_id == first
+    operator = store.join("o", role=None)
+    store.kill(operator, first)
+    files.close()
+    store = files.process()
+    operator = store.join("o", role=None)
+    with store.trash(operator) as trash:
+        view = store.find(first)
+        assert view is not None
+        assert trash.take(first, view.place)
+        assert store.named("nightly") is None
+        for name in trash.names():
+            trash.remove(name)
+    assert dict(store.names()) == {"kept": kept}
+    assert os.path.lexists(f"{files.root}/jobs/.names/kept")
+    assert not os.path.lexists(f"{files.root}/jobs/.names/nightly")
+    assert store.enqueue_named("nightly", submission(3)) == store.named("nightly")
+
+
+def test_a_root_of_an_older_farro_gets_its_folder_of_names(files: Files) -> None:
+    os.rmdir(f"{files.root}/jobs/.names")
+    assert files.store.names() == {}
+    assert files.store.enqueue_named("nightly", submission(1)) == files.store.named("nightly")
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "garbage", "folder"])
+def test_a_link_that_somebody_planted_means_no_job(files: Files, kind: str) -> None:
+    path = f"{files.root}/jobs/.names/nightly"
+    if kind == "folder":
+        os.mkdir(path)
+    else:
+        os.symlink("job-that-is-not-there" if kind == "nowhere" else "../../etc/x", path)
+    assert files.store.named("nightly") is None
+    assert files.store.names() == {}
+    if kind != "folder":
+        assert files.store.enqueue_named("nightly", submission(1)) == files.store.named("nightly")
+
+
+def test_a_named_job_is_worked_like_any_other(files: Files) -> None:
+    from stage import History
+
+    job_id = files.store.enqueue_named("nightly", submission(1))
+    worker = files.store.join("w", role="Runner")
+    assert work_one(files.store, worker, History())
+    view = files.store.find(job_id)
+    assert view is not None
+    assert view.status is Status.SUCCEEDED
+    assert files.store.named("nightly") == job_id

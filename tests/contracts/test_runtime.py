@@ -1,0 +1,286 @@
+"""The Runtime port: what every runtime promises. One adapter so far: processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro.errors import AlreadyRunning, BadName, InputError
+from farro.ports.runtime import Component, Runtime
+from farro.runtimes.process import MARK, ProcessRuntime
+from farro.system import fs, process_table
+from farro.system.clock import SystemClock
+from flows.program import eventually
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.records = folder / "components"
+        self.runtime = self.another()
+
+    def another(self) -> Runtime:
+        """As another process would see it: what this one knows in memory is not known there."""
+        return ProcessRuntime(str(self.records), SystemClock())
+
+    def component(self, script: str = "exec sleep 100000", name: str = "one", **more: Any) -> Component:
+        options: dict[str, Any] = {
+            "argv": ("sh", "-c", script),
+            "env": {"PATH": os.environ["PATH"], "COLOUR": "blue"},
+            "cwd": str(self.folder),
+            "log": str(self.folder / f"{name}.log"),
+            **more,
+        }
+        return Component(name=name, **options)
+
+    def said(self, name: str = "one") -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def saying(self, word: str, name: str = "one") -> None:
+        eventually(lambda: word in self.said(name), f"{name} does not say {word}: {self.said(name)}")
+
+    def record(self, name: str = "one") -> Path:
+        return self.records / f"{name}.json"
+
+    def living(self) -> list[int]:
+        mark = f"{MARK}=".encode()
+        found = []
+        for entry in process_table.entries():
+            try:
+                environ = Path(f"/proc/{entry.pid}/environ").read_bytes()
+                inside = os.readlink(f"/proc/{entry.pid}/cwd") == str(self.folder)
+            except OSError:
+                continue
+            if entry.alive and inside and mark in environ:
+                found.append(entry.pid)
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    left = made.living()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    for name in ("one", "two"):
+        made.runtime.stop([name], 0.0)
+
+
+def test_a_component_is_launched_with_its_environment_folder_and_log(bench: Bench) -> None:
+    seen = bench.runtime.launch(bench.component("echo $COLOUR; pwd >&2; exec sleep 100000"))
+    bench.saying(f"blue\n{bench.folder}\n")
+    assert seen.alive
+    assert seen == bench.runtime.look("one")
+    assert os.getpgid(seen.pid or 0) == os.getsid(seen.pid or 0) == seen.pid
+
+
+def test_a_log_is_appended_to(bench: Bench) -> None:
+    for turn in ("first", "second"):
+        bench.runtime.launch(bench.component(f"echo {turn}"))
+        bench.saying(turn)
+        eventually(lambda: not _alive(bench), "it does not end")
+    assert bench.said() == "first\nsecond\n"
+
+
+def _alive(bench: Bench, name: str = "one") -> bool:
+    seen = bench.another().look(name)
+    return seen is not None and seen.alive
+
+
+def test_a_component_that_ended_is_seen_as_dead(bench: Bench) -> None:
+    bench.runtime.launch(bench.component("exit 3"))
+
+    def dead() -> bool:
+        seen = bench.runtime.look("one")
+        return seen is not None and not seen.alive
+
+    eventually(dead, "it is still taken for alive")
+    assert bench.runtime.look("two") is None
+    bench.runtime.launch(bench.component())
+    assert _alive(bench)
+
+
+def test_one_name_is_one_component(bench: Bench) -> None:
+    first = bench.runtime.launch(bench.component())
+    with pytest.raises(AlreadyRunning, match=str(first.pid)):
+        bench.another().launch(bench.component("echo second"))
+    assert bench.said() == ""
+    assert [seen.name for seen in bench.runtime.list()] == ["one"]
+
+
+LAUNCH = """
+import json, os, sys
+from farro.errors import AlreadyRunning
+from farro.ports.runtime import Component
+from farro.runtimes.process import ProcessRuntime
+from farro.system.clock import SystemClock
+folder = sys.argv[1]
+runtime = ProcessRuntime(folder + "/components", SystemClock())
+component = Component(name="one", argv=("sh", "-c", "echo up; exec sleep 100000"), env=dict(os.environ), cwd=folder,
+                      log=folder + "/one.log")
+sys.stdin.readline()
+try:
+    runtime.launch(component)
+except AlreadyRunning:
+    sys.exit(3)
+"""
+
+
+def launcher(bench: Bench) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", LAUNCH, str(bench.folder)], stdin=subprocess.PIPE, text=True)
+
+
+def test_two_launchers_at_once_start_it_once(bench: Bench) -> None:
+    several = [launcher(bench) for _ in range(3)]
+    for one in several:
+        assert one.stdin is not None
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    for one in several:
+        one.communicate()
+    assert sorted(one.returncode for one in several) == [0, 3, 3]
+    bench.saying("up")
+    assert bench.said() == "up\n"
+
+
+def test_a_component_outlives_its_launcher_and_is_adopted_by_the_next(bench: Bench) -> None:
+    one = launcher(bench)
+    one.communicate("go\n")
+    bench.saying("up")
+    (seen,) = bench.another().list()
+    assert seen.alive
+    assert [done.how for done in bench.another().stop(["one"])] == ["stopped"]
+    assert bench.another().list() == []
+    assert bench.living() == []
+
+
+class Dying:
+    """A seam: this process dies at the n-th mutating call of that kind."""
+
+    def __init__(self, op: str, count: int) -> None:
+        self.op = op
+        self.left = count
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if op == self.op:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return call(*args)
+
+    def look(self, op: str, path: str) -> None:
+        pass
+
+
+def test_a_launcher_that_dies_before_it_wrote_the_number_leaves_nothing_unknown(bench: Bench) -> None:
+    fs.set_seam(Dying("replace", 2))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bench.runtime.launch(bench.component("echo up; sh -c 'exec sleep 100000' & exec sleep 100000"))
+    finally:
+        fs.set_seam(None)
+    assert "pid" not in json.loads(bench.record().read_text())
+    bench.saying("up")
+    (seen,) = bench.another().list()
+    assert seen.alive
+    with pytest.raises(AlreadyRunning):
+        bench.another().launch(bench.component())
+    assert [done.how for done in bench.runtime.stop(["one"])] == ["stopped"]
+    assert bench.living() == []
+
+
+def test_a_launcher_that_dies_before_it_started_anything_is_no_obstacle(bench: Bench) -> None:
+    fs.set_seam(Dying("create", 3))  # the lock, the record, and then the log
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bench.runtime.launch(bench.component())
+    finally:
+        fs.set_seam(None)
+    assert bench.record().exists()
+    (seen,) = bench.runtime.list()
+    assert not seen.alive
+    assert bench.runtime.launch(bench.component()).alive
+
+
+def test_a_number_that_is_anothers_now_is_not_it(bench: Bench) -> None:
+    bench.runtime.launch(bench.component())
+    record = json.loads(bench.record().read_text())
+    innocent = subprocess.Popen(["sleep", "1000"])
+    try:
+        bench.record().write_text(json.dumps({**record, "pid": innocent.pid, "start": record["start"] - 1}))
+        assert not _alive(bench)
+        assert [done.how for done in bench.runtime.stop(["one"])] == ["was gone"]
+        assert innocent.poll() is None
+    finally:
+        innocent.kill()
+        innocent.wait()
+    assert bench.living() == []  # what carries its mark is ended all the same
+
+
+def test_a_record_of_an_earlier_boot_is_not_it(bench: Bench) -> None:
+    bench.runtime.launch(bench.component())
+    record = json.loads(bench.record().read_text())
+    bench.record().write_text(json.dumps({**record, "boot_id": "another"}))
+    assert not _alive(bench)
+
+
+def test_a_component_has_time_to_end_by_itself(bench: Bench) -> None:
+    bench.runtime.launch(bench.component("trap 'echo bye; exit' TERM; echo up; while :; do sleep 0.02; done"))
+    bench.saying("up")
+    assert [done.how for done in bench.runtime.stop(["one"])] == ["stopped"]
+    assert bench.said().endswith("bye\n")
+    assert bench.runtime.look("one") is None
+
+
+def test_a_component_that_is_deaf_is_killed_with_its_whole_tree(bench: Bench) -> None:
+    script = "trap '' TERM; setsid sleep 100000 & echo up; while :; do sleep 0.02; done"
+    bench.runtime.launch(bench.component(script))
+    bench.saying("up")
+    assert [done.how for done in bench.runtime.stop(["one"], 0.2)] == ["killed"]
+    assert bench.living() == []
+
+
+def test_what_a_component_left_is_ended_with_it(bench: Bench) -> None:
+    bench.runtime.launch(bench.component("setsid sleep 100000 & echo up; exec sleep 100000"))
+    bench.saying("up")
+    assert [done.how for done in bench.runtime.stop(["one"])] == ["stopped"]
+    assert bench.living() == []
+
+
+def test_several_are_stopped_together_and_unknown_names_are_left_out(bench: Bench) -> None:
+    bench.runtime.launch(bench.component("exit 0"))
+    bench.runtime.launch(bench.component(name="two"))
+    eventually(lambda: not _alive(bench), "it does not end")
+    done = bench.runtime.stop(["one", "two", "three", "../etc"])
+    assert [(item.name, item.how) for item in done] == [("one", "was gone"), ("two", "stopped")]
+    assert bench.runtime.list() == []
+
+
+def test_what_cannot_be_executed_is_told_and_leaves_nothing(bench: Bench) -> None:
+    with pytest.raises(InputError, match="one could not be started: no-such-program: No such file"):
+        bench.runtime.launch(bench.component(argv=("no-such-program",)))
+    assert bench.runtime.list() == []
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "a/b", "../x", "-x", "x" * 64])
+def test_a_name_that_is_no_name_is_refused(bench: Bench, name: str) -> None:
+    with pytest.raises(BadName):
+        bench.runtime.launch(bench.component(name=name, log=str(bench.folder / "x.log")))
+
+
+def test_a_record_that_is_torn_is_nobody(bench: Bench) -> None:
+    bench.records.mkdir()
+    bench.record().write_text('{"name": "o')
+    assert bench.runtime.look("one") is None
+    assert bench.runtime.list() == []
+    assert bench.runtime.launch(bench.component()).alive

@@ -1,0 +1,156 @@
+"""A named enqueue killed at every call: the name and its job are there together, or the name is as it was.
+
+The seams are crash.seams; what the names mean without a crash lives in tests/contracts/test_names.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import stage
+from crash.seams import Counting, KillAt, placed
+from crash.tally import add_figure
+from farro.kernel.states import Status
+from farro.operations import named
+from farro.ports.store import Submission
+from farro.stores.files import FilesStore
+from farro.system import leases
+from stage import Crash
+
+BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
+AGAIN = Submission(role="Runner", prompt=stage.plan(9))
+
+
+def opened(root: str, seed: int, durable: bool) -> FilesStore:
+    return stage.open_files(root, seed=seed, store_policy=stage.policy(durable=durable))
+
+
+def killed_everywhere(
+    shm: Path,
+    durable: bool,
+    prepare: Callable[[str], None],
+    act: Callable[[FilesStore], object],
+    judge: Callable[[str, str], None],
+) -> None:
+    """Every way to die in `act`, and what a healthy process then finds."""
+    before, whole = str(shm / "before"), str(shm / "whole")
+    stage.make(before)
+    prepare(before)
+    shutil.copytree(before, whole, symlinks=True)
+    acting = opened(whole, 2, durable)
+    with placed(Counting()) as calls:
+        act(acting)
+    stage.die(acting)
+    seams = [KillAt(n, after=after) for n in range(1, calls.count + 1) for after in (False, True)]
+    for number, seam in enumerate(seams):
+        root = str(shm / str(number))
+        shutil.copytree(before, root, symlinks=True)
+        before_it = set(leases._held)
+        dying = opened(root, 2, durable)
+        with placed(seam), contextlib.suppress(Crash):
+            act(dying)
+        stage.die(dying)
+        for fd in leases._held - before_it:  # of an operator that was on its way out: the kernel lets go of it too
+            leases.Lease(fd).drop()
+        judge(root, f"{seam!r}")
+        shutil.rmtree(root)
+    add_figure("kill points, names", len(seams), "points")
+
+
+@BOTH
+@pytest.mark.parametrize("chosen", [None, "mine"], ids=["minted", "chosen"])
+def test_kill_at_every_call_of_a_named_enqueue(shm: Path, durable: bool, chosen: str | None) -> None:
+    def act(store: FilesStore) -> None:
+        store.enqueue_named("nightly", stage.submission(1, job_id=chosen))
+
+    def judge(root: str, how: str) -> None:
+        store = opened(root, 3, durable)
+        present = store.named("nightly")
+        jobs = set(stage.everywhere(root))
+        if present is None:
+            assert jobs == set(), how
+            # Whoever wants the name next gets it, with another job too, and the dead one never comes back.
+            present = store.enqueue_named("nightly", stage.submission(2))
+            store.recover(store.join("watchdog", role=None))
+        elif chosen is not None:  # registered: the same submission again finishes it, and is the same job
+            assert store.enqueue(stage.submission(1, job_id=chosen)) == present, how
+        assert set(stage.everywhere(root)) == {present}, how
+        assert store.names() == {"nightly": present}, how
+        stage.die(store)
+
+    killed_everywhere(shm, durable, lambda root: None, act, judge)
+
+
+@BOTH
+def test_kill_at_every_call_of_a_name_that_passes_on(shm: Path, durable: bool) -> None:
+    """Whoever repeats it makes one job of it, not two: the name says whether it happened."""
+    old: list[str] = []
+
+    def prepare(root: str) -> None:
+        store = opened(root, 1, durable)
+        old[:] = [store.enqueue_named("nightly", stage.submission(1))]
+        store.close()
+
+    def act(store: FilesStore) -> None:
+        store.enqueue_named("nightly", AGAIN, instead_of=old[0])
+
+    def judge(root: str, how: str) -> None:
+        store = opened(root, 3, durable)
+        present = store.named("nightly")
+        assert present is not None, how
+        jobs = set(stage.everywhere(root))
+        assert jobs == {old[0], present}, how
+        if present == old[0]:
+            present = store.enqueue_named("nightly", AGAIN, instead_of=present)
+            assert set(stage.everywhere(root)) == {old[0], present}, how
+        assert store.named("nightly") == present, how
+        stage.die(store)
+
+    killed_everywhere(shm, durable, prepare, act, judge)
+
+
+@BOTH
+@pytest.mark.parametrize("state", ["failed", "stale"])
+def test_kill_at_every_call_of_a_reset(shm: Path, durable: bool, state: str) -> None:
+    """Repeated after the kill it has one job waiting under the name, and the old one can never run again."""
+    old: list[str] = []
+
+    def prepare(root: str) -> None:
+        store = opened(root, 1, durable)
+        old[:] = [store.enqueue_named("nightly", stage.submission(1))]
+        worker = store.join("w", role="Runner")
+        if state == "failed":
+            stage.work_one(store, worker, stage.History(), fail=True)
+        else:
+            assert store.claim(worker) is not None
+            stage.die(store)
+            keeper = opened(root, 7, durable)
+            keeper.recover(keeper.join("keeper", role=None))
+            assert keeper.stale() == old
+        store.close()
+
+    def act(store: FilesStore) -> None:
+        named.reset(store, store.root, "nightly", by="person")
+
+    def judge(root: str, how: str) -> None:
+        store = opened(root, 3, durable)
+        keeper = store.join("keeper", role=None)
+        store.recover(keeper)  # what the dead operator held
+        named.reset(store, store.root, "nightly", by="person")
+        present = store.named("nightly")
+        assert present is not None, how
+        assert present != old[0], how
+        assert set(stage.everywhere(root)) == {old[0], present}, how
+        view, before = store.find(present), store.find(old[0])
+        assert view is not None, how
+        assert before is not None, how
+        assert (view.status, view.lifecycle.retry_of) == (Status.QUEUED, old[0]), how
+        assert before.lifecycle.terminal, how
+        stage.die(store)
+
+    killed_everywhere(shm, durable, prepare, act, judge)

@@ -1,0 +1,170 @@
+"""Several steps at once: what starts when, and what the end of one means to the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from execution.bench import ESCAPE, Bench, shell, step
+from farro.execution import Interrupted
+
+MEET = 'echo $$ >> "$FARRO_ROOM/here"; while [ $(wc -l < "$FARRO_ROOM/here") -lt {} ]; do sleep 0.01; done'
+
+
+def named(name: str, script: str, **fields: object) -> dict[str, object]:
+    return {"id": name, "command": "sh", "args": ["-c", script], **fields}
+
+
+def meet(bench: Bench, count: int) -> str:
+    """A script that ends only when `count` of it run at once."""
+    return MEET.format(count).replace("$FARRO_ROOM", str(bench.work))
+
+
+def test_independent_steps_run_together(bench: Bench) -> None:
+    result = bench.run(*(named(name, meet(bench, 3)) for name in "abc"), parallel=3)
+    assert result.success
+    assert sorted(one.id for one in result.step_results) == ["a", "b", "c"]
+
+
+def test_no_more_run_at_once_than_the_plan_says(bench: Bench) -> None:
+    script = f"cd {bench.work}; mkdir here.$$; ls -d here.* | wc -l; sleep 0.05; rmdir here.$$"
+    result = bench.run(*(named(f"s{place}", script) for place in range(9)), parallel=2)
+    assert result.success
+    assert max(int(one.stdout) for one in result.step_results) <= 2
+
+
+def test_a_step_starts_when_what_it_needs_is_over_and_not_later(bench: Bench) -> None:
+    """`slow` runs as long as `last` has not: only so can both end."""
+    slow = f"while [ ! -e {bench.work}/done ]; do sleep 0.01; done"
+    result = bench.run(
+        named("slow", slow),
+        named("first", "true"),
+        named("last", f"touch {bench.work}/done", needs=["first"]),
+        parallel=2,
+    )
+    assert result.success
+    assert [one.id for one in result.step_results] == ["first", "last", "slow"]
+
+
+def test_a_failure_starts_nothing_more_and_what_runs_goes_on_to_its_end(bench: Bench) -> None:
+    wait = f"while [ ! -e {bench.work}/failed ]; do sleep 0.01; done; sleep 0.1; echo kept"
+    result = bench.run(
+        named("goes-on", wait),
+        named("fails", f"touch {bench.work}/failed; exit 3"),
+        named("never", "true"),
+        parallel=2,
+    )
+    assert not result.success
+    assert result.error is not None
+    assert result.error.message == "step fails: exit code 3"
+    assert {one.id: one.success for one in result.step_results} == {"fails": False, "goes-on": True}
+    assert {one.id: one.stdout for one in result.step_results}["goes-on"] == "kept\n"
+
+
+def test_a_timeout_ends_its_own_tree_and_no_other_step(bench: Bench) -> None:
+    """What got away from the step that timed out is found by its try's mark, and the other step's is not."""
+    done: list[int] = []
+    other = bench.in_background(lambda: done.append(bench.told_pid()))
+    result = bench.run(
+        named("late", ESCAPE + "sleep 1000", timeout=0.5),
+        named("lives", f"sleep 1; echo alive; touch {bench.work}/x"),
+        parallel=2,
+    )
+    other.join()
+    assert {one.id: (one.success, one.timed_out) for one in result.step_results} == {
+        "late": (False, True),
+        "lives": (True, False),
+    }
+    assert bench.living() == []
+
+
+def test_a_step_that_timed_out_is_tried_again_while_another_runs(bench: Bench) -> None:
+    first = f"[ -e {bench.work}/tried ] || {{ touch {bench.work}/tried; sleep 1000; }}"
+    hold = f"while [ ! -e {bench.work}/tried ]; do sleep 0.01; done; sleep 0.5"
+    result = bench.run(named("again", first, timeout=0.3, retries=1), named("other", hold), parallel=2)
+    assert result.success
+    assert {one.id: one.attempts for one in result.step_results} == {"again": 2, "other": 1}
+
+
+def test_other_steps_end_while_one_is_being_ended(bench: Bench) -> None:
+    """The grace of a stubborn step is two seconds; the chain beside it is over long before."""
+    chain = [named(f"c{place}", "true", needs=[f"c{place - 1}"] if place else []) for place in range(5)]
+    stubborn = named(
+        "deaf", f'trap "" TERM; while [ ! -e {bench.work}/go ]; do sleep 0.01; done; sleep 1000', timeout=0.2
+    )
+    last = named("go", f"touch {bench.work}/go", needs=["c4"])
+    result = bench.run(stubborn, *chain, last, parallel=2, term_grace_s=2.0)
+    ids = [one.id for one in result.step_results]
+    assert ids[-1] == "deaf"
+    assert "c0" in ids
+
+
+def test_the_plans_timeout_ends_all_that_run(bench: Bench) -> None:
+    result = bench.run(*(named(name, "sleep 1000") for name in "ab"), parallel=2, timeout=0.3)
+    assert [one.timed_out for one in result.step_results] == [True, True]
+    assert result.error is not None
+    assert result.error.category == "timeout"
+    assert bench.living() == []
+
+
+def test_a_stop_ends_all_that_run_after_its_grace(bench: Bench) -> None:
+    threading.Timer(0.3, lambda: bench.stop.request(0.2)).start()
+    with pytest.raises(Interrupted):
+        bench.run(*(named(name, 'trap "" TERM; sleep 1000') for name in "ab"), parallel=2)
+    assert bench.living() == []
+
+
+def test_what_ends_within_the_grace_of_a_stop_counts(bench: Bench) -> None:
+    script = f"while [ ! -e {bench.work}/stopped ]; do sleep 0.01; done"
+
+    def ask() -> None:
+        time.sleep(0.2)
+        bench.stop.request(5.0)
+        Path(bench.work, "stopped").touch()
+
+    asking = bench.in_background(ask)
+    result = bench.run(named("a", script), named("b", script), parallel=2)
+    asking.join()
+    assert result.success
+
+
+def test_a_lost_claim_kills_all_that_run_at_once(bench: Bench) -> None:
+    class Lost(Exception):
+        pass
+
+    def lose() -> None:
+        if (bench.work / "two").exists():
+            raise Lost
+
+    bench.on_tick = lose
+    ready = f'trap "" TERM; touch {bench.work}/one; [ -e {bench.work}/one ] && touch {bench.work}/two; sleep 1000'
+    with pytest.raises(Lost):
+        bench.run(named("a", ready), named("b", ready), parallel=2, tick_every_s=0.05)
+    assert bench.living() == []
+
+
+def test_tasks_of_a_step_that_still_runs_wait_for_it(bench: Bench) -> None:
+    """`adds` hands a task over at once and then fails; `other` succeeds in between and must not take it along."""
+    import sys
+
+    add = "import farro; farro.add_task('true', id='child')"
+    path = f"{bench.work}/added"
+    fails = f'{sys.executable} -c "{add}"; touch {path}; while [ ! -e {bench.work}/over ]; do sleep 0.01; done; exit 1'
+    other = f"while [ ! -e {path} ]; do sleep 0.01; done"
+    after = named("after", f"touch {bench.work}/over", needs=["other"])
+    result = bench.run(named("adds", fails), named("other", other), after, parallel=2)
+    assert sorted(one.id for one in result.step_results) == ["adds", "after", "other"]
+    assert result.steps_total == 3
+
+
+def test_piped_steps_run_in_their_order_whatever_is_free(bench: Bench) -> None:
+    result = bench.run(
+        step(1, "seq", "1000"),
+        step(2, "tail", "-n", "1", input_from_step=1),
+        shell(3, "cat", input_from_step=2),
+        parallel=3,
+    )
+    assert result.step_results[-1].stdout == "1000\n"

@@ -1,0 +1,185 @@
+"""A retried attempt starts after the steps that succeeded: what it takes over, and what it does not trust."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from execution.bench import Bench, shell, step
+from farro.execution import PlanResult, records
+from farro.execution.tools import Call, Tools
+
+
+class Attempts:
+    """Attempt after attempt of one plan, each in its own folder."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.count = 0
+        self.folders: list[str] = []
+
+    def run(self, *steps: dict[str, Any], **options: Any) -> PlanResult:
+        self.count += 1
+        self.bench.attempt = self.bench.folder / f"a{self.count:04d}"
+        self.bench.attempt.mkdir()
+        result = self.bench.run(*steps, earlier=tuple(self.folders), **options)
+        self.folders.append(str(self.bench.attempt))
+        return result
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in Path(self.folders[-1], records.NAME).read_text().splitlines()]
+
+    def ran(self) -> list[str]:
+        """What the steps of `chain` wrote down, in all attempts."""
+        return (self.bench.work / "log").read_text().split()
+
+
+@pytest.fixture
+def attempts(bench: Bench) -> Attempts:
+    return Attempts(bench)
+
+
+def chain(*, ok: str) -> list[dict[str, Any]]:
+    """Three piped steps; the last succeeds once the file is there."""
+    return [
+        shell(1, "echo one; echo 1 >> log"),
+        shell(2, "cat; echo two; echo 2 >> log", input_from_step=1),
+        shell(3, f"cat; echo 3 >> log; test -e {ok}", input_from_step=2),
+    ]
+
+
+def test_steps_that_succeeded_are_not_run_again(attempts: Attempts) -> None:
+    assert not attempts.run(*chain(ok="ok")).success
+    (attempts.bench.work / "ok").touch()
+    result = attempts.run(*chain(ok="ok"))
+    assert result.success
+    assert attempts.ran() == ["1", "2", "3", "3"]
+    assert [(one.id, one.resumed, one.stdout) for one in result.step_results] == [
+        ("1", True, "one\n"),
+        ("2", True, "one\ntwo\n"),
+        ("3", False, "one\ntwo\n"),
+    ]
+
+
+def test_each_attempt_is_whole_and_the_next_needs_only_the_last(attempts: Attempts) -> None:
+    attempts.run(*chain(ok="ok"))
+    attempts.run(*chain(ok="ok"))
+    assert attempts.bench.bytes_of(2) == b"one\ntwo\n"
+    attempts.folders = attempts.folders[1:]  # the first is gone
+    (attempts.bench.work / "ok").touch()
+    assert attempts.run(*chain(ok="ok")).success
+    assert attempts.ran() == ["1", "2", "3", "3", "3"]
+
+
+def test_an_attempt_that_died_before_it_took_anything_over_hides_nothing(attempts: Attempts) -> None:
+    attempts.run(*chain(ok="ok"))
+    empty = attempts.bench.folder / "empty"
+    empty.mkdir()
+    torn = attempts.bench.folder / "torn"
+    torn.mkdir()
+    (torn / records.NAME).write_text('{"version": 1, "bo')
+    attempts.folders += [str(empty), str(torn)]
+    attempts.run(*chain(ok="ok"))
+    assert attempts.ran() == ["1", "2", "3", "3"]
+
+
+def test_a_torn_last_line_is_a_step_that_did_not_end(attempts: Attempts) -> None:
+    attempts.run(*chain(ok="ok"))
+    path = Path(attempts.folders[-1], records.NAME)
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:2]) + whole[2][:40])
+    attempts.run(*chain(ok="ok"))
+    assert attempts.ran() == ["1", "2", "3", "2", "3"]
+
+
+def test_output_that_is_not_as_it_was_is_made_again(attempts: Attempts) -> None:
+    attempts.run(*chain(ok="ok"))
+    Path(attempts.folders[-1], "steps", "1", "stdout").write_bytes(b"o")
+    attempts.run(*chain(ok="ok"))
+    assert attempts.ran() == ["1", "2", "3", "1", "2", "3"]
+
+
+def test_what_a_success_added_is_taken_over_with_it(attempts: Attempts) -> None:
+    add = "import farro; farro.add_task('sh', ['-c', 'echo child >> log'], id='child')"
+    plan = [shell(1, f'{sys.executable} -c "{add}"; echo 1 >> log'), shell(2, "echo 2 >> log; test -e ok")]
+    assert not attempts.run(*plan).success
+    (attempts.bench.work / "ok").touch()
+    result = attempts.run(*plan)
+    assert result.success
+    assert attempts.ran() == ["1", "2", "2", "child"]
+    assert [(one.id, one.added_by) for one in result.step_results] == [("1", None), ("2", None), ("child", "1")]
+    assert result.steps_total == 3
+
+
+def test_an_added_step_that_succeeded_is_not_run_again(attempts: Attempts) -> None:
+    def grow(call: Call) -> int | None:
+        with (attempts.bench.work / "log").open("a") as log:
+            log.write(call.command + "\n")
+        if call.command == "root":
+            call.add_task("child", id="child", tool="grow")
+            call.add_task("last", id="last", needs=["child"], tool="grow")
+        return 1 if call.command == "last" and not (attempts.bench.work / "ok").exists() else None
+
+    tools = Tools({"grow": grow})
+    plan = {"id": "root", "tool": "grow", "command": "root"}
+    assert not attempts.run(plan, tools=tools).success
+    (attempts.bench.work / "ok").touch()
+    result = attempts.run(plan, tools=tools)
+    assert result.success
+    assert attempts.ran() == ["root", "child", "last", "last"]
+    assert [one.step_number for one in result.step_results] == [1, 2, 3]
+
+
+def test_after_another_boot_only_what_was_synced_counts(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts.run(*chain(ok="ok"))
+    monkeypatch.setattr(records, "boot_id", lambda: "another")
+    attempts.run(*chain(ok="ok"))
+    assert attempts.ran() == ["1", "2", "3", "1", "2", "3"]
+
+
+def test_a_second_of_work_is_synced_and_survives_the_power(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_WORK_S", 0.0)
+    monkeypatch.setattr(records, "_SHARE", 0.0)
+    attempts.run(*chain(ok="ok"))
+    assert [line.get("id", "synced") for line in attempts.lines()[1:]] == ["1", "synced", "2", "synced", "3", "synced"]
+    monkeypatch.setattr(records, "boot_id", lambda: "another")
+    attempts.run(*chain(ok="ok"))
+    assert attempts.ran() == ["1", "2", "3", "3"]
+
+
+def test_durability_process_syncs_nothing(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_WORK_S", 0.0)
+    monkeypatch.setattr(records, "_SHARE", 0.0)
+    attempts.run(*chain(ok="ok"), durable=False)
+    assert not any("synced" in line for line in attempts.lines())
+
+
+def test_a_plan_of_one_step_writes_no_record(attempts: Attempts) -> None:
+    attempts.run(step(1, "true"))
+    assert not Path(attempts.folders[-1], records.NAME).exists()
+
+
+def test_steps_that_ran_together_are_resumed_each_for_itself(attempts: Attempts) -> None:
+    plan = [
+        {"id": name, "command": "sh", "args": ["-c", f"echo {name} >> log; {more}"]}
+        for name, more in (
+            ("a", "true"),
+            ("b", "while [ ! -e late ]; do sleep 0.01; done"),
+            ("c", "touch late; test -e ok"),
+        )
+    ]
+    assert not attempts.run(*plan, parallel=2).success
+    (attempts.bench.work / "ok").touch()
+    assert attempts.run(*plan, parallel=2).success
+    assert sorted(attempts.ran()) == ["a", "b", "c", "c"]
+
+
+def test_files_are_linked_not_copied(attempts: Attempts) -> None:
+    attempts.run(*chain(ok="ok"))
+    attempts.run(*chain(ok="ok"))
+    first, second = (Path(folder, "steps", "1", "stdout").stat() for folder in attempts.folders)
+    assert first.st_ino == second.st_ino

@@ -1,0 +1,483 @@
+"""Air-Executor's face, end to end: named jobs, status, logs, reset, run-task; and what its original got wrong.
+
+Importing a tree of the original's lives in test_air_import.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.program import Daemon, Done, Program, eventually, listing, marked, unprivileged
+
+BIN = os.path.dirname(sys.executable)
+
+
+def task(name: str, script: str, *needs: str, **more: Any) -> dict[str, Any]:
+    """A task as Air-Executor writes it."""
+    return {
+        "id": name,
+        "job_name": "nightly",
+        "command": "sh",
+        "args": ["-c", script],
+        "dependencies": list(needs),
+        "status": "pending",
+        "created_at": "2025-10-02T10:00:00Z",
+        "started_at": None,
+        "completed_at": None,
+        "error": None,
+        **more,
+    }
+
+
+def create(farro: Program, name: str, *tasks: dict[str, Any]) -> str:
+    told = farro.call("job", "create", name, "--tasks", "-", "--json", stdin=json.dumps(tasks), code=0)
+    return str(told.json["job_id"])
+
+
+def status(farro: Program, name: str) -> dict[str, Any]:
+    told: dict[str, Any] = farro.call("status", "--job", name, "--json", code=0).json["job"]
+    return told
+
+
+def states(farro: Program, name: str) -> dict[str, str]:
+    return {item["id"]: item["state"] for item in status(farro, name)["tasks"]}
+
+
+def working(farro: Program, name: str, marker: str) -> Daemon:
+    """A worker that has begun the job."""
+    worker = farro.start("worker", "--workers", "1")
+    eventually(lambda: (farro.path / marker).exists(), f"{name} does not begin")
+    return worker
+
+
+# --- named jobs --------------------------------------------------------------------------------------------------
+
+
+def test_a_named_job_goes_from_waiting_to_completed(farro: Program) -> None:
+    job_id = create(farro, "nightly", task("a", "echo one"), task("b", "echo two", "a"))
+    before = status(farro, "nightly")
+    assert (before["state"], before["done"], before["total"], before["job_id"]) == ("waiting", 0, 2, job_id)
+    farro.worked()
+    after = status(farro, "nightly")
+    assert (after["state"], after["status"], after["done"]) == ("completed", "succeeded", 2)
+    assert [(item["id"], item["state"], item["exit_code"], item["needs"]) for item in after["tasks"]] == [
+        ("a", "completed", 0, []),
+        ("b", "completed", 0, ["a"]),
+    ]
+    shown = farro.call("status", code=0).out.splitlines()
+    assert "no worker is alive" in shown[0]
+    assert shown[1].split() == ["JOB", "STATE", "PROGRESS", "STEP", "TIME"]
+    assert "nightly  completed  [##########] 2/2" in shown[2]
+
+
+def test_a_working_job_shows_its_step_and_who_is_alive(farro: Program) -> None:
+    create(farro, "nightly", task("a", "true"), task("b", "touch begun; sleep 1000", "a"), task("c", "true", "b"))
+    worker = working(farro, "nightly", "begun")
+    told = farro.call("status", "--job", "nightly", "--json", code=0).json
+    assert told["alive"] == {"workers": 1, "busy": 1, "manager": False, "watchdog": False}
+    job = told["job"]
+    assert (job["state"], job["done"], job["total"], job["running"]) == ("working", 1, 3, ["b"])
+    assert states(farro, "nightly") == {"a": "completed", "b": "running", "c": "pending"}
+    assert "1 worker alive, 1 busy; no manager and no watchdog" in farro.call("status", code=0).out
+    worker.end()
+
+
+def test_the_status_tells_who_is_alive(farro: Program) -> None:
+    for daemon in (("worker", "--workers", "2"), ("manager",), ("watchdog",)):
+        farro.start(*daemon).started()
+    everybody = {"workers": 2, "busy": 0, "manager": True, "watchdog": True}
+    eventually(lambda: farro.call("status", "--json", code=0).json["alive"] == everybody, "not all are seen")
+    assert farro.call("status", code=0).out.startswith("2 workers alive, 0 busy; manager and watchdog alive\n")
+
+
+def test_a_name_is_unique_and_the_refusal_says_what_to_do(farro: Program) -> None:
+    job_id = create(farro, "nightly", task("a", "true"))
+    before = listing(farro.path)
+    again = farro.call("job", "create", "nightly", "--tasks", "-", stdin=json.dumps([task("a", "true")]), code=2)
+    for words in (job_id, "farro status --job nightly", "farro reset --job nightly"):
+        assert words in again.err
+    assert farro.call("job", "create", "a/b", "--tasks", "-", stdin="[]", code=2).err.startswith("farro: 'a/b' is not")
+    assert "is the id of a job" in farro.call("job", "create", job_id, "--tasks", "-", stdin="[]", code=2).err
+    bad = farro.call("job", "create", "other", "--tasks", "-", stdin='[{"id": "a"}]', code=2)
+    assert "<stdin>:1:2: [0].command: is required" in bad.err
+    known = {"id": job_id, "tasks": [task("a", "true")]}
+    assert "a job has one name" in farro.call("job", "create", "b", "--tasks", "-", stdin=json.dumps(known), code=2).err
+    assert listing(farro.path) == before
+
+
+def test_of_two_creates_at_once_one_wins(farro: Program) -> None:
+    (farro.path / "tasks.json").write_text(json.dumps([task("a", "true")]))
+    done: list[Done] = []
+
+    def run() -> None:
+        done.append(farro.run("job", "create", "nightly", "--tasks", "tasks.json"))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told.code for told in done) == [0, 2, 2]
+    assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 1
+
+
+def test_a_name_will_do_wherever_a_job_is_asked_for(farro: Program) -> None:
+    job_id = create(farro, "nightly", task("a", "echo said"))
+    farro.call("enqueue", "--after", "nightly", "--", "true", code=0)
+    farro.worked()
+    assert farro.call("show", "nightly", "--json", code=0).json["name"] == "nightly"
+    assert farro.call("job", "show", "nightly", "--json", code=0).json["job_id"] == job_id
+    for verb in ("explain", "history", "wait", "kill"):
+        assert job_id in farro.call(verb, "nightly").out
+    assert "did you mean nightly?" in farro.call("show", "nightl", code=2).err
+    assert farro.call("job", "list", "--json", code=0).json == {"names": {"nightly": job_id}}
+
+
+def test_a_pruned_job_frees_its_name_for_the_next(farro: Program) -> None:
+    create(farro, "nightly", task("a", "true"))
+    farro.worked()
+    farro.run("prune", "--keep", "0", code=0)
+    assert farro.call("job", "list", "--json", code=0).json == {"names": {}}
+    assert "no job" in farro.call("status", "--job", "nightly", code=2).err
+    create(farro, "nightly", task("a", "true"))
+
+
+def test_every_job_is_in_the_status_when_it_is_asked_for(farro: Program) -> None:
+    create(farro, "nightly", task("a", "true"))
+    other = farro.call("enqueue", "--", "true", code=0).out.strip()
+    assert [job["name"] for job in farro.call("status", "--json", code=0).json["jobs"]] == ["nightly"]
+    assert [job["job_id"] for job in farro.call("status", "--all", "--json", code=0).json["jobs"]][1:] == [other]
+    farro.call("status", "--all", "--job", "nightly", code=2)
+
+
+# --- logs, run-task ----------------------------------------------------------------------------------------------
+
+
+def test_logs_empty_is_impossible(farro: Program) -> None:
+    """Upstream: logs were empty. What every task said is there, the last 50 lines by default."""
+    create(farro, "nightly", task("a", "seq 100"), task("b", "echo bad >&2; exit 1", "a"))
+    waiting = farro.run("logs", "--job", "nightly", code=0)
+    assert "has not run yet" in waiting.err
+    farro.worked()
+    lines = farro.run("logs", "--job", "nightly", code=0).out.splitlines()
+    assert (len(lines), lines[-2:]) == (50, ["100", "bad"])
+    assert farro.run("logs", "--job", "nightly", "--tail", "1", code=0).out == "bad\n"
+    assert len(farro.run("logs", "nightly", code=0).out.splitlines()) == 101
+    farro.run("logs", code=2)
+    farro.run("logs", "nightly", "--job", "nightly", code=2)
+
+
+def test_a_task_runs_here_with_its_output_and_exit_code(farro: Program) -> None:
+    create(
+        farro,
+        "nightly",
+        task("a", "printf 'from a'"),
+        task("b", "cat; echo $FARRO_STEP >&2; exit 7", "a", input_from_step="a"),
+    )
+    early = farro.run("run-task", "--job", "nightly", "--task", "b", code=2)
+    assert "reads what task a says, and that one has not run yet" in early.err
+    farro.worked()
+    before = listing(farro.path)
+    told = farro.run("run-task", "--job", "nightly", "--task", "b", code=7)
+    assert (told.out, told.err) == ("from a", "b\n")
+    answered = farro.run("run-task", "--job", "nightly", "--task", "b", "--json", code=7)
+    assert (answered.json["exit_code"], answered.err) == (7, "from ab\n")
+    assert "there is a, b" in farro.run("run-task", "--job", "nightly", "--task", "c", code=2).err
+    assert listing(farro.path) == before, "no state is changed"
+
+
+def test_a_task_that_is_debugged_ends_with_all_that_it_started(farro: Program) -> None:
+    create(farro, "nightly", task("a", "sleep 1000 & sleep 1001", timeout=0.2))
+    farro.run("run-task", "--job", "nightly", "--task", "a", code=124)
+    assert marked(farro.path) == []
+
+
+def test_a_task_that_runs_itself_ends(farro: Program) -> None:
+    """The seed's own example of a task list holds one."""
+    run = [os.path.join(BIN, "farro"), "run-task", "--job", "nightly", "--task", "a"]
+    tasks = [{"id": "a", "command": run[0], "args": run[1:]}]
+    farro.call("job", "create", "nightly", "--tasks", "-", stdin=json.dumps(tasks), code=0)
+    farro.worked()
+    assert "runs itself" in farro.run("logs", "--job", "nightly", code=0).out
+    assert "runs itself" in farro.run("run-task", "--job", "nightly", "--task", "a", code=3).err
+
+
+# --- reset -------------------------------------------------------------------------------------------------------
+
+
+def test_reset_leaves_no_failed_task(farro: Program) -> None:
+    """Upstream: reset left failed tasks. Here a new job runs all of them, and the old one is kept."""
+    first = create(farro, "nightly", task("a", "echo a >> ran"), task("b", "echo b >> ran; test -e fixed", "a"))
+    farro.worked()
+    assert states(farro, "nightly") == {"a": "completed", "b": "failed"}
+    assert status(farro, "nightly")["state"] == "failed"
+    (farro.path / "fixed").touch()
+    told = farro.call("reset", "--job", "nightly", "--yes", "--json", code=0).json
+    assert (told["before"], told["changed"]) == (first, True)
+    assert states(farro, "nightly") == {"a": "pending", "b": "pending"}
+    again = farro.call("reset", "--job", "nightly", "--yes", code=0)
+    assert "is waiting already" in again.out
+    farro.worked()
+    assert status(farro, "nightly")["state"] == "completed"
+    assert (farro.path / "ran").read_text() == "a\nb\na\nb\n"
+    assert farro.job(told["job_id"])["retry_of"] == first
+    assert farro.status(first) == "failed"
+
+
+def test_reset_asks_and_does_nothing_without_an_answer(farro: Program) -> None:
+    create(farro, "nightly", task("a", "false"))
+    farro.worked()
+    before = listing(farro.path)
+    assert "--yes" in farro.run("reset", "--job", "nightly", code=2).err
+    assert "did you mean nightly?" in farro.run("reset", "--job", "nigtly", "--yes", code=2).err
+    assert listing(farro.path) == before
+
+
+def test_reset_takes_no_for_an_answer_and_yes(farro: Program) -> None:
+    first = create(farro, "nightly", task("a", "false"))
+    farro.worked()
+    for reply, code, words in ((b"n", 1, b"nothing was changed"), (b"y", 0, b"nightly is waiting")):
+        screen, keys = os.openpty()
+        with subprocess.Popen(
+            [os.path.join(BIN, "farro"), "reset", "--job", "nightly"],
+            cwd=farro.path,
+            env=farro.env,
+            stdin=keys,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            os.close(keys)
+            os.write(screen, reply + b"\n")
+            out, _ = process.communicate(timeout=60)
+        os.close(screen)
+        assert (process.returncode, words in out) == (code, True), out
+        assert f"Reset nightly ({first})?".encode() in out
+    assert status(farro, "nightly")["job_id"] != first
+
+
+def test_a_working_job_is_reset_only_by_force(farro: Program) -> None:
+    first = create(farro, "nightly", task("a", "touch begun; sleep 1000"))
+    worker = working(farro, "nightly", "begun")
+    refused = farro.call("reset", "--job", "nightly", "--yes", code=3)
+    assert "farro kill nightly" in refused.err
+    worker.send(signal.SIGSTOP)  # it must not begin the new one before we have looked
+    farro.call("reset", "--job", "nightly", "--yes", "--force", code=0)
+    assert farro.status(first) == "killed"
+    assert status(farro, "nightly")["state"] == "waiting"
+    assert marked(farro.path) == []
+    worker.kill()
+
+
+def test_of_two_resets_at_once_one_makes_the_job(farro: Program) -> None:
+    create(farro, "nightly", task("a", "false"))
+    farro.worked()
+    done: list[Done] = []
+
+    def run() -> None:
+        done.append(farro.run("reset", "--job", "nightly", "--yes"))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # The others are told that somebody was faster, or that it waits already.
+    assert {told.code for told in done} <= {0, 1}
+    assert sum("what it was before" in told.out for told in done) == 1
+    assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 2
+
+
+def test_a_stale_job_can_be_reset_and_so_can_one_whose_worker_died(farro: Program) -> None:
+    for recovered in (False, True):
+        name = f"nightly-{recovered}"
+        first = create(farro, name, task("a", f"touch {name}; sleep 1000"))
+        working(farro, name, name).kill()
+        told = status(farro, name)
+        assert (told["state"], told["note"]) == ("waiting", "its worker died; a watchdog recovers it")
+        if recovered:
+            farro.call("watchdog", "--once", code=0)
+            assert (status(farro, name)["state"], farro.status(first)) == ("waiting", "stale")
+        farro.call("reset", "--job", name, "--yes", code=0)
+        assert farro.status(first) == "killed"
+        assert states(farro, name) == {"a": "pending"}
+        farro.call("kill", name, code=0)
+
+
+# --- what the original got wrong ---------------------------------------------------------------------------------
+
+
+def test_an_orphaned_running_task_does_not_complete_its_job(farro: Program) -> None:
+    """Upstream: a task that said running, with no pending ones beside it, completed the job."""
+    create(farro, "nightly", task("a", "test -e begun && exit 0; touch begun; sleep 1000"))
+    working(farro, "nightly", "begun").kill()
+    assert (status(farro, "nightly")["state"], states(farro, "nightly")) == ("waiting", {"a": "pending"})
+    farro.call("watchdog", "--once", code=0)
+    assert (status(farro, "nightly")["state"], states(farro, "nightly")) == ("waiting", {"a": "pending"})
+    farro.call("manager", "--once", code=0)
+    farro.worked()
+    assert (status(farro, "nightly")["state"], states(farro, "nightly")) == ("completed", {"a": "completed"})
+    assert farro.job("nightly")["attempt"] == 2
+
+
+def test_a_failed_dependency_fails_the_job_and_does_not_work_for_ever(farro: Program) -> None:
+    """Upstream: a job whose task waited for a failed one was working for ever."""
+    create(farro, "nightly", task("a", "exit 3"), task("b", "touch ran-b", "a"), task("c", "touch ran-c", "b"))
+    farro.worked()
+    told = status(farro, "nightly")
+    assert (told["state"], told["error"]) == ("failed", "step_failed: step a: exit code 3")
+    assert states(farro, "nightly") == {"a": "failed", "b": "pending", "c": "pending"}
+    assert "not run" in farro.call("status", "--job", "nightly", code=0).out
+    assert not list(farro.path.glob("ran-*"))
+
+
+def test_a_child_task_added_during_a_run_is_in_the_status(farro: Program) -> None:
+    """Upstream: it was lost. That it runs is shown in test_tasks.py."""
+    farro.env["PATH"] = f"{BIN}{os.pathsep}{farro.env['PATH']}"
+    create(farro, "nightly", task("a", "farro task add --id child -- touch ran-child"))
+    farro.worked()
+    assert states(farro, "nightly") == {"a": "completed", "child": "completed"}
+    told = status(farro, "nightly")
+    assert (told["done"], told["total"]) == (2, 2)
+
+
+def test_a_timeout_is_enforced_on_grandchildren_too(farro: Program) -> None:
+    """Upstream: timeouts were never enforced, and grandchildren would have survived one."""
+    create(farro, "nightly", task("a", "(setsid sleep 1000 &) ; sleep 1001", timeout=0.3))
+    farro.worked()
+    told = status(farro, "nightly")
+    assert told["state"] == "failed"
+    assert "timeout" in told["error"]
+    assert marked(farro.path) == []
+
+
+def test_output_that_is_not_utf8_fails_no_job(farro: Program) -> None:
+    create(farro, "nightly", task("a", r"printf '\377\376\000\n'"))
+    farro.worked()
+    assert status(farro, "nightly")["state"] == "completed"
+    done = subprocess.run(
+        [os.path.join(BIN, "farro"), "logs", "--job", "nightly"], cwd=farro.path, env=farro.env, capture_output=True
+    )
+    assert done.stdout == b"\xff\xfe\x00\n"
+
+
+def test_big_pipes_do_not_deadlock(farro: Program) -> None:
+    """Upstream: stdin was written whole before stdout was read."""
+    create(
+        farro,
+        "nightly",
+        task("a", "head -c 8000000 /dev/zero"),
+        task("b", "cat; head -c 1000000 /dev/zero >&2", "a", input_from_step="a"),
+        task("c", "wc -c", "b", input_from_step="b"),
+    )
+    farro.worked()
+    assert farro.run("logs", "--job", "nightly", "--step", "c", code=0).out.strip() == "8000000"
+
+
+KINDS = ("garbage", "empty", "truncated", "folder", "link", "pipe", "unreadable")
+
+
+def corrupt(path: Path, kind: str) -> None:
+    text = path.read_bytes()
+    if kind == "unreadable":
+        path.chmod(0)
+        return
+    path.unlink()
+    match kind:
+        case "garbage":
+            path.write_bytes(b"\x00\xff{{{")
+        case "empty":
+            path.write_bytes(b"")
+        case "truncated":
+            path.write_bytes(text[: len(text) // 2])
+        case "folder":
+            path.mkdir()
+        case "link":
+            path.symlink_to("../elsewhere")
+        case "pipe":
+            os.mkfifo(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["job.json", "prompt.json"])
+def test_a_corrupt_job_fails_alone(farro: Program, name: str, kind: str) -> None:
+    """Upstream: a corrupt task file was an empty queue, which was a completed job; one bad job killed the worker."""
+    prefix = unprivileged() if kind == "unreadable" else []
+    for job in ("bad", "good", "later"):
+        create(farro, job, task("a", f"touch ran-{job}"))
+    corrupt(farro.folder(farro.job("bad")["job_id"]) / name, kind)
+    assert farro.run("status", code=0, prefix=prefix).out.count("\n") == 5
+    assert farro.run("explain", "bad", "--json", code=0, prefix=prefix).json["reason"] == "damaged"
+    farro.run("worker", "--drain", code=0, prefix=prefix)
+    assert [status(farro, job)["state"] for job in ("good", "later")] == ["completed", "completed"]
+    told = status(farro, "bad")
+    if name == "job.json" and kind in ("garbage", "empty", "truncated"):
+        # The lifecycle is rebuilt from what was submitted: the job has run, and nothing was guessed.
+        assert (told["state"], (farro.path / "ran-bad").exists()) == ("completed", True)
+        return
+    assert (told["state"], told["done"]) == ("failed", 0)
+    assert name in told["error"]
+    assert not (farro.path / "ran-bad").exists()
+    assert farro.call("explain", "bad", "--json", code=0).json["reason"] == "quarantined"
+    assert name in farro.call("show", "bad", code=0).out
+    if name == "job.json":
+        farro.call("reset", "--job", "bad", "--yes", code=0)
+    else:
+        refused = farro.run("reset", "--job", "bad", "--yes", prefix=prefix)
+        assert refused.code == 1
+        assert "farro reset --job bad --tasks FILE" in refused.err
+        again = json.dumps([task("a", "touch ran-bad")])
+        farro.call("reset", "--job", "bad", "--yes", "--tasks", "-", stdin=again, code=0)
+    farro.worked()
+    assert (status(farro, "bad")["state"], (farro.path / "ran-bad").exists()) == ("completed", True)
+
+
+# --- the alias ---------------------------------------------------------------------------------------------------
+
+
+def air(farro: Program, *args: str, code: int) -> Done:
+    script = "from farro.cli.aliases import air_executor; air_executor()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *args], cwd=farro.path, env=farro.env, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    return Done(code=code, out=done.stdout, err=done.stderr)
+
+
+def test_air_executor_is_these_commands_under_its_own_name(farro: Program) -> None:
+    told = air(farro, "--help", code=0).out
+    assert told.startswith("Usage: air-executor ")
+    for verb in ("status", "logs", "reset", "run-task", "job", "import-air"):
+        assert f"\n  {verb} " in told
+    assert "enqueue" not in told
+    assert air(farro, "--version", code=0).out.startswith("air-executor ")
+    (farro.path / "tasks.json").write_text(json.dumps([task("a", "echo said; exit 4")]))
+    air(farro, "job", "create", "nightly", "--tasks", "tasks.json", code=0)
+    assert "waiting" in air(farro, "status", "--job", "nightly", code=0).out
+    assert air(farro, "run-task", "--job", "nightly", "--task", "a", code=4).out == "said\n"
+    farro.worked()
+    assert air(farro, "logs", "--job", "nightly", "--tail", "5", code=0).out == "said\n"
+    air(farro, "reset", "--job", "nightly", "--yes", code=0)
+    wrong = air(farro, "enqueue", code=2)
+    assert "air-executor --help" in wrong.err
+    assert air(farro, "status", "--job", "none", code=2).err.startswith("air-executor: no job none")
+
+
+def test_start_and_stop_are_the_programs_own() -> None:
+    """They are looked up by name when they are asked for, so that the alias has what farro has."""
+    import click
+
+    from farro.cli.aliases import AIR_EXECUTOR, air_command
+    from farro.cli.main import COMMANDS
+
+    command = air_command()
+    assert isinstance(command, click.Group)
+    assert command.list_commands(click.Context(command)) == [name for name in AIR_EXECUTOR if name in COMMANDS]

@@ -1,0 +1,144 @@
+"""`farro retry` as a person uses it, and attempts that go on where a killed worker was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flows.program import Program, eventually, once_endless, steps
+
+PLAN = {
+    "steps": [
+        {"id": "fetch", "command": "sh", "args": ["-c", "echo data; echo fetch >> log"]},
+        {"id": "build", "command": "sh", "args": ["-c", "cat; echo build >> log"], "input_from_step": "fetch"},
+        {
+            "id": "test",
+            "command": "sh",
+            "args": ["-c", "cat; echo test >> log; test -e ok"],
+            "input_from_step": "build",
+        },
+    ]
+}
+
+
+@pytest.fixture
+def failed(farro: Program) -> str:
+    job_id = farro.enqueue(PLAN)
+    farro.worked()
+    assert ran(farro) == ["fetch", "build", "test"]
+    (farro.path / "log").unlink()
+    (farro.path / "ok").touch()
+    return job_id
+
+
+def ran(farro: Program) -> list[str]:
+    return (farro.path / "log").read_text().split()
+
+
+def test_a_failed_job_goes_on_from_where_it_failed(farro: Program, failed: str) -> None:
+    told = farro.call("retry", failed, code=0)
+    assert "fetch, build" in told.err
+    farro.worked()
+    again = farro.job(told.out.strip())
+    assert (again["status"], again["retry_of"]) == ("succeeded", failed)
+    assert ran(farro) == ["test"]
+    assert farro.status(failed) == "failed"
+    assert farro.call("logs", again["job_id"], code=0).out == "data\n" * 3
+
+
+def test_from_a_step_repeats_that_step_and_what_came_after(farro: Program, failed: str) -> None:
+    told = farro.call("retry", failed, "--from", "build", "--json", code=0).json
+    assert told["kept_steps"] == ["fetch"]
+    farro.worked()
+    assert ran(farro) == ["build", "test"]
+
+
+def test_from_the_start_repeats_all(farro: Program, failed: str) -> None:
+    farro.call("retry", failed, "--from-start", code=0)
+    farro.worked()
+    assert ran(farro) == ["fetch", "build", "test"]
+
+
+def test_a_retried_job_can_be_retried(farro: Program, failed: str) -> None:
+    (farro.path / "ok").unlink()
+    second = farro.call("retry", failed, code=0).out.strip()
+    farro.worked()
+    (farro.path / "ok").touch()
+    third = farro.call("retry", second, code=0).out.strip()
+    farro.worked()
+    assert farro.status(third) == "succeeded"
+    assert ran(farro) == ["test", "test"]
+
+
+def test_a_succeeded_job_can_be_forked(farro: Program, failed: str) -> None:
+    good = farro.call("retry", failed, code=0).out.strip()
+    farro.worked()
+    fork = farro.call("retry", good, "--from", "test", code=0).out.strip()
+    farro.worked()
+    assert farro.status(fork) == "succeeded"
+    assert ran(farro) == ["test", "test"]
+
+
+def test_with_parallel_only_what_needs_the_step_is_repeated(farro: Program) -> None:
+    plan = {
+        "parallel": 2,
+        "steps": [
+            {"id": name, "command": "sh", "args": ["-c", f"echo {name} >> log"], "needs": needs}
+            for name, needs in (("a", []), ("b", []), ("after-a", ["a"]), ("after-b", ["b"]))
+        ],
+    }
+    job_id = farro.enqueue(plan)
+    farro.worked()
+    (farro.path / "log").unlink()
+    farro.call("retry", job_id, "--from", "a", code=0)
+    farro.worked()
+    assert ran(farro) == ["a", "after-a"]
+
+
+def test_a_job_that_has_not_ended_is_not_retried_and_is_told_what_helps(farro: Program) -> None:
+    queued = farro.enqueue(PLAN)
+    told = farro.call("retry", queued, code=3)
+    assert f"farro explain {queued}" in told.err
+
+
+def test_an_unknown_step_is_told_with_those_that_there_are(farro: Program, failed: str) -> None:
+    told = farro.call("retry", failed, "--from", "tset", code=2)
+    assert "its steps are fetch, build, test" in told.err
+
+
+def test_both_options_at_once_are_wrong(farro: Program, failed: str) -> None:
+    farro.call("retry", failed, "--from", "test", "--from-start", code=2)
+
+
+def test_a_retry_does_not_wait_for_what_the_job_ran_after(farro: Program) -> None:
+    first = farro.enqueue(steps(["true"]))
+    second = farro.enqueue(steps(["sh", "-c", "test -e ok"]), "--after", first)
+    farro.worked()
+    assert farro.status(second) == "failed"
+    (farro.path / "ok").touch()
+    third = farro.call("retry", second, code=0).out.strip()
+    farro.worked()
+    assert farro.status(third) == "succeeded"
+    assert "metadata" not in json.loads((farro.folder(third) / "prompt.json").read_text())
+
+
+def test_a_killed_workers_job_is_resumed_after_the_steps_that_succeeded(farro: Program) -> None:
+    endless = once_endless()["steps"][0]
+    plan = {
+        "steps": [
+            {"id": "first", "command": "sh", "args": ["-c", "echo first >> log"]},
+            {"id": "second", "command": endless["command"], "args": endless["args"]},
+        ]
+    }
+    job_id = farro.enqueue(plan)
+    worker = farro.start("worker", "--workers", "1")
+    eventually((farro.path / "started").exists, "the second step did not start")
+    worker.kill()
+    farro.call("watchdog", "--once", code=0)
+    farro.call("requeue", job_id, code=0)
+    farro.worked()
+    assert farro.job(job_id)["attempt"] == 2
+    assert ran(farro) == ["first"]
+    result = json.loads((farro.folder(job_id) / "attempts/0002/result.json").read_text())
+    assert [one.get("resumed") for one in result["step_results"]] == [True, None]
