@@ -8,7 +8,6 @@ asked. Checking data against a dataclass lives in `shapes`.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from farro.documents.json_text import parse_json
@@ -25,6 +24,7 @@ from farro.documents.model import (
     show,
 )
 from farro.documents.yaml_text import parse_yaml
+from farro.encoding import encoder
 from farro.errors import BadDocument, Problem
 
 __all__ = [
@@ -68,5 +68,7 @@ def parse_ndjson(text: bytes, source: str, *, limits: Limits = DEFAULT) -> list[
 
 def canonical(data: Any) -> bytes:
     """The one spelling of this data: what content hashes are made of."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8")
+    return _canonical(data).encode("utf-8")
+
+
+_canonical = encoder(sort_keys=True, separators=(",", ":"))

@@ -16,7 +16,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from farro.execution.stop import Flag
@@ -39,31 +38,34 @@ class _Ended(BaseException):
 class _Hand:
     """A thread that makes one call after the other: starting one for each call would cost more than a small call.
 
-    A daemon: one that cannot be ended must not keep the worker from leaving.
+    A daemon: one that cannot be ended must not keep the worker from leaving. It is woken, and wakes, by descriptors: to
+    set one lets go of the interpreter's lock. A thread that is woken by a lock of Python's has to wait for that other
+    lock at once, and where the processors are busy its waker loses its turn with it in hand.
     """
 
     def __init__(self) -> None:
-        self.done = Flag()  # for whoever waits for something else too
-        self.quick = threading.Lock()  # … and for whoever waits for this alone: half the price. Held while it works
-        self._wanted = threading.Lock()  # held while nothing is
-        self._wanted.acquire()
+        self.done = Flag()  # its call is over
+        self.over = select.poll()
+        self.over.register(self.done.fd, select.POLLIN)
+        self._wanted = Flag()
         self._work: Callable[[], None] | None = None
         self.thread = threading.Thread(target=self._loop, name="tools", daemon=True)
         self.thread.start()
 
     def take(self, work: Callable[[], None]) -> None:
         self._work = work
-        self._wanted.release()
+        self._wanted.set()
 
     def leave(self) -> None:
         """End the thread after its present call."""
         self._work = None
-        self._wanted.release()
+        self._wanted.set()
 
     def _loop(self) -> None:
         while True:
-            self._wanted.acquire()
+            self._wanted.clear()  # waits
             if self._work is None:
+                self._wanted.close()
                 return
             contextvars.Context().run(self._work)  # what one tool sets is not the next one's
 
@@ -98,22 +100,19 @@ class FunctionRun:
         self._lock = threading.Lock()
         self._spoiled = False  # an exception was sent into the thread: it may arrive late, in somebody else's call
         self._abandoned = False
-        self._polled = self._told = False
-        with contextlib.ExitStack() as opened:
-            call = make_call(*_open(opened, stdin, stdout, stderr))
+        files = _open(stdin, stdout, stderr)
+        try:
+            self._call = make_call(*files)
             self._hand = _idle.pop() if _idle else _Hand()
-            self._hand.quick.acquire()
-            self._hand.take(partial(self._run, call))
-            opened.pop_all()  # from here on they are the thread's
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self._hand.take(self._run)  # from here on they are the thread's
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
         if self.exit is None and not self._abandoned and not self._over_quickly(timeout_s):
-            with self._lock:
-                self._polled = True  # from now on its end has to be told there
-                ended: Exit | None = self.exit
-            if ended is not None:
-                return ended
             poll = select.poll()
             poll.register(self._hand.done.fd, select.POLLIN)
             if wake_fd is not None:
@@ -129,12 +128,10 @@ class FunctionRun:
         return self._hand.done.fd
 
     def _over_quickly(self, timeout_s: float | None) -> bool:
-        """Most calls take less than a poll costs. Waits without looking at anything else, but only for a moment."""
-        quick = self._hand.quick
-        if not quick.acquire(timeout=_QUICK_S if timeout_s is None else max(0.0, min(timeout_s, _QUICK_S))):
-            return False
-        quick.release()
-        return True
+        """Most calls are over before another slot could do anything with this one's turn. Waits without looking at
+        anything else, but only for a moment."""
+        moment_s = _QUICK_S if timeout_s is None else max(0.0, min(timeout_s, _QUICK_S))
+        return bool(self._hand.over.poll(moment_s * 1000))
 
     def end(
         self,
@@ -171,27 +168,28 @@ class FunctionRun:
     def close(self) -> None:
         """Give the thread back, to the next call or, when it was spoiled, to nobody; an abandoned one leaves later."""
         with self._lock:
+            if self.exit is None:
+                self._abandoned = True
             if self._abandoned:
                 return
         if self._spoiled:
             self._hand.leave()
             self._hand.done.close()
         else:
-            if self._told:
-                self._hand.done.clear()
+            self._hand.done.clear()
             _idle.append(self._hand)
 
-    def _run(self, call: Call) -> None:
+    def _run(self) -> None:
         """Raises nothing: whoever waits must be told of the end, and the thread is the next call's."""
         cpu_s = time.thread_time()
         code = 1
         try:
-            code = self._call(call)
+            code = self._made(self._call)
         except BaseException:  # noqa: BLE001 - in the closing of its files, or sent by `end` at the last moment
             code = code or 1
         self._finish(code, time.thread_time() - cpu_s)
 
-    def _call(self, call: Call) -> int:
+    def _made(self, call: Call) -> int:
         code = 1
         try:
             code = exit_code(self._function(call))
@@ -222,22 +220,13 @@ class FunctionRun:
             if self._abandoned:
                 self._hand.done.close()
                 self._hand.leave()
-            elif self._polled:
-                self._told = True
+            else:
                 self._hand.done.set()
-        self._hand.quick.release()
 
 
-def _open(
-    opened: contextlib.ExitStack, stdin: str | None, stdout: str, stderr: str
-) -> tuple[BinaryIO, BinaryIO, BinaryIO]:
-    def kept(file: BinaryIO) -> BinaryIO:
-        opened.callback(file.close)
-        return file
-
-    source = _Nothing() if stdin is None else os.fdopen(fs.open_read(stdin), "rb")
-    outputs = (kept(io.BufferedWriter(_Output(path))) for path in (stdout, stderr))
-    return kept(source), next(outputs), next(outputs)
+def _open(stdin: str | None, stdout: str, stderr: str) -> tuple[BinaryIO, BinaryIO, BinaryIO]:
+    source: BinaryIO = _Nothing() if stdin is None else os.fdopen(fs.open_read(stdin), "rb")
+    return source, io.BufferedWriter(_Output(stdout)), io.BufferedWriter(_Output(stderr))
 
 
 class _Output(io.RawIOBase):

@@ -31,7 +31,7 @@ class Flag:
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
-            self.fd = self._write_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self.fd = self._write_fd = os.eventfd(0, os.EFD_CLOEXEC)
         else:
             self.fd, self._write_fd = os.pipe()
 
@@ -40,7 +40,7 @@ class Flag:
         os.write(self._write_fd, (1).to_bytes(8, "little"))  # noqa: TID251
 
     def clear(self) -> None:
-        """Not readable any more. By whoever was told, when nobody else can be waiting."""
+        """Not readable any more; waits until it was set. By whoever was told, when nobody else can be waiting."""
         os.read(self.fd, 8)
 
     def close(self) -> None:

@@ -85,6 +85,7 @@ class IdMint:
         self._random_bits = random_bits
         self._last_ms = -1
         self._counter = 0
+        self._second = (-1, "")  # the second that was spelled last
 
     def mint(self) -> str:
         now_ms = int(self._now().timestamp() * 1000)
@@ -95,5 +96,6 @@ class IdMint:
         else:
             self._last_ms, self._counter = self._last_ms + 1, 0
         seconds, ms = divmod(self._last_ms, 1000)
-        stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%d-%H%M%S")
-        return f"job-{stamp}-{ms:03d}{self._counter:04x}{self._random_bits(64):016x}"
+        if seconds != self._second[0]:
+            self._second = (seconds, datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%d-%H%M%S"))
+        return f"job-{self._second[1]}-{ms:03d}{self._counter:04x}{self._random_bits(64):016x}"

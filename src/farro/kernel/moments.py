@@ -11,9 +11,17 @@ from datetime import UTC, datetime
 
 def timestamp(moment: datetime) -> str:
     """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""
+    global _spelled
     if moment.tzinfo is not UTC:  # the clocks' own are: this is asked seven times a job
         moment = aware(moment).astimezone(UTC)
-    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
+    second, known = moment.replace(microsecond=0), _spelled
+    if known[0] != second:
+        known = _spelled = (second, second.isoformat()[:-6])
+    return f"{known[1]}.{moment.microsecond // 1000:03d}Z"
+
+
+# The second that was spelled last, and how: most moments share theirs with others, and to spell one takes 2 us.
+_spelled = (datetime.fromtimestamp(0, UTC), "1970-01-01T00:00:00")
 
 
 def parse_timestamp(text: str) -> datetime:

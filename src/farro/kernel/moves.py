@@ -6,7 +6,7 @@ Which move an outcome asks for is decided here too (`after`); carrying it out on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -27,7 +27,6 @@ class Move:
     role: str
     delay_s: float | None = None
     error: ErrorInfo | None = None
-    result_sha256: str | None = None
     note: str | None = None
 
     @property
@@ -69,8 +68,8 @@ def unblocked(before: Lifecycle, *, by: str, now: datetime, note: str | None = N
     stamp, to = timestamp(now), places.incoming(before.role)
     hop = Hop(at=stamp, role=before.role, attempt=before.attempt, reason=Reason.ENQUEUED, to=to, by=by, note=note)
     decision = Decision(attempt=before.attempt, reason=Reason.ENQUEUED, to=to, not_before=before.not_before)
-    return replace(
-        before, enqueued_at=stamp, updated_at=stamp, agent=by, hops=(*before.hops, hop), error=None, decision=decision
+    return before.changed(
+        enqueued_at=stamp, updated_at=stamp, agent=by, hops=(*before.hops, hop), error=None, decision=decision
     )
 
 
@@ -90,8 +89,7 @@ def claimed(before: Lifecycle, *, agent: str, attempt: int, correlation_id: str,
         before.job_id, before.status, Status.IN_PROGRESS, Reason.CLAIMED, finalized=before.finalized_at is not None
     )
     stamp = timestamp(now)
-    return replace(
-        before,
+    return before.changed(
         status=Status.IN_PROGRESS,
         attempt=attempt,
         agent=agent,
@@ -103,34 +101,37 @@ def claimed(before: Lifecycle, *, agent: str, attempt: int, correlation_id: str,
     )
 
 
-def decided(before: Lifecycle, move: Move, *, by: str, attempt: int, now: datetime) -> Lifecycle:
-    """The lifecycle after `move`; raises IllegalTransition and changes nothing when the table does not have it.
+def decided(
+    before: Lifecycle, move: Move, *, by: str, attempt: int, now: datetime, result_sha256: str | None = None
+) -> Lifecycle:
+    """The lifecycle after `move`, of an attempt that left that result; raises IllegalTransition and changes nothing
+    when the table does not have it.
 
     A terminal commit sets finalized_at; where routing ends at the manager, only the manager's does (DESIGN §3.2).
     """
     states.check(before.job_id, before.status, move.status, move.reason, finalized=before.finalized_at is not None)
-    stamp = timestamp(now)
+    stamp, to = timestamp(now), move.to
     not_before = None if move.delay_s is None else timestamp(now + timedelta(seconds=move.delay_s))
+    requeued = move.reason is Reason.REQUEUED
     final = move.status in states.TERMINAL or (move.status is Status.FAILED and not _manager_finalizes(before))
-    return replace(
-        before,
+    return before.changed(
         role=move.role,
         status=move.status,
         attempt=attempt,
-        retry_count=before.retry_count + (move.reason is Reason.REQUEUED),
+        retry_count=before.retry_count + requeued,
         hops=(
             *before.hops,
-            Hop(at=stamp, role=before.role, attempt=attempt, reason=move.reason, to=move.to, by=by, note=move.note),
+            Hop(at=stamp, role=before.role, attempt=attempt, reason=move.reason, to=to, by=by, note=move.note),
         ),
         enqueued_at=stamp if move.status is Status.QUEUED else before.enqueued_at,
         updated_at=stamp,
         finalized_at=stamp if final else None,
         not_before=not_before,
         agent=by,
-        requeued_from=before.status if move.reason is Reason.REQUEUED else None,
-        result_sha256=move.result_sha256 or before.result_sha256,
+        requeued_from=before.status if requeued else None,
+        result_sha256=result_sha256 or before.result_sha256,
         error=None if move.error is None else {"category": move.error.category, "message": move.error.message},
-        decision=Decision(attempt=attempt, reason=move.reason, to=move.to, not_before=not_before),
+        decision=Decision(attempt=attempt, reason=move.reason, to=to, not_before=not_before),
     )
 
 

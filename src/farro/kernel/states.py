@@ -67,7 +67,7 @@ TERMINAL = frozenset({Status.SUCCEEDED, Status.KILLED})
 
 
 def is_terminal(status: Status, *, finalized: bool) -> bool:
-    return status in TERMINAL or (status is Status.FAILED and finalized)
+    return status in TERMINAL or (finalized and status is Status.FAILED)
 
 
 def check(job_id: str, before: Status, after: Status, reason: Reason, *, finalized: bool) -> None:

@@ -34,7 +34,7 @@ def codes(lifecycle: Lifecycle) -> dict[str, str | int | None]:
         "actor": lifecycle.agent,
         "job_id": lifecycle.job_id,
         "role": role,
-        "from": None if reason is Reason.ENQUEUED else came_from(lifecycle),
+        "from": _FROM.get(reason) or (None if reason is Reason.ENQUEUED else came_from(lifecycle)),
         "status": lifecycle.status,
         "next": onward,
         "attempt": lifecycle.attempt,

@@ -111,17 +111,14 @@ class AuditLog:
         if second != self._second[0]:
             self._second = (second, timestamp(moment)[:20])
         actor = actor or self._actor
-        texts = "".join([event, actor, *[value for value in codes.values() if isinstance(value, str)]])
+        texts, parts = _spelled(codes)
+        texts += event + actor
         if len(texts) > _LONGEST or not _is_code(texts):
             event, actor = _code(event), _code(actor)
             codes = {name: _code(value) if isinstance(value, str) else value for name, value in codes.items()}
-        parts = [
-            f', "{name}": "{value}"' if isinstance(value, str) else f', "{name}": {_number(value)}'
-            for name, value in codes.items()
-            if value is not None
-        ]
+            parts = _spelled(codes)[1]
         head = f'{{"ts": "{self._second[1]}{moment.microsecond // 1000:03d}Z", "event": "{event}", "actor": "{actor}"'
-        return f"{head}{''.join(parts)}}}\n".encode()
+        return f"{head}{parts}}}\n".encode()
 
     def _keep_flushing(self) -> None:
         pause = threading.Event()  # nobody sets it: a sleep that is not the injected clock's, for a real thread
@@ -171,6 +168,18 @@ class AuditLog:
         atexit.unregister(self.flush)
         with self._writing:
             self._files.forget()
+
+
+def _spelled(codes: Mapping[str, Value]) -> tuple[str, str]:
+    """All texts among them, and all of them as the members of an object."""
+    texts = members = ""
+    for name, value in codes.items():
+        if isinstance(value, str):
+            texts += value
+            members += f', "{name}": "{value}"'
+        elif value is not None:
+            members += f', "{name}": {_number(value)}'
+    return texts, members
 
 
 def _is_code(text: str) -> bool:

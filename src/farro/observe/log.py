@@ -5,12 +5,12 @@ Which events exist is up to the callers; the append-only audit log is a separate
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
+from farro.encoding import encoder
 from farro.kernel.moments import timestamp
 
 Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
@@ -18,7 +18,7 @@ Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
 GRAVE = ("error", "critical")
 LEVELS = ("debug", "info", "warning", *GRAVE)
 
-_encode = json.JSONEncoder(default=str).encode  # made once: json.dumps with a default makes one each time
+_encode = encoder(ensure_ascii=True, allow_nan=True, default=str)
 
 
 def lines(

@@ -38,6 +38,10 @@ if sys.platform == "win32":  # antivirus and indexers hold files for a moment
     PASSING |= {errno.EACCES, errno.EBUSY}
 WRITE_TRIES = 3
 
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_READ = os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW
+
 
 class Seam(Protocol):
     """What a test may put between farro and the filesystem."""
@@ -76,21 +80,22 @@ def read_bytes(path: str, limit: int | None = None) -> bytes:
 
     Links are not followed and FIFOs and devices are refused: nobody can make farro read something else, or wait.
     """
+    return read_with_status(path, limit)[0]
+
+
+def read_with_status(path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
+    """As `read_bytes`, with what `lstat` says of that very file, whatever has replaced it meanwhile."""
     _look("read", path)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | _NONBLOCK)
+    fd = os.open(path, _READ)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         wanted = status.st_size if limit is None else min(status.st_size, limit + 1)
-        chunks = []
-        while wanted > 0:
-            chunk = os.read(fd, wanted)
-            if not chunk:
-                break
-            chunks.append(chunk)
-            wanted -= len(chunk)
-        return b"".join(chunks)
+        data = os.read(fd, wanted)
+        while len(data) < wanted and (chunk := os.read(fd, wanted - len(data))):
+            data += chunk
+        return data, status
     finally:
         os.close(fd)
 
@@ -103,7 +108,7 @@ def read_regular(path: str, limit: int) -> bytes:
 def open_read(path: str) -> int:
     """A descriptor for reading a regular file (a step's stdin) or a folder (its lease). The caller closes it."""
     _look("read", path)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | _NONBLOCK)
+    fd = os.open(path, _READ)
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a planted FIFO would make its reader wait for ever
         os.close(fd)
@@ -169,7 +174,7 @@ def mkdir(path: str) -> None:
 
 def create_file(path: str) -> int:
     """A new, empty file, opened for writing; EEXIST when the name is taken, by a link also. The caller closes it."""
-    return _perform("create", os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW, 0o666)
+    return _perform("create", os.open, path, _CREATE, 0o666)
 
 
 def open_append(path: str) -> int:
@@ -201,9 +206,9 @@ def sync_filesystem(fd: int, path: str) -> None:
 
 def write(fd: int, data: bytes) -> None:
     """All of `data`; one call unless the kernel takes less."""
-    view = memoryview(data)
-    while view:
-        view = view[_perform("write", os.write, fd, view) :]
+    done = _perform("write", os.write, fd, data) if data else 0
+    while done < len(data):
+        done += _perform("write", os.write, fd, memoryview(data)[done:])
 
 
 def symlink(target: str, path: str) -> None:
@@ -302,7 +307,7 @@ def swap_in(path: str, data: bytes, *, sync: bool) -> None:
 
     ext4 begins to write out a file that is renamed over another: 60 to 150 us of the 400 that a job costs there.
     """
-    name = temporary(os.path.dirname(path))
+    name = temporary(path.rsplit("/", 1)[0])
     try:
         create(name, data)
         if sync:
@@ -390,9 +395,3 @@ def _sync_one(path: str) -> None:
 
 def _fsync(fd: int, path: str) -> None:
     os.fsync(fd)
-
-
-# --- the platform ------------------------------------------------------------------------------------------------
-
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)

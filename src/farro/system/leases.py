@@ -71,6 +71,10 @@ class Lease:
         """One heartbeat: the file's time changes. A watchdog watches for the change on its own clock."""
         fs.touch(self.fd)
 
+    def stands(self) -> bool:
+        """Whether the file has a name yet: whoever declares its holder dead removes it."""
+        return self.fd >= 0 and os.fstat(self.fd).st_nlink > 0
+
     def drop(self) -> None:
         fd, self.fd = self.fd, -1  # forgotten first: dropped twice, it would close whoever has the number by then
         if fd in _held:

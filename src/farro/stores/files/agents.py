@@ -92,7 +92,7 @@ def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
         held.claims.get(claim.job_id) == claim.attempt and fs.exists(f"{held.folder}/{claim.job_id}")
     ):
         raise ClaimLost(f"{claim.job_id}: taken from {agent.id} (recovered or killed)")
-    if not fs.exists(f"{held.folder}/{LEASE}"):
+    if not held.lease.stands():
         raise AgentLost(f"{agent.id} was declared dead; the slot joins again under a new name")
 
 

@@ -17,6 +17,7 @@ Which job is next lives in queue; what comes of it lives in settle.
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
@@ -43,8 +44,7 @@ class _NotDue(Exception):
 
 
 class Verdict(Enum):
-    TAKE = auto()
-    LATER = auto()
+    TAKE = auto()  # now, or after `until`
     NEVER = auto()
     GONE = auto()
 
@@ -57,20 +57,16 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
         name, entered_ns = upcoming
         if name in busy:
             return None  # the queue was listed again meanwhile: waiting for a lock is not this call's business
-        path = f"{ground.incoming(role)}/{name}"
-        if _just_locked(ground, path):
-            busy.add(name)
-            view.locked(name, entered_ns)
-            continue
-        look = _look(ground, held, path, name)
-        if look.verdict in (Verdict.TAKE, Verdict.LATER) and look.entered_ns != entered_ns:
-            view.enter(name, look.entered_ns)
-        elif look.verdict is Verdict.LATER:
-            assert look.until is not None
-            view.delay(name, look.until, entered_ns)
-        elif look.verdict is Verdict.NEVER:
+        look = _look(ground, held, f"{ground.incoming(role)}/{name}", name)
+        if look.verdict is Verdict.NEVER:
             view.skip(name)
-        elif look.verdict is Verdict.TAKE:
+        elif look.verdict is Verdict.GONE:
+            pass
+        elif look.entered_ns != entered_ns:
+            view.enter(name, look.entered_ns)
+        elif look.until is not None:
+            view.delay(name, look.until, entered_ns)
+        else:
             try:
                 locked = _lock(ground, held, name)
             except PermissionError as error:  # this job's folder alone: without this the others waited behind it
@@ -80,18 +76,16 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
             if not locked:
                 busy.add(name)
                 view.locked(name, entered_ns)
-                continue
-            claimed = _take(ground, held, name, look)
-            if claimed is not None:
+            elif (claimed := _take(ground, held, name, look)) is not None:
                 return claimed
     return None
 
 
-def _just_locked(ground: Ground, path: str) -> bool:
-    """Whether somebody locked it a moment ago, and is about to move it: nothing to read, no lease to look at. Workers
-    that walk one queue meet like this at almost every job. A lock that stays is looked at in earnest."""
+def _just_locked(ground: Ground, lock: str) -> bool:
+    """Whether somebody locked it a moment ago, and is about to move it: no lease to look at. A lock that stays is
+    looked at in earnest."""
     try:
-        made_s = fs.lstat(f"{path}/{folders.LOCK}").st_mtime
+        made_s = fs.lstat(lock).st_mtime
     except OSError:
         return False
     return 0.0 <= ground.clock.now().timestamp() - made_s < JUST_NOW_S
@@ -115,17 +109,21 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
     """Validate size, schema version, status, tags and time. What cannot be read is taken: its owner repairs it."""
     look = Look(Verdict.TAKE)
     try:
-        look.seen = _which(path)
-        look.entered_ns = look.seen[2]
-        look.lifecycle = folders.read_lifecycle(path)
+        text, status = fs.read_with_status(f"{path}/job.json", folders.JOB_LIMIT)
+        look.seen = _identity(status)
+        look.entered_ns = status.st_mtime_ns
+        look.lifecycle = folders.parse_lifecycle(text)
     except UnknownSchema as error:
         ground.tell_foreign(name, str(error))
         return Look(Verdict.NEVER)
     except (FileNotFoundError, NotADirectoryError):
         if not fs.exists(path):
             return Look(Verdict.GONE)
-    except (Damaged, OSError):
+    except Damaged:
         pass
+    except OSError:
+        if (seen := _which_or_none(path)) is not None:
+            look.seen, look.entered_ns = seen, seen[2]
     try:
         look.prompt = folders.read_prompt(ground, path)
     except (FileNotFoundError, NotADirectoryError):  # or a plain file that somebody put into the queue
@@ -150,13 +148,16 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         if look.lifecycle.not_before is not None:
             due = datetime.fromisoformat(look.lifecycle.not_before)
             if due > ground.due_now():
-                look.verdict, look.until = Verdict.LATER, due
+                look.until = due
     return look
 
 
 def _which(path: str) -> tuple[int, int, int]:
-    found = fs.lstat(f"{path}/job.json")
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return _identity(fs.lstat(f"{path}/job.json"))
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _which_or_none(path: str) -> tuple[int, int, int] | None:
@@ -178,6 +179,8 @@ def _lock(ground: Ground, held: Held, name: str) -> bool:
             owner = fs.readlink(path)
             if owner == held.agent.id:
                 return True  # made by a call whose answer was lost (R7); else we would wait for ourselves for ever
+            if _just_locked(ground, path):
+                return False
             home = ground.in_progress(held.agent.role)
             if owner is not None and ids.is_agent(owner) and leases.is_held(f"{home}/{owner}/{LEASE}"):
                 return False

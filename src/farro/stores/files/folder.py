@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from farro.encoding import encoder
 from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema, Unreadable
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Lifecycle
@@ -31,7 +32,10 @@ _ATTEMPT = re.compile(r"[0-9]{4,6}")
 
 def read_lifecycle(folder: str) -> Lifecycle:
     """job.json as it is. FileNotFoundError when the folder or the file is gone; Damaged, UnknownSchema as they say."""
-    text = _read(f"{folder}/job.json", JOB_LIMIT)
+    return parse_lifecycle(_read(f"{folder}/job.json", JOB_LIMIT))
+
+
+def parse_lifecycle(text: bytes) -> Lifecycle:
     if len(text) > JOB_LIMIT:
         raise Damaged(f"job.json is larger than {JOB_LIMIT} bytes")
     return Lifecycle.from_json(text)
@@ -179,7 +183,7 @@ class Result:
         return [f"{home}/result.json", f"{home}/{self.name}", *named, *sorted(folders), home, f"{folder}/attempts"]
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # made once
+_encode = encoder()
 
 
 @functools.cache
@@ -211,20 +215,24 @@ def _put(path: str, data: bytes) -> None:
         raise
 
 
-def refresh_mirrors(folder: str, attempt: int, *, fresh: bool = False) -> None:
+def refresh_mirrors(folder: str, attempt: int) -> None:
     """The top-level result.md or error.md, as the decided attempt says (SPEC-1 §9: the latest attempt wins).
 
-    Hard links: the mirror is complete when it appears. An older result.md stays when a later attempt failed. `fresh`:
-    there are no older ones.
+    Hard links: the mirror is complete when it appears. An older result.md stays when a later attempt failed.
     """
     home = attempt_folder(folder, attempt)
     if fs.exists(f"{home}/result.md"):
         _mirror(f"{home}/result.md", f"{folder}/result.md")
         with contextlib.suppress(FileNotFoundError):
-            if not fresh and fs.exists(f"{folder}/error.md"):
+            if fs.exists(f"{folder}/error.md"):
                 fs.unlink(f"{folder}/error.md")
     elif fs.exists(f"{home}/error.md"):
         _mirror(f"{home}/error.md", f"{folder}/error.md")
+
+
+def first_mirror(folder: str, attempt: int, name: str) -> None:
+    """The same for the report that this attempt has just written, where there is none from before."""
+    _mirror(f"{attempt_folder(folder, attempt)}/{name}", f"{folder}/{name}")
 
 
 def _mirror(source: str, path: str) -> None:

@@ -69,6 +69,7 @@ class Ground:
     last_entry_ns: int = 0  # the entry time that this process gave last; see submit.keep_order
 
     def __post_init__(self) -> None:
+        self._roles: set[str] = set()  # those that were found
         self._anchor = (self.clock.now(), self.clock.boottime_s())
         self.mint = IdMint(self.clock.now, self.random_bits)
         self.staging = f"{self.root}/jobs/.staging"
@@ -102,11 +103,15 @@ class Ground:
         return sorted(name for name in fs.subdirectories(self.path("agents")) if ids.ROLE.fullmatch(name))
 
     def check_role(self, role: str) -> str:
+        """A role that was there is not looked for again: should its queue vanish, the move into it says so."""
+        if role in self._roles:
+            return role
         if not fs.exists(self.incoming(ids.check_role(role))):
             raise UnknownRole(
                 f"{self.root} has no role {role}; it has {', '.join(self.roles())}. "
                 f"Declare it under `roles` in the config and run `farro init` again"
             )
+        self._roles.add(role)
         return role
 
     def sync(self, paths: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from farro.encoding import encoder
 from farro.errors import UnknownSchema
 from farro.system import fs
 
@@ -29,6 +30,7 @@ FAILED = ".failed"
 _HEAD = struct.Struct("<8sQ")  # magic, generation
 _MAGIC = b"farro-j1"
 _RECORD = struct.Struct("<IIQ")  # length, checksum, generation
+_encode = encoder(ensure_ascii=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +61,7 @@ class Record:
             "life": len(self.life),
             "files": [(name, len(data)) for name, data in self.files.items()],
         }
-        return b"".join((json.dumps(about).encode(), b"\n", self.life, *self.files.values()))
+        return b"".join((_encode(about).encode(), b"\n", self.life, *self.files.values()))
 
     @classmethod
     def decode(cls, payload: bytes) -> Record:

@@ -20,8 +20,6 @@ test_a_neighbours_syncs_show_no_half_transaction]
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from farro.errors import ClaimLost
 from farro.kernel import moves, places
 from farro.kernel.envelope import Lifecycle
@@ -66,13 +64,20 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
     children = outcome.children if isinstance(outcome, Succeeded) else ()
     again = claim.envelope.runtime is not None
     claim.envelope.runtime = claim.envelope.runtime or _TRIED
-    move = replace(move, result_sha256=None if result is None else result.sha256)
-    lifecycle = moves.decided(before, move, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
+    lifecycle = moves.decided(
+        before,
+        move,
+        by=held.agent.id,
+        attempt=claim.attempt,
+        now=ground.clock.now(),
+        result_sha256=None if result is None else result.sha256,
+    )
     text = lifecycle.to_json()
     with folders.fenced(path, claim.job_id):
         # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
         sealed = bool(children) or dispatch.is_sealed(path, claim.attempt)
-        plain = not sealed and not again and move.reason is not Reason.ROUTING_EXHAUSTED
+        exhausted = move.reason is Reason.ROUTING_EXHAUSTED
+        plain = not sealed and not again and not exhausted
         entry = _journalled(ground, path, claim, before, result, text) if plain else None
         careful = entry is None
         try:
@@ -89,13 +94,14 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
             folders.write_lifecycle(ground, path, text, sync=careful)
             if lifecycle.status is Status.QUEUED:
                 submit.keep_order(ground, path, claim.envelope.prompt)
-            if move.reason is Reason.ROUTING_EXHAUSTED:
+            if exhausted:
                 folders.refresh_mirrors(path, claim.attempt)
                 ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
                 ground.tell(lifecycle)
             else:
                 fresh = claim.attempt == 1 and not again and not sealed
-                carry_out(ground, held, path, lifecycle, careful=careful, fresh=fresh)
+                report_name = result.name if fresh and result is not None else None
+                carry_out(ground, held, path, lifecycle, careful=careful, fresh=report_name)
         finally:
             if entry is not None:
                 entry.finished()
@@ -146,23 +152,25 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
 
 
 def carry_out(
-    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool = True, fresh: bool = False
+    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool = True, fresh: str | None = None
 ) -> None:
     """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat.
 
-    Not `careful`: a journal stands for what is not synced. `fresh`: the first commit of a first attempt, so there is
-    nothing from earlier ones to look for.
+    Not `careful`: a journal stands for what is not synced. `fresh`: the report that the first commit of a first
+    attempt has just written, so there is nothing from earlier ones to look for.
     """
     decision = lifecycle.decision
     assert decision is not None
     to = places.parse(decision.to).path
     with folders.fenced(path, lifecycle.job_id):
-        if decision.reason in REPORTED:
-            folders.refresh_mirrors(path, decision.attempt, fresh=fresh)
+        if fresh is not None:
+            folders.first_mirror(path, decision.attempt, fresh)
+        elif decision.reason in REPORTED:
+            folders.refresh_mirrors(path, decision.attempt)
         folders.drop_lock(path)
         if careful:
             ground.sync([path])
-        children = not fresh and dispatch.has_children(path, decision)
+        children = fresh is None and dispatch.has_children(path, decision)
         if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id, sync=careful):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
     if decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked

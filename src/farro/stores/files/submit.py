@@ -94,7 +94,8 @@ def enqueue_many(
                 entry.finished()
             _tell(ground, staged, by)
             return [item.job_id for item in staged]
-        ground.sync([path for item in staged for path in _durable(ground, item)])
+        if ground.policy.durable:
+            fs.sync_all([path for item in staged for path in _durable(ground, item)])
         # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
         # clean-up would publish an hour after its submitter was told that it was refused.
         wanted: dict[str, str | None] = {}
@@ -105,7 +106,8 @@ def enqueue_many(
             _register(ground, item)
         if chosen:
             ground.sync([ground.registry])
-        ground.sync([path for item in staged for path in waiting.register(ground, item.job_id, item.blocks)])
+        if not plain:
+            ground.sync([path for item in staged for path in waiting.register(ground, item.job_id, item.blocks)])
         if named is not None:
             for item in staged:
                 named(item.job_id)

@@ -210,7 +210,7 @@ class MemoryStore(State):
                 body = json.dumps(outcome.report.result, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
                 digest = hashlib.sha256(body + b"\n").hexdigest()
                 job.results[claim.attempt] = outcome.report.result
-            lifecycle = self._decide(job, replace(move, result_sha256=digest), claim.agent.id)
+            lifecycle = self._decide(job, move, claim.agent.id, digest)
             for index, child in enumerate(children):
                 child_id = ids.child_id(claim.job_id, claim.attempt, index)
                 self._enqueue(Submission(role=child.role, prompt=child.prompt, job_id=child_id))
@@ -218,8 +218,11 @@ class MemoryStore(State):
                 self.note("dispatched", actor=claim.agent.id, job_id=claim.job_id, children=len(children))
             return lifecycle
 
-    def _decide(self, job: Job, move: Move, by: str) -> Lifecycle:
-        lifecycle = moves.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=self._clock.now())
+    def _decide(self, job: Job, move: Move, by: str, result_sha256: str | None = None) -> Lifecycle:
+        now = self._clock.now()
+        lifecycle = moves.decided(
+            job.lifecycle, move, by=by, attempt=job.attempts, now=now, result_sha256=result_sha256
+        )
         if move.reason is not Reason.ROUTING_EXHAUSTED:
             job.owner = None
         self._put(job, lifecycle)
