@@ -136,7 +136,7 @@ class Said:
     path: str | None
 
 
-_NOTHING = Said(text="", truncated=False, path=None)
+NOTHING = Said(text="", truncated=False, path=None)
 
 
 def said(attempt_dir: str, relative: str) -> Said:
@@ -144,7 +144,7 @@ def said(attempt_dir: str, relative: str) -> Said:
     try:
         size = fs.lstat(path).st_size
     except FileNotFoundError:
-        return _NOTHING
+        return NOTHING
     if size == 0:
         return Said(text="", truncated=False, path=relative)
     data = fs.read_bytes(path, INLINE_LIMIT)

@@ -253,8 +253,9 @@ class _Run:
 
     def _result(self, step: Step, attempt: int, tried: Tried) -> StepResult:
         folder, relative = self.tries.attempt_dir, f"steps/{step.id}"
-        stdout = results.said(folder, f"{relative}/stdout")
-        stderr = results.said(folder, f"{relative}/stderr")
+        stdout = stderr = results.NOTHING
+        if not tried.silent:
+            stdout, stderr = (results.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
         paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
         return StepResult(
             step_number=step.step_number,

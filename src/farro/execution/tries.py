@@ -35,6 +35,7 @@ class Tried:
     timed_out: bool = False
     again: bool = True  # another try may end otherwise
     passing: bool = False  # the machine's trouble
+    silent: bool = False  # it made no files: a function that said nothing
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,15 +98,17 @@ class Tries:
         """What came of a try that is over, and was not stopped."""
         step, watched = running.step, running.watched
         ended = watched.started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
+        silent = False
         if isinstance(watched.started, FunctionRun):
             watched.started.close()
+            silent = watched.started.silent
         if watched.ending == "timed out":
             own = watched.deadline_s < plan_deadline_s
             timeout_s = step.timeout_s(self.step_timeout_s)
             whose = f"the step's timeout of {timeout_s:g} s" if own else f"the plan's timeout of {plan_time_s:g} s"
             return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         if ended.code in step.ok_exit_codes:
-            return Tried(exit=ended, error=None)
+            return Tried(exit=ended, error=None, silent=silent)
         return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")
 
     def put_aside(self, step: Step, attempt: int) -> None:

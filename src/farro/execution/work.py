@@ -5,11 +5,11 @@ The one place that calls `run_plan` for a job, in the worker or in a runner of i
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from farro.encoding import encoder
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
 from farro.execution.run import run_plan
 from farro.execution.stop import Interrupted, Stop
@@ -110,7 +110,7 @@ class Plans:
 
 
 _SMALL = 4096
-_encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode = encoder()
 
 
 def failed(
