@@ -233,3 +233,15 @@ def test_a_missing_folder_keeps_the_result_and_init_brings_it_back(farro: Progra
     farro.run("watchdog", "--once", code=0)
     job = farro.job("one")
     assert (job["status"], job["attempt"]) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize("runner", ["inline", "process"])
+def test_steps_see_only_the_variables_that_the_config_allows(farro: Program, runner: str) -> None:
+    config = farro.path / "agents-config.json"
+    settings = {**json.loads(config.read_text()), "runners": {"kind": runner, "environment": ["LC_*"]}}
+    config.write_text(json.dumps(settings))
+    job_id = farro.enqueue(steps(["env"]))
+    farro.run("worker", "--drain", env={"SECRET_TOKEN": "no"}, code=0)
+    names = {line.split("=", 1)[0] for line in farro.call("logs", job_id, code=0).out.splitlines()}
+    assert {"PATH", "LC_ALL", "FARRO_JOB"} <= names
+    assert not names & {"SECRET_TOKEN", "HOME"}

@@ -15,7 +15,7 @@ import pytest
 from farro.config import settings_of
 from farro.documents import Document, parse_json, parse_yaml
 from farro.errors import BadDocument
-from farro.settings import Settings
+from farro.settings import RunnersSettings, Settings
 from support import ROOT
 
 DOCUMENT = Path(ROOT, "docs", "configuration.md")
@@ -236,3 +236,15 @@ def test_the_example_of_the_document_is_a_config() -> None:
     settings = settings_of(parse_yaml(example[1].encode(), source="c"), {"HOME": "/home/ann"}, pytest.fail)
     assert settings.tools["say"].command == "/home/ann/bin/say"
     assert settings.cap_of("DocWriter") is None
+
+
+def test_steps_get_the_variables_that_the_list_names_and_path() -> None:
+    whole = {"PATH": "/bin", "HOME": "/h", "LC_ALL": "C", "LC_TIME": "C", "TOKEN": "secret"}
+    assert RunnersSettings().allowed(whole) == whole
+    assert RunnersSettings(environment=("HOME", "LC_*")).allowed(whole) == {
+        "PATH": "/bin",
+        "HOME": "/h",
+        "LC_ALL": "C",
+        "LC_TIME": "C",
+    }
+    assert RunnersSettings(environment=()).allowed(whole) == {"PATH": "/bin"}
