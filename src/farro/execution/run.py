@@ -97,6 +97,7 @@ def run_plan(
             if error is not None or not run.frontier.waiting:
                 return run.result(error)
     except BaseException:
+        run.kill()
         watch.end_rest(grace_s=0, look=tries.called_functions)
         raise
     finally:
@@ -121,6 +122,7 @@ class _Run:
         self.running: list[Running] = []
         self.done: list[StepResult] = []
         self.error: ErrorInfo | None = None  # why nothing more is started
+        self.stopped = False  # a step was, or is not tried again because of a stop
         self.added_by: dict[str, str] = {}
         self.succeeded: set[str] = set()
         self.retryable = False
@@ -158,16 +160,26 @@ class _Run:
         A failure starts nothing more; what runs then goes on to its end, and counts.
         """
         while True:
-            while self.error is None and len(self.running) < self.plan.parallel and self._may_start():
+            while (
+                self.error is None and not self.stopped and len(self.running) < self.plan.parallel and self._may_start()
+            ):
                 step = self.frontier.take()
                 if step is None:
                     break
                 self._try(step, 1)
+            if self.stopped and not self.running:
+                raise Interrupted(self.result(None))
             if not self.running:
                 return self.error
             over = self.watch.until_one_is_over([one.watched for one in self.running])
-            for watched in sorted(over, key=lambda one: one.ending == "stopped"):
+            for watched in over:
                 self._over(next(one for one in self.running if one.watched is watched))
+
+    def kill(self) -> None:
+        """Whatever happened, nothing of it goes on."""
+        self.watch.kill([one.watched for one in self.running])
+        for one in self.running:
+            one.watched.close()
 
     def over(self) -> ErrorInfo | None:
         """The end, when every process is over: seal, and look once more. What came is waiting."""
@@ -222,21 +234,24 @@ class _Run:
 
     def _over(self, one: Running) -> None:
         self.running.remove(one)
+        one.watched.close()
         if one.watched.ending == "stopped":
-            raise Interrupted(self.result(None))
+            self.stopped = True
+            return
         time_s = self.deadline_s - self.started_s
         tried = self.tries.judge(one, plan_deadline_s=self.deadline_s, plan_time_s=time_s)
         self._tried(one.step, one.attempt, tried)
 
     def _tried(self, step: Step, attempt: int, tried: Tried) -> None:
         """The step's end, or its next try."""
-        if tried.error is not None and tried.again and attempt <= step.retries and self.error is None:
-            self.tries.put_aside(step, attempt)
+        again = tried.error is not None and tried.again and attempt <= step.retries
+        if again and self.error is None and self.clock.monotonic_s() < self.deadline_s:
             if self.stop.requested:
-                raise Interrupted(self.result(None))
-            if self.clock.monotonic_s() < self.deadline_s:
-                self._try(step, attempt + 1)
+                self.stopped = True
                 return
+            self.tries.put_aside(step, attempt)
+            self._try(step, attempt + 1)
+            return
         ended = self._result(step, attempt, tried)
         self.done.append(ended)
         added: list[Added] = []
