@@ -32,6 +32,8 @@ LIMIT = 64 << 20  # bytes: a thousand steps with tasks of the usual size are und
 _WORK_S = 1.0  # so much may be lost with the power
 _SHARE = 100.0  # … and syncing takes at most a hundredth of the work
 
+_PATHS = ("stdout_path", "stderr_path")
+
 Line = Mapping[str, Any]
 
 
@@ -59,6 +61,8 @@ class Records:
         """The first line, with what is carried over: one write, so that it is there whole or not at all."""
         self._fd = fs.retried(lambda: fs.open_append(self._path), self._path, time.sleep)
         self._append(head(carried), *carried)
+        # Their files have new names here, and perhaps nobody synced them under the old ones.
+        self._loose += [path for line in carried for name in _PATHS if (path := line.get(name)) is not None]
 
     def step(self, ended: StepResult, added: Iterable[Added]) -> None:
         data = {name: value for name, value in ended.to_json().items() if name not in ("stdout", "stderr")}

@@ -210,7 +210,8 @@ class _Run:
         )
 
     def _may_start(self) -> bool:
-        if self.frontier.first is None:
+        full = len(self.running) >= self.plan.parallel
+        if self.error is not None or self.stopped or full or self.frontier.first is None:
             return False
         now_s = self.watch.tick_if_due()
         if self.stop.requested:
