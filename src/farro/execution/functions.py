@@ -48,11 +48,13 @@ class _Hand:
         self._wanted = threading.Lock()  # held while nothing is
         self._wanted.acquire()
         self._work: Callable[[], None] | None = None
+        self._unless_over: Callable[[], None] = lambda: None
         self.thread = threading.Thread(target=self._loop, name="tools", daemon=True)
         self.thread.start()
 
-    def take(self, work: Callable[[], None]) -> None:
-        self._work = work
+    def take(self, work: Callable[[], None], unless_over: Callable[[], None]) -> None:
+        """Do `work`; when an end comes before it or after it, `unless_over`."""
+        self._work, self._unless_over = work, unless_over
         self._wanted.release()
 
     def leave(self) -> None:
@@ -61,11 +63,14 @@ class _Hand:
         self._wanted.release()
 
     def _loop(self) -> None:
-        while True:
-            self._wanted.acquire()
-            if self._work is None:
-                return
-            contextvars.Context().run(self._work)  # what one tool sets is not the next one's
+        try:
+            while True:
+                self._wanted.acquire()
+                if self._work is None:
+                    return
+                contextvars.Context().run(self._work)  # what one tool sets is not the next one's
+        except _Ended:  # it came before the call had begun, or when it was over: the thread is nobody's any more
+            self._unless_over()
 
 
 _idle: list[_Hand] = []  # list operations are atomic under the GIL
@@ -103,7 +108,7 @@ class FunctionRun:
             call = make_call(*_open(opened, stdin, stdout, stderr))
             self._hand = _idle.pop() if _idle else _Hand()
             self._hand.quick.acquire()
-            self._hand.take(partial(self._run, call))
+            self._hand.take(partial(self._run, call), partial(self._cut, call))
             opened.pop_all()  # from here on they are the thread's
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
@@ -189,7 +194,13 @@ class FunctionRun:
             code = self._call(call)
         except BaseException:  # noqa: BLE001 - in the closing of its files, or sent by `end` at the last moment
             code = code or 1
+            _close(call)
         self._finish(code, time.thread_time() - cpu_s)
+
+    def _cut(self, call: Call) -> None:
+        """It was ended before it began, or as it was about to say that it is over."""
+        _close(call)
+        self._finish(_ENDED, 0.0)
 
     def _call(self, call: Call) -> int:
         code = 1
@@ -211,21 +222,23 @@ class FunctionRun:
 
     def _finish(self, code: int, cpu_s: float) -> None:
         with self._lock:
-            self.exit = Exit(
-                code=code,
-                signal=None,
-                duration_s=time.monotonic() - self._started_s,
-                user_s=cpu_s,
-                system_s=0.0,
-                max_rss_kb=0,
-            )
-            if self._abandoned:
-                self._hand.done.close()
-                self._hand.leave()
-            elif self._polled:
-                self._told = True
-                self._hand.done.set()
-        self._hand.quick.release()
+            if self.exit is None:
+                self.exit = Exit(
+                    code=code,
+                    signal=None,
+                    duration_s=time.monotonic() - self._started_s,
+                    user_s=cpu_s,
+                    system_s=0.0,
+                    max_rss_kb=0,
+                )
+                if self._abandoned:
+                    self._hand.done.close()
+                    self._hand.leave()
+                elif self._polled:
+                    self._told = True
+                    self._hand.done.set()
+        if self._hand.quick.locked():
+            self._hand.quick.release()
 
 
 def _open(
@@ -290,6 +303,12 @@ class _Nothing(io.BytesIO):
         if fd is not None:
             os.close(fd)
         super().close()
+
+
+def _close(call: Call) -> None:
+    for file in (call.stdin, call.stdout, call.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            file.close()
 
 
 def _say(stderr: BinaryIO, text: str) -> None:
