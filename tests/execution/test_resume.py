@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from execution.bench import Bench, shell, step
-from farro.execution import PlanResult, records
+from farro.execution import PlanResult, records, results
 from farro.execution.tools import Call, Tools
 
 
@@ -183,3 +183,33 @@ def test_files_are_linked_not_copied(attempts: Attempts) -> None:
     attempts.run(*chain(ok="ok"))
     first, second = (Path(folder, "steps", "1", "stdout").stat() for folder in attempts.folders)
     assert first.st_ino == second.st_ino
+
+
+def test_what_a_result_carries_is_bounded_however_many_steps_talk(attempts: Attempts) -> None:
+    """NULs are six bytes each in JSON. The files have all of it, and the result says that it does not."""
+    told = 3 * results.INLINE_LIMIT
+
+    def talk(call: Call) -> None:
+        call.stdout.write(b"\0" * told)
+        call.stderr.write(b"\0" * 10)
+
+    count = 2 * results.INLINE_TOTAL // results.INLINE_LIMIT
+    grow = [{"id": f"s{number}", "tool": "talk", "command": "x"} for number in range(99)]
+
+    def add(call: Call) -> None:
+        for number in range(99, count):
+            call.add_task("x", id=f"s{number}", tool="talk")
+
+    plan = [*grow, {"id": "adds", "tool": "add", "command": "x"}]
+    tools = Tools({"talk": talk, "add": add})
+    for _ in range(2):  # the second takes it all over
+        result = attempts.run(*plan, tools=tools)
+        assert result.success
+        said = [one for one in result.step_results if one.id != "adds"]
+        assert sum(len(one.stdout) + len(one.stderr) for one in said) <= results.INLINE_TOTAL + count * 2048
+        assert len(said[0].stdout) == results.INLINE_LIMIT
+        assert len(said[-1].stdout) == results.INLINE_LEAST
+        assert all(one.stdout_truncated and not one.stderr_truncated for one in said)
+        assert said[-1].stdout_path is not None
+        assert Path(attempts.folders[-1], said[-1].stdout_path).stat().st_size == told
+    assert {one.resumed for one in said} == {True}

@@ -15,9 +15,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from typing import Any
 
-from farro.execution import records, results
+from farro.execution import records
 from farro.execution.records import Added, Line
-from farro.execution.results import StepResult
+from farro.execution.results import Inline, StepResult
 from farro.plans.growth import grown
 from farro.plans.model import Plan, Step
 from farro.system import fs, links
@@ -60,7 +60,7 @@ def only(plan: Plan, found: Past, kept: AbstractSet[str]) -> Past:
     return _told(plan, found.folder, lines)
 
 
-def carry(found: Past, attempt_dir: str) -> list[StepResult]:
+def carry(found: Past, attempt_dir: str, inline: Inline) -> list[StepResult]:
     """Link the files of what succeeded into the new attempt's folder; the results as the new attempt reports them."""
     if found.succeeded:
         with contextlib.suppress(FileExistsError):
@@ -71,7 +71,7 @@ def carry(found: Past, attempt_dir: str) -> list[StepResult]:
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(os.path.dirname(f"{attempt_dir}/{path}"))
             links.place(f"{found.folder}/{path}", f"{attempt_dir}/{path}")
-        done.append(_result(line, attempt_dir))
+        done.append(_result(line, attempt_dir, inline))
     return done
 
 
@@ -135,7 +135,9 @@ def _holds(folder: str, line: Line) -> bool:
     return isinstance(line.get("step_number"), int) and _RECORDED - {"added_by"} <= line.keys()
 
 
-def _result(line: Line, attempt_dir: str) -> StepResult:
-    said = {stream: results.said(attempt_dir, f"steps/{line['id']}/{stream}") for stream in ("stdout", "stderr")}
+def _result(line: Line, attempt_dir: str, inline: Inline) -> StepResult:
     recorded: dict[str, Any] = {name: line[name] for name in _RECORDED if name in line}
-    return StepResult(**recorded, stdout=said["stdout"].text, stderr=said["stderr"].text, resumed=True)
+    for stream in ("stdout", "stderr"):
+        said = inline.said(attempt_dir, f"steps/{line['id']}/{stream}")
+        recorded |= {stream: said.text, f"{stream}_truncated": said.truncated}
+    return StepResult(**recorded, resumed=True)

@@ -19,7 +19,7 @@ from farro.execution import results, resume
 from farro.execution.added import Task, TaskFolder
 from farro.execution.commands import Missing
 from farro.execution.records import Added, Records
-from farro.execution.results import PlanResult, StepResult
+from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
 from farro.execution.tries import Running, Tried, Tries
@@ -125,6 +125,7 @@ class _Run:
         self.stopped = False  # a step was, or is not tried again because of a stop
         self.added_by: dict[str, str] = {}
         self.succeeded: set[str] = set()
+        self.inline = Inline()
         self.retryable = False
         self.started_s = self.clock.monotonic_s()
         # Without a time of its own a plan has the sum of its steps', which they keep themselves, each try its own.
@@ -135,7 +136,7 @@ class _Run:
         past = resume.past(self.plan, earlier)
         if not past.lines:
             return
-        self.done = resume.carry(past, self.tries.attempt_dir)
+        self.done = resume.carry(past, self.tries.attempt_dir, self.inline)
         self.records.begin(past.lines)
         self._join(past.steps[len(self.listed) :])
         self.added_by.update(past.added_by)
@@ -269,8 +270,8 @@ class _Run:
 
     def _result(self, step: Step, attempt: int, tried: Tried) -> StepResult:
         folder, relative = self.tries.attempt_dir, f"steps/{step.id}"
-        stdout = results.said(folder, f"{relative}/stdout")
-        stderr = results.said(folder, f"{relative}/stderr")
+        stdout = self.inline.said(folder, f"{relative}/stdout")
+        stderr = self.inline.said(folder, f"{relative}/stderr")
         paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
         return StepResult(
             step_number=step.step_number,
