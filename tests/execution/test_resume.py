@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ class Attempts:
         self.bench = bench
         self.count = 0
         self.folders: list[str] = []
+        self.straggler: Callable[..., str]
 
     def run(self, *steps: dict[str, Any], **options: Any) -> PlanResult:
         self.count += 1
@@ -213,3 +216,80 @@ def test_what_a_result_carries_is_bounded_however_many_steps_talk(attempts: Atte
         assert said[-1].stdout_path is not None
         assert Path(attempts.folders[-1], said[-1].stdout_path).stat().st_size == told
     assert {one.resumed for one in said} == {True}
+
+
+def adder(attempts: Attempts) -> Tools:
+    """`adds` succeeds, and its leftovers add tasks later: a thread stands for the process that it left running."""
+
+    def work(call: Call) -> None:
+        with (attempts.bench.work / "log").open("a") as log:
+            log.write(call.command + "\n")
+        if call.command == "adds":
+            attempts.straggler = lambda **task: call.add_task("child", tool="work", **task)
+        while call.command == "waits" and not (attempts.bench.work / "ok").exists():
+            time.sleep(0.01)  # until it is ended
+
+    return Tools({"work": work})
+
+
+def worker_step(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "tool": "work", "command": name, **more}
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["new", "taken"])
+def test_what_a_success_left_running_added_is_taken_over_too(attempts: Attempts, taken: bool) -> None:
+    """The worker is dead before it looked, or before it wrote down what it saw."""
+    tools = adder(attempts)
+
+    class Killed(BaseException):
+        pass
+
+    def die() -> None:
+        log = attempts.bench.work / "log"
+        if log.exists() and log.read_text().split()[-1:] == ["waits"]:
+            attempts.straggler(id="child")
+            raise Killed
+
+    attempts.bench.on_tick = die
+    plan = [worker_step("adds"), worker_step("waits")]
+    with pytest.raises(Killed):
+        attempts.run(*plan, tools=tools, tick_every_s=0.0)
+    attempts.folders.append(str(attempts.bench.attempt))
+    (task,) = (attempts.bench.attempt / "tasks").glob("*.new")
+    if taken:
+        task.rename(task.with_suffix(".json"))
+    attempts.bench.on_tick = lambda: None
+    (attempts.bench.work / "ok").touch()
+    for again in ("waits", "child"), ():  # the second has nothing left to do
+        before = len(attempts.ran())
+        result = attempts.run(*plan, tools=tools)
+        assert result.success
+        assert attempts.ran()[before:] == list(again)
+        assert {one.id: one.added_by for one in result.step_results} == {"adds": None, "waits": None, "child": "adds"}
+
+
+def test_a_single_step_whose_leftovers_add_a_task_is_not_run_again(attempts: Attempts) -> None:
+    add = "import farro; farro.add_task('sh', ['-c', 'echo child >> log; test -e ok'], id='c')"
+    (attempts.bench.work / "add.py").write_text(add)
+    # The plan's end is told to what is left running by SIGTERM: that is when it adds.
+    waits = f"trap '{sys.executable} add.py; exit' TERM; touch ready; while :; do sleep 0.01; done"
+    (attempts.bench.work / "left.sh").write_text(waits)
+    plan = [shell(1, "echo 1 >> log; setsid sh left.sh & while [ ! -e ready ]; do sleep 0.01; done")]
+    assert not attempts.run(*plan).success
+    assert attempts.ran() == ["1", "child"]
+    (attempts.bench.work / "ok").touch()
+    assert attempts.run(*plan).success
+    assert attempts.ran() == ["1", "child", "child"]
+
+
+def test_a_success_whose_tasks_were_wrong_is_not_gone_on_from(attempts: Attempts) -> None:
+    add = "import farro, os; farro.add_task('true', id='child', needs=[] if os.path.exists('ok') else ['nobody'])"
+    plan = [shell(1, "echo 1 >> log"), shell(2, f'echo 2 >> log; {sys.executable} -c "{add}"')]
+    result = attempts.run(*plan)
+    assert result.error is not None
+    assert result.error.category == "bad_task"
+    (attempts.bench.work / "ok").touch()
+    result = attempts.run(*plan)
+    assert result.success
+    assert attempts.ran() == ["1", "2", "2"]
+    assert result.steps_total == 3

@@ -43,6 +43,10 @@ class Added:
 
     by: str
     task: Mapping[str, Any]
+    file: str  # where it was handed over, relative to its attempt's folder
+
+    def to_json(self) -> dict[str, Any]:
+        return {"by": self.by, "task": self.task, "file": self.file}
 
 
 class Records:
@@ -56,6 +60,10 @@ class Records:
         self._loose: list[str] = []  # files of this attempt that no sync covers yet
         self._loose_s = 0.0  # the work that they are
         self._sync_s = 0.0  # what the last sync took
+
+    @property
+    def begun(self) -> bool:
+        return self._fd is not None
 
     def begin(self, carried: Sequence[Line] = ()) -> None:
         """The first line, with what is carried over: one write, so that it is there whole or not at all."""
@@ -83,7 +91,7 @@ class Records:
             os.close(fd)
 
     def _say(self, data: dict[str, Any], added: Iterable[Added]) -> None:
-        tasks = [{"by": one.by, "task": one.task} for one in added]
+        tasks = [one.to_json() for one in added]
         if self._fd is None:
             self.begin()
         self._append({**data, "added": tasks} if tasks else data)

@@ -9,6 +9,7 @@ written. So only the newest attempt that got so far is looked at.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,6 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from farro.execution import records
+from farro.execution.added import left
 from farro.execution.records import Added, Line
 from farro.execution.results import Inline, StepResult
 from farro.plans.growth import grown
@@ -50,7 +52,7 @@ def past(plan: Plan, earlier: Sequence[str]) -> Past:
     for folder in reversed(earlier):
         lines = records.trusted(folder)
         if lines is not None:
-            return _told(plan, folder, lines)
+            return _with_left(plan, _told(plan, folder, lines))
     return Past(steps=plan.steps, added_by={})
 
 
@@ -87,6 +89,22 @@ def _tellers(line: Line) -> set[str]:
     return {line["id"]} if "id" in line else {one["by"] for one in line["added"]}
 
 
+def _with_left(plan: Plan, found: Past) -> Past:
+    """And what its steps added, but nobody wrote down. Where that is wrong, whoever added it has to run again."""
+    known = [one.get("file") for line in found.lines for one in line.get("added", ())]
+    adders = {line["id"] for line in found.succeeded}
+    if not adders or None in known or found.folder.endswith(f"/{CARRIED}"):
+        return found
+    if not (tasks := left(found.folder, known=set(known), adders=adders)):
+        return found
+    late = {"added": [Added(by=one.added_by, task=one.data, file=one.file).to_json() for one in tasks]}
+    if any(one.fault is not None for one in tasks) or grown(found.steps, [one.data for one in tasks])[1]:
+        blamed = {one.added_by for one in tasks}
+        sound = itertools.takewhile(lambda line: not _tellers(line) & blamed, found.lines)
+        return _told(plan, found.folder, list(sound))
+    return _told(plan, found.folder, [*found.lines, late])
+
+
 def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
     """What these lines say of this plan. It ends at the first that cannot be: what came after it may rest on it."""
     steps, added_by = list(plan.steps), dict[str, str]()
@@ -99,7 +117,7 @@ def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
                 continue
             if line["id"] not in known or line["id"] in succeeded or not _holds(folder, line):
                 break
-        added = [Added(by=one["by"], task=one["task"]) for one in line.get("added", ())]
+        added = [Added(by=one["by"], task=one["task"], file=one.get("file", "")) for one in line.get("added", ())]
         more, problems = grown(steps, [one.task for one in added]) if added else ((), [])
         if problems:
             break

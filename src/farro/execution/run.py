@@ -122,6 +122,7 @@ class _Run:
         self.running: list[Running] = []
         self.done: list[StepResult] = []
         self.error: ErrorInfo | None = None  # why nothing more is started
+        self.bad_task = False
         self.stopped = False  # a step was, or is not tried again because of a stop
         self.added_by: dict[str, str] = {}
         self.succeeded: set[str] = set()
@@ -265,7 +266,8 @@ class _Run:
             self.retryable = tried.passing
             category = "timeout" if ended.timed_out else "step_failed"
             self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
-        if len(self.listed) > 1:  # the result of a single step follows at once
+        # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.
+        if len(self.listed) > 1 and not (ended.success and self.bad_task):
             self.records.step(ended, added)
 
     def _result(self, step: Step, attempt: int, tried: Tried) -> StepResult:
@@ -297,6 +299,8 @@ class _Run:
 
     def _grow_late(self, came: list[Task]) -> ErrorInfo | None:
         if added := self._grow(came):
+            if not self.records.begun:  # a plan of one step, which is none any more
+                self.records.step(self.done[0], ())
             self.records.late(added)
         return self.error
 
@@ -309,10 +313,11 @@ class _Run:
         if faults or problems:
             message = "; ".join([*faults, *problems])
             self.error = self.error or ErrorInfo(category="bad_task", message=message)
+            self.bad_task = True
             return []
         self.added_by.update((step.id, task.added_by) for step, task in zip(steps, came, strict=True))
         self._join(steps)
-        return [Added(by=task.added_by, task=task.data) for task in came]
+        return [Added(by=task.added_by, task=task.data, file=task.file) for task in came]
 
     def _join(self, steps: Sequence[Step]) -> None:
         self.listed += steps
