@@ -293,3 +293,37 @@ def test_a_success_whose_tasks_were_wrong_is_not_gone_on_from(attempts: Attempts
     assert result.success
     assert attempts.ran() == ["1", "2", "2"]
     assert result.steps_total == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"id": ["1"]},
+        {"added": 5},
+        {"added": [{"task": {}}]},
+        {"duration_s": "long"},
+        {"step_number": None},
+        {"stdout_path": "../../elsewhere"},
+        {"stdout_bytes": None},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_line_that_farro_did_not_write_so_is_forgotten_and_fails_no_job(
+    attempts: Attempts, damage: dict[str, Any]
+) -> None:
+    attempts.run(*chain(ok="ok"))
+    lines = attempts.lines()
+    lines[2] |= damage
+    Path(attempts.folders[-1], records.NAME).write_bytes(records.text(lines))
+    (attempts.bench.work / "ok").touch()
+    assert attempts.run(*chain(ok="ok")).success
+    assert attempts.ran() == ["1", "2", "3", "2", "3"]
+
+
+def test_an_output_that_became_a_link_is_made_again(attempts: Attempts) -> None:
+    attempts.run(*chain(ok="ok"))
+    output = Path(attempts.folders[-1], "steps", "1", "stdout")
+    output.unlink()
+    output.symlink_to("four")  # as long as the output was
+    attempts.run(*chain(ok="ok"))
+    assert attempts.ran() == ["1", "2", "3", "1", "2", "3"]

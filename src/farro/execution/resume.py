@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
@@ -26,6 +27,7 @@ from farro.system import fs, links
 
 CARRIED = "carried"  # beside the attempts: what a retried job brought along, as an attempt's folder has it
 _RECORDED = frozenset(field.name for field in fields(StepResult)) - {"stdout", "stderr", "last_words", "resumed"}
+_NUMBERS = ("step_number", "exit_code", "duration_s", "user_s", "system_s", "max_rss_kb", "attempts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +114,9 @@ def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
     kept: list[Line] = []
     succeeded: dict[str, Line] = {}
     for line in lines:
-        if line.get("id", "") != "":
+        if not _formed(line):
+            break
+        if "id" in line:
             if line.get("success") is not True:
                 continue
             if line["id"] not in known or line["id"] in succeeded or not _holds(folder, line):
@@ -146,11 +150,30 @@ def _holds(folder: str, line: Line) -> bool:
         if path is None:
             continue
         try:
-            if path != f"{home}/{stream}" or fs.lstat(f"{folder}/{path}").st_size != size:
+            if path != f"{home}/{stream}":
+                return False
+            found = fs.lstat(f"{folder}/{path}")
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
                 return False
         except OSError:
             return False
-    return isinstance(line.get("step_number"), int) and _RECORDED - {"added_by"} <= line.keys()
+    return True
+
+
+def _formed(line: Line) -> bool:
+    """Whether it is a line as farro writes them: one that is not must not fail the job, but be forgotten."""
+    added = line.get("added", [])
+    if not isinstance(added, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("by"), str) and "task" in one for one in added
+    ):
+        return False
+    if "id" not in line:
+        return True
+    return (
+        isinstance(line["id"], str)
+        and _RECORDED - {"added_by"} <= line.keys()
+        and all(isinstance(line[name], (int, float)) for name in _NUMBERS)
+    )
 
 
 def _result(line: Line, attempt_dir: str, inline: Inline) -> StepResult:
