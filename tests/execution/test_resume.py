@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from execution.bench import Bench, shell, step
-from farro.execution import PlanResult, records
+from farro.execution import PlanResult, records, results
 from farro.execution.tools import Call, Tools
 
 
@@ -21,6 +23,7 @@ class Attempts:
         self.bench = bench
         self.count = 0
         self.folders: list[str] = []
+        self.straggler: Callable[..., str]
 
     def run(self, *steps: dict[str, Any], **options: Any) -> PlanResult:
         self.count += 1
@@ -183,3 +186,144 @@ def test_files_are_linked_not_copied(attempts: Attempts) -> None:
     attempts.run(*chain(ok="ok"))
     first, second = (Path(folder, "steps", "1", "stdout").stat() for folder in attempts.folders)
     assert first.st_ino == second.st_ino
+
+
+def test_what_a_result_carries_is_bounded_however_many_steps_talk(attempts: Attempts) -> None:
+    """NULs are six bytes each in JSON. The files have all of it, and the result says that it does not."""
+    told = 3 * results.INLINE_LIMIT
+
+    def talk(call: Call) -> None:
+        call.stdout.write(b"\0" * told)
+        call.stderr.write(b"\0" * 10)
+
+    count = 2 * results.INLINE_TOTAL // results.INLINE_LIMIT
+    grow = [{"id": f"s{number}", "tool": "talk", "command": "x"} for number in range(99)]
+
+    def add(call: Call) -> None:
+        for number in range(99, count):
+            call.add_task("x", id=f"s{number}", tool="talk")
+
+    plan = [*grow, {"id": "adds", "tool": "add", "command": "x"}]
+    tools = Tools({"talk": talk, "add": add})
+    for _ in range(2):  # the second takes it all over
+        result = attempts.run(*plan, tools=tools)
+        assert result.success
+        said = [one for one in result.step_results if one.id != "adds"]
+        assert sum(len(one.stdout) + len(one.stderr) for one in said) <= results.INLINE_TOTAL + count * 2048
+        assert len(said[0].stdout) == results.INLINE_LIMIT
+        assert len(said[-1].stdout) == results.INLINE_LEAST
+        assert all(one.stdout_truncated and not one.stderr_truncated for one in said)
+        assert said[-1].stdout_path is not None
+        assert Path(attempts.folders[-1], said[-1].stdout_path).stat().st_size == told
+    assert {one.resumed for one in said} == {True}
+
+
+def adder(attempts: Attempts) -> Tools:
+    """`adds` succeeds, and its leftovers add tasks later: a thread stands for the process that it left running."""
+
+    def work(call: Call) -> None:
+        with (attempts.bench.work / "log").open("a") as log:
+            log.write(call.command + "\n")
+        if call.command == "adds":
+            attempts.straggler = lambda **task: call.add_task("child", tool="work", **task)
+        while call.command == "waits" and not (attempts.bench.work / "ok").exists():
+            time.sleep(0.01)  # until it is ended
+
+    return Tools({"work": work})
+
+
+def worker_step(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "tool": "work", "command": name, **more}
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["new", "taken"])
+def test_what_a_success_left_running_added_is_taken_over_too(attempts: Attempts, taken: bool) -> None:
+    """The worker is dead before it looked, or before it wrote down what it saw."""
+    tools = adder(attempts)
+
+    class Killed(BaseException):
+        pass
+
+    def die() -> None:
+        log = attempts.bench.work / "log"
+        if log.exists() and log.read_text().split()[-1:] == ["waits"]:
+            attempts.straggler(id="child")
+            raise Killed
+
+    attempts.bench.on_tick = die
+    plan = [worker_step("adds"), worker_step("waits")]
+    with pytest.raises(Killed):
+        attempts.run(*plan, tools=tools, tick_every_s=0.0)
+    attempts.folders.append(str(attempts.bench.attempt))
+    (task,) = (attempts.bench.attempt / "tasks").glob("*.new")
+    if taken:
+        task.rename(task.with_suffix(".json"))
+    attempts.bench.on_tick = lambda: None
+    (attempts.bench.work / "ok").touch()
+    for again in ("waits", "child"), ():  # the second has nothing left to do
+        before = len(attempts.ran())
+        result = attempts.run(*plan, tools=tools)
+        assert result.success
+        assert attempts.ran()[before:] == list(again)
+        assert {one.id: one.added_by for one in result.step_results} == {"adds": None, "waits": None, "child": "adds"}
+
+
+def test_a_single_step_whose_leftovers_add_a_task_is_not_run_again(attempts: Attempts) -> None:
+    add = "import farro; farro.add_task('sh', ['-c', 'echo child >> log; test -e ok'], id='c')"
+    (attempts.bench.work / "add.py").write_text(add)
+    # The plan's end is told to what is left running by SIGTERM: that is when it adds.
+    waits = f"trap '{sys.executable} add.py; exit' TERM; touch ready; while :; do sleep 0.01; done"
+    (attempts.bench.work / "left.sh").write_text(waits)
+    plan = [shell(1, "echo 1 >> log; setsid sh left.sh & while [ ! -e ready ]; do sleep 0.01; done")]
+    assert not attempts.run(*plan).success
+    assert attempts.ran() == ["1", "child"]
+    (attempts.bench.work / "ok").touch()
+    assert attempts.run(*plan).success
+    assert attempts.ran() == ["1", "child", "child"]
+
+
+def test_a_success_whose_tasks_were_wrong_is_not_gone_on_from(attempts: Attempts) -> None:
+    add = "import farro, os; farro.add_task('true', id='child', needs=[] if os.path.exists('ok') else ['nobody'])"
+    plan = [shell(1, "echo 1 >> log"), shell(2, f'echo 2 >> log; {sys.executable} -c "{add}"')]
+    result = attempts.run(*plan)
+    assert result.error is not None
+    assert result.error.category == "bad_task"
+    (attempts.bench.work / "ok").touch()
+    result = attempts.run(*plan)
+    assert result.success
+    assert attempts.ran() == ["1", "2", "2"]
+    assert result.steps_total == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"id": ["1"]},
+        {"added": 5},
+        {"added": [{"task": {}}]},
+        {"duration_s": "long"},
+        {"step_number": None},
+        {"stdout_path": "../../elsewhere"},
+        {"stdout_bytes": None},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_line_that_farro_did_not_write_so_is_forgotten_and_fails_no_job(
+    attempts: Attempts, damage: dict[str, Any]
+) -> None:
+    attempts.run(*chain(ok="ok"))
+    lines = attempts.lines()
+    lines[2] |= damage
+    Path(attempts.folders[-1], records.NAME).write_bytes(records.text(lines))
+    (attempts.bench.work / "ok").touch()
+    assert attempts.run(*chain(ok="ok")).success
+    assert attempts.ran() == ["1", "2", "3", "2", "3"]
+
+
+def test_an_output_that_became_a_link_is_made_again(attempts: Attempts) -> None:
+    attempts.run(*chain(ok="ok"))
+    output = Path(attempts.folders[-1], "steps", "1", "stdout")
+    output.unlink()
+    output.symlink_to("four")  # as long as the output was
+    attempts.run(*chain(ok="ok"))
+    assert attempts.ran() == ["1", "2", "3", "1", "2", "3"]

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from execution.bench import Bench, step
 from farro.errors import ClaimLost
 from farro.execution import Call, Interrupted, Tools
+from farro.execution.functions import FunctionRun
 from farro.execution.tools import Program, Python, ToolTrouble
 
 pytestmark = pytest.mark.linux
@@ -211,3 +213,35 @@ def test_installed_packages_offer_tools_and_are_asked_only_when_needed(monkeypat
     assert tools.find("other") is None
     assert asked == ["farro.tools"]
     assert tools.names() == ["function", "joined", "mine"]
+
+
+def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: Path) -> None:
+    """Its thread has not come to it yet, or just left it: the end is told all the same, and once."""
+    began = len(os.listdir("/proc/self/fd"))
+
+    def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
+        return Call(
+            command="x",
+            args=(),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={},
+            cwd=str(tmp_path),
+            job_id="j",
+            attempt_dir=str(tmp_path),
+        )
+
+    (tmp_path / "in").write_bytes(b"x")
+    for number in range(300):
+        run = FunctionRun(
+            lambda call: None,
+            call,
+            stdin=str(tmp_path / "in"),
+            stdout=str(tmp_path / f"out{number}"),
+            stderr=str(tmp_path / f"err{number}"),
+        )
+        assert run.end(None, grace_s=10.0) == ()
+        assert run.exit is not None
+        run.close()
+    assert len(os.listdir("/proc/self/fd")) <= began + 1  # one idle thread's

@@ -585,3 +585,28 @@ def test_a_child_that_was_never_waited_for_is_known_as_started(starter: Starter)
     assert process.pid in process_tree._started
     process.wait(None)
     assert process.pid not in process_tree._started
+
+
+def test_a_process_that_ends_as_it_is_started_is_not_taken_for_an_orphan(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread looks for orphans between the fork and the moment at which the process is known to be ours."""
+    real = subprocess.Popen
+
+    def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        made: subprocess.Popen[bytes] = real(*args, **options)
+        while (entry := process_table.entry(made.pid)) is not None and entry.alive:
+            os.sched_yield()
+        monkeypatch.setattr(process_table, "children_of_main_thread", lambda: [made.pid])
+        other = threading.Thread(target=process_tree.reap_adopted)
+        other.start()
+        other.join()
+        return made
+
+    monkeypatch.setattr(process_tree, "_adopting", True)
+    monkeypatch.setattr(processes.subprocess, "Popen", popen)
+    process = starter.start("sh", "-c", "exit 7")
+    assert isinstance(process, Process)
+    ended = process.wait(None)
+    assert ended is not None
+    assert ended.code == 7

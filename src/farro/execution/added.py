@@ -29,6 +29,7 @@ class Task:
     """One task as it was taken. `data` is not checked yet; `fault`: it could not even be read."""
 
     added_by: str
+    file: str = ""  # its name in the attempt, whatever has become of the folder since
     data: Any = None
     fault: str | None = None
 
@@ -110,7 +111,7 @@ class TaskFolder:
             with contextlib.suppress(FileNotFoundError):  # whoever added it has taken it back: it came too late
                 fs.move(f"{folder}/{name}", f"{folder}/{stem}{TAKEN}")
                 self._taken.append(stem)
-                tasks.append(_read(f"{folder}/{stem}{TAKEN}", _added_by(name)))
+                tasks.append(_read(f"{folder}/{stem}{TAKEN}", f"{self._name}/{stem}"))
         return tasks
 
     def _new(self, folder: str) -> list[str]:
@@ -161,20 +162,38 @@ def _is_file(path: str) -> bool:
 
 
 def _added_by(name: str) -> str:
-    parts = name.removesuffix(NEW).split("-", 2)
+    parts = name.rpartition("/")[2].removesuffix(NEW).split("-", 2)
     return parts[2] if len(parts) == 3 else ""
 
 
-def _read(path: str, added_by: str) -> Task:
+def _read(path: str, file: str) -> Task:
     name = path.rsplit("/", 1)[1]
+    added_by = _added_by(file)
     try:
         text = fs.read_bytes(path, LIMIT)
         if len(text) > LIMIT:
-            return Task(added_by=added_by, fault=f"{name} is larger than {LIMIT} bytes")
-        return Task(added_by=added_by, data=parse_json(text, source=name).data)
+            return Task(added_by=added_by, file=file, fault=f"{name} is larger than {LIMIT} bytes")
+        return Task(added_by=added_by, file=file, data=parse_json(text, source=name).data)
     except BadDocument as error:
-        return Task(added_by=added_by, fault=str(error))
+        return Task(added_by=added_by, file=file, fault=str(error))
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ELOOP, errno.EISDIR):
             raise
-        return Task(added_by=added_by, fault=f"{show(name)} is not a file")
+        return Task(added_by=added_by, file=file, fault=f"{show(name)} is not a file")
+
+
+def left(attempt_dir: str, *, known: Collection[str], adders: Collection[str]) -> list[Task]:
+    """What these steps handed over in an attempt that is over, and that nobody wrote down: a process that they left
+    running added it, and then the worker died. `known` are the files of what was."""
+    tasks = []
+    for folder in sorted(name for name in fs.listdir(attempt_dir) if name.split("-")[0].split(".")[0] == "tasks"):
+        generation = folder.removesuffix(SEALED)
+        try:
+            names = sorted(fs.listdir(f"{attempt_dir}/{folder}"))
+        except NotADirectoryError:
+            continue
+        for name in names:
+            file = f"{generation}/{name.removesuffix(NEW).removesuffix(TAKEN)}"
+            if name.endswith((NEW, TAKEN)) and file not in known and _added_by(file) in adders:
+                tasks.append(_read(f"{attempt_dir}/{folder}/{name}", file))
+    return tasks

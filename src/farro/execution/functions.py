@@ -49,11 +49,13 @@ class _Hand:
         self.over.register(self.done.fd, select.POLLIN)
         self._wanted = Flag()
         self._work: Callable[[], None] | None = None
+        self._unless_over: Callable[[], None] = lambda: None
         self.thread = threading.Thread(target=self._loop, name="tools", daemon=True)
         self.thread.start()
 
-    def take(self, work: Callable[[], None]) -> None:
-        self._work = work
+    def take(self, work: Callable[[], None], unless_over: Callable[[], None]) -> None:
+        """Do `work`; when an end comes before it or after it, `unless_over`."""
+        self._work, self._unless_over = work, unless_over
         self._wanted.set()
 
     def leave(self) -> None:
@@ -62,12 +64,19 @@ class _Hand:
         self._wanted.set()
 
     def _loop(self) -> None:
-        while True:
-            self._wanted.clear()  # waits
-            if self._work is None:
-                self._wanted.close()
-                return
-            contextvars.Context().run(self._work)  # what one tool sets is not the next one's
+        try:
+            while (work := self._next()) is not None:
+                contextvars.Context().run(work)  # what one tool sets is not the next one's
+        except _Ended:  # it came before the call had begun, or when it was over: the thread is nobody's any more
+            self._unless_over()
+            while self._next() is not None:
+                pass
+
+    def _next(self) -> Callable[[], None] | None:
+        self._wanted.clear()  # waits
+        if self._work is None:
+            self._wanted.close()
+        return self._work
 
 
 _idle: list[_Hand] = []  # list operations are atomic under the GIL
@@ -110,7 +119,7 @@ class FunctionRun:
             for file in files:
                 file.close()
             raise
-        self._hand.take(self._run)  # from here on they are the thread's
+        self._hand.take(self._run, self._cut)  # from here on they are the thread's
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
@@ -192,7 +201,13 @@ class FunctionRun:
             code = self._made(self._call)
         except BaseException:  # noqa: BLE001 - in the closing of its files, or sent by `end` at the last moment
             code = code or 1
+            _close(self._call)
         self._finish(code, time.thread_time() - cpu_s)
+
+    def _cut(self) -> None:
+        """It was ended before it began, or as it was about to say that it is over."""
+        _close(self._call)
+        self._finish(_ENDED, 0.0)
 
     def _made(self, call: Call) -> int:
         code = 1
@@ -214,6 +229,8 @@ class FunctionRun:
 
     def _finish(self, code: int, cpu_s: float) -> None:
         with self._lock:
+            if self.exit is not None:
+                return
             self.exit = Exit(
                 code=code,
                 signal=None,
@@ -281,6 +298,12 @@ class _Nothing(io.BytesIO):
         if fd is not None:
             os.close(fd)
         super().close()
+
+
+def _close(call: Call) -> None:
+    for file in (call.stdin, call.stdout, call.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            file.close()
 
 
 def _say(stderr: BinaryIO, text: str) -> None:

@@ -32,6 +32,8 @@ LIMIT = 64 << 20  # bytes: a thousand steps with tasks of the usual size are und
 _WORK_S = 1.0  # so much may be lost with the power
 _SHARE = 100.0  # … and syncing takes at most a hundredth of the work
 
+_PATHS = ("stdout_path", "stderr_path")
+
 Line = Mapping[str, Any]
 
 
@@ -41,6 +43,10 @@ class Added:
 
     by: str
     task: Mapping[str, Any]
+    file: str  # where it was handed over, relative to its attempt's folder
+
+    def to_json(self) -> dict[str, Any]:
+        return {"by": self.by, "task": self.task, "file": self.file}
 
 
 class Records:
@@ -55,10 +61,16 @@ class Records:
         self._loose_s = 0.0  # the work that they are
         self._sync_s = 0.0  # what the last sync took
 
+    @property
+    def begun(self) -> bool:
+        return self._fd is not None
+
     def begin(self, carried: Sequence[Line] = ()) -> None:
         """The first line, with what is carried over: one write, so that it is there whole or not at all."""
         self._fd = fs.retried(lambda: fs.open_append(self._path), self._path, time.sleep)
         self._append(head(carried), *carried)
+        # Their files have new names here, and perhaps nobody synced them under the old ones.
+        self._loose += [path for line in carried for name in _PATHS if (path := line.get(name)) is not None]
 
     def step(self, ended: StepResult, added: Iterable[Added]) -> None:
         data = {name: value for name, value in ended.to_json().items() if name not in ("stdout", "stderr")}
@@ -79,7 +91,7 @@ class Records:
             os.close(fd)
 
     def _say(self, data: dict[str, Any], added: Iterable[Added]) -> None:
-        tasks = [{"by": one.by, "task": one.task} for one in added]
+        tasks = [one.to_json() for one in added]
         if self._fd is None:
             self.begin()
         self._append({**data, "added": tasks} if tasks else data)

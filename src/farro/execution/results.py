@@ -15,6 +15,8 @@ from farro.kernel.outcome import ErrorInfo
 from farro.system import fs
 
 INLINE_LIMIT = 64 * 1024  # bytes of each stream that result.json carries; the whole is in the file
+INLINE_TOTAL = 8 << 20  # … of all streams of a plan: a thousand steps would else be a gigabyte of JSON
+INLINE_LEAST = 1024  # … which each has also when that is used up
 _LAST_WORDS = 2 * 1024
 
 
@@ -139,19 +141,27 @@ class Said:
 NOTHING = Said(text="", truncated=False, path=None)
 
 
-def said(attempt_dir: str, relative: str) -> Said:
-    path = f"{attempt_dir}/{relative}"
-    try:
-        size = fs.lstat(path).st_size
-    except FileNotFoundError:
-        return NOTHING
-    if size == 0:
-        return Said(text="", truncated=False, path=relative)
-    data = fs.read_bytes(path, INLINE_LIMIT)
-    cut = len(data) > INLINE_LIMIT
-    # Not final when cut: a character that the limit splits is left out, not replaced.
-    text = codecs.getincrementaldecoder("utf-8")("replace").decode(data[:INLINE_LIMIT], final=not cut)
-    return Said(text=text, truncated=cut, path=relative)
+class Inline:
+    """What one result carries of what its steps said: bounded, however many they are and whatever they print."""
+
+    def __init__(self) -> None:
+        self._left = INLINE_TOTAL
+
+    def said(self, attempt_dir: str, relative: str) -> Said:
+        path = f"{attempt_dir}/{relative}"
+        try:
+            size = fs.lstat(path).st_size
+        except FileNotFoundError:
+            return NOTHING
+        if size == 0:
+            return Said(text="", truncated=False, path=relative)
+        limit = min(INLINE_LIMIT, max(self._left, INLINE_LEAST))
+        data = fs.read_bytes(path, limit)
+        cut = len(data) > limit
+        self._left -= min(len(data), limit)
+        # Not final when cut: a character that the limit splits is left out, not replaced.
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(data[:limit], final=not cut)
+        return Said(text=text, truncated=cut, path=relative)
 
 
 def last_words(paths: Sequence[str]) -> str:

@@ -9,21 +9,25 @@ written. So only the newest attempt that got so far is looked at.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from typing import Any
 
-from farro.execution import records, results
+from farro.execution import records
+from farro.execution.added import left
 from farro.execution.records import Added, Line
-from farro.execution.results import StepResult
+from farro.execution.results import Inline, StepResult
 from farro.plans.growth import grown
 from farro.plans.model import Plan, Step
 from farro.system import fs, links
 
 CARRIED = "carried"  # beside the attempts: what a retried job brought along, as an attempt's folder has it
 _RECORDED = frozenset(field.name for field in fields(StepResult)) - {"stdout", "stderr", "last_words", "resumed"}
+_NUMBERS = ("step_number", "exit_code", "duration_s", "user_s", "system_s", "max_rss_kb", "attempts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +54,7 @@ def past(plan: Plan, earlier: Sequence[str]) -> Past:
     for folder in reversed(earlier):
         lines = records.trusted(folder)
         if lines is not None:
-            return _told(plan, folder, lines)
+            return _with_left(plan, _told(plan, folder, lines))
     return Past(steps=plan.steps, added_by={})
 
 
@@ -60,7 +64,7 @@ def only(plan: Plan, found: Past, kept: AbstractSet[str]) -> Past:
     return _told(plan, found.folder, lines)
 
 
-def carry(found: Past, attempt_dir: str) -> list[StepResult]:
+def carry(found: Past, attempt_dir: str, inline: Inline) -> list[StepResult]:
     """Link the files of what succeeded into the new attempt's folder; the results as the new attempt reports them."""
     if found.succeeded:
         with contextlib.suppress(FileExistsError):
@@ -71,7 +75,7 @@ def carry(found: Past, attempt_dir: str) -> list[StepResult]:
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(os.path.dirname(f"{attempt_dir}/{path}"))
             links.place(f"{found.folder}/{path}", f"{attempt_dir}/{path}")
-        done.append(_result(line, attempt_dir))
+        done.append(_result(line, attempt_dir, inline))
     return done
 
 
@@ -87,6 +91,22 @@ def _tellers(line: Line) -> set[str]:
     return {line["id"]} if "id" in line else {one["by"] for one in line["added"]}
 
 
+def _with_left(plan: Plan, found: Past) -> Past:
+    """And what its steps added, but nobody wrote down. Where that is wrong, whoever added it has to run again."""
+    known = [one.get("file") for line in found.lines for one in line.get("added", ())]
+    adders = {line["id"] for line in found.succeeded}
+    if not adders or None in known or found.folder.endswith(f"/{CARRIED}"):
+        return found
+    if not (tasks := left(found.folder, known=set(known), adders=adders)):
+        return found
+    late = {"added": [Added(by=one.added_by, task=one.data, file=one.file).to_json() for one in tasks]}
+    if any(one.fault is not None for one in tasks) or grown(found.steps, [one.data for one in tasks])[1]:
+        blamed = {one.added_by for one in tasks}
+        sound = itertools.takewhile(lambda line: not _tellers(line) & blamed, found.lines)
+        return _told(plan, found.folder, list(sound))
+    return _told(plan, found.folder, [*found.lines, late])
+
+
 def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
     """What these lines say of this plan. It ends at the first that cannot be: what came after it may rest on it."""
     steps, added_by = list(plan.steps), dict[str, str]()
@@ -94,12 +114,14 @@ def _told(plan: Plan, folder: str, lines: Sequence[Line]) -> Past:
     kept: list[Line] = []
     succeeded: dict[str, Line] = {}
     for line in lines:
-        if line.get("id", "") != "":
+        if not _formed(line):
+            break
+        if "id" in line:
             if line.get("success") is not True:
                 continue
             if line["id"] not in known or line["id"] in succeeded or not _holds(folder, line):
                 break
-        added = [Added(by=one["by"], task=one["task"]) for one in line.get("added", ())]
+        added = [Added(by=one["by"], task=one["task"], file=one.get("file", "")) for one in line.get("added", ())]
         more, problems = grown(steps, [one.task for one in added]) if added else ((), [])
         if problems:
             break
@@ -128,14 +150,35 @@ def _holds(folder: str, line: Line) -> bool:
         if path is None:
             continue
         try:
-            if path != f"{home}/{stream}" or fs.lstat(f"{folder}/{path}").st_size != size:
+            if path != f"{home}/{stream}":
+                return False
+            found = fs.lstat(f"{folder}/{path}")
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
                 return False
         except OSError:
             return False
-    return isinstance(line.get("step_number"), int) and _RECORDED - {"added_by"} <= line.keys()
+    return True
 
 
-def _result(line: Line, attempt_dir: str) -> StepResult:
-    said = {stream: results.said(attempt_dir, f"steps/{line['id']}/{stream}") for stream in ("stdout", "stderr")}
+def _formed(line: Line) -> bool:
+    """Whether it is a line as farro writes them: one that is not must not fail the job, but be forgotten."""
+    added = line.get("added", [])
+    if not isinstance(added, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("by"), str) and "task" in one for one in added
+    ):
+        return False
+    if "id" not in line:
+        return True
+    return (
+        isinstance(line["id"], str)
+        and _RECORDED - {"added_by"} <= line.keys()
+        and all(isinstance(line[name], (int, float)) for name in _NUMBERS)
+    )
+
+
+def _result(line: Line, attempt_dir: str, inline: Inline) -> StepResult:
     recorded: dict[str, Any] = {name: line[name] for name in _RECORDED if name in line}
-    return StepResult(**recorded, stdout=said["stdout"].text, stderr=said["stderr"].text, resumed=True)
+    for stream in ("stdout", "stderr"):
+        said = inline.said(attempt_dir, f"steps/{line['id']}/{stream}")
+        recorded |= {stream: said.text, f"{stream}_truncated": said.truncated}
+    return StepResult(**recorded, resumed=True)

@@ -19,7 +19,7 @@ from farro.execution import results, resume
 from farro.execution.added import Task, TaskFolder
 from farro.execution.commands import Missing
 from farro.execution.records import Added, Records
-from farro.execution.results import PlanResult, StepResult
+from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
 from farro.execution.tries import Running, Tried, Tries
@@ -97,6 +97,7 @@ def run_plan(
             if error is not None or not run.frontier.waiting:
                 return run.result(error)
     except BaseException:
+        run.kill()
         watch.end_rest(grace_s=0, look=tries.called_functions)
         raise
     finally:
@@ -121,8 +122,11 @@ class _Run:
         self.running: list[Running] = []
         self.done: list[StepResult] = []
         self.error: ErrorInfo | None = None  # why nothing more is started
+        self.bad_task = False
+        self.stopped = False  # a step was, or is not tried again because of a stop
         self.added_by: dict[str, str] = {}
         self.succeeded: set[str] = set()
+        self.inline = Inline()
         self.retryable = False
         self.started_s = self.clock.monotonic_s()
         # Without a time of its own a plan has the sum of its steps', which they keep themselves, each try its own.
@@ -133,7 +137,7 @@ class _Run:
         past = resume.past(self.plan, earlier)
         if not past.lines:
             return
-        self.done = resume.carry(past, self.tries.attempt_dir)
+        self.done = resume.carry(past, self.tries.attempt_dir, self.inline)
         self.records.begin(past.lines)
         self._join(past.steps[len(self.listed) :])
         self.added_by.update(past.added_by)
@@ -158,16 +162,26 @@ class _Run:
         A failure starts nothing more; what runs then goes on to its end, and counts.
         """
         while True:
-            while self.error is None and len(self.running) < self.plan.parallel and self._may_start():
+            while (
+                self.error is None and not self.stopped and len(self.running) < self.plan.parallel and self._may_start()
+            ):
                 step = self.frontier.take()
                 if step is None:
                     break
                 self._try(step, 1)
+            if self.stopped and not self.running:
+                raise Interrupted(self.result(None))
             if not self.running:
                 return self.error
             over = self.watch.until_one_is_over([one.watched for one in self.running])
-            for watched in sorted(over, key=lambda one: one.ending == "stopped"):
+            for watched in over:
                 self._over(next(one for one in self.running if one.watched is watched))
+
+    def kill(self) -> None:
+        """Whatever happened, nothing of it goes on."""
+        self.watch.kill([one.watched for one in self.running])
+        for one in self.running:
+            one.watched.close()
 
     def over(self) -> ErrorInfo | None:
         """The end, when every process is over: seal, and look once more. What came is waiting."""
@@ -198,7 +212,8 @@ class _Run:
         )
 
     def _may_start(self) -> bool:
-        if self.frontier.first is None:
+        full = len(self.running) >= self.plan.parallel
+        if self.error is not None or self.stopped or full or self.frontier.first is None:
             return False
         now_s = self.watch.tick_if_due()
         if self.stop.requested:
@@ -222,21 +237,24 @@ class _Run:
 
     def _over(self, one: Running) -> None:
         self.running.remove(one)
+        one.watched.close()
         if one.watched.ending == "stopped":
-            raise Interrupted(self.result(None))
+            self.stopped = True
+            return
         time_s = self.deadline_s - self.started_s
         tried = self.tries.judge(one, plan_deadline_s=self.deadline_s, plan_time_s=time_s)
         self._tried(one.step, one.attempt, tried)
 
     def _tried(self, step: Step, attempt: int, tried: Tried) -> None:
         """The step's end, or its next try."""
-        if tried.error is not None and tried.again and attempt <= step.retries and self.error is None:
-            self.tries.put_aside(step, attempt)
+        again = tried.error is not None and tried.again and attempt <= step.retries
+        if again and self.error is None and self.clock.monotonic_s() < self.deadline_s:
             if self.stop.requested:
-                raise Interrupted(self.result(None))
-            if self.clock.monotonic_s() < self.deadline_s:
-                self._try(step, attempt + 1)
+                self.stopped = True
                 return
+            self.tries.put_aside(step, attempt)
+            self._try(step, attempt + 1)
+            return
         ended = self._result(step, attempt, tried)
         self.done.append(ended)
         added: list[Added] = []
@@ -248,14 +266,15 @@ class _Run:
             self.retryable = tried.passing
             category = "timeout" if ended.timed_out else "step_failed"
             self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
-        if len(self.listed) > 1:  # the result of a single step follows at once
+        # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.
+        if len(self.listed) > 1 and not (ended.success and self.bad_task):
             self.records.step(ended, added)
 
     def _result(self, step: Step, attempt: int, tried: Tried) -> StepResult:
         folder, relative = self.tries.attempt_dir, f"steps/{step.id}"
         stdout = stderr = results.NOTHING
         if not tried.silent:
-            stdout, stderr = (results.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
+            stdout, stderr = (self.inline.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
         paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
         return StepResult(
             step_number=step.step_number,
@@ -281,6 +300,8 @@ class _Run:
 
     def _grow_late(self, came: list[Task]) -> ErrorInfo | None:
         if added := self._grow(came):
+            if not self.records.begun:  # a plan of one step, which is none any more
+                self.records.step(self.done[0], ())
             self.records.late(added)
         return self.error
 
@@ -293,10 +314,11 @@ class _Run:
         if faults or problems:
             message = "; ".join([*faults, *problems])
             self.error = self.error or ErrorInfo(category="bad_task", message=message)
+            self.bad_task = True
             return []
         self.added_by.update((step.id, task.added_by) for step, task in zip(steps, came, strict=True))
         self._join(steps)
-        return [Added(by=task.added_by, task=task.data) for task in came]
+        return [Added(by=task.added_by, task=task.data, file=task.file) for task in came]
 
     def _join(self, steps: Sequence[Step]) -> None:
         self.listed += steps

@@ -98,10 +98,7 @@ class Tries:
         """What came of a try that is over, and was not stopped."""
         step, watched = running.step, running.watched
         ended = watched.started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
-        silent = False
-        if isinstance(watched.started, FunctionRun):
-            watched.started.close()
-            silent = watched.started.silent
+        silent = isinstance(watched.started, FunctionRun) and watched.started.silent
         if watched.ending == "timed out":
             own = watched.deadline_s < plan_deadline_s
             timeout_s = step.timeout_s(self.step_timeout_s)

@@ -44,6 +44,11 @@ class Watched:
     def over(self) -> bool:
         return self.started.exit is not None if self.ender is None else self.ended
 
+    def close(self) -> None:
+        """It is over, and was looked at."""
+        if isinstance(self.started, FunctionRun):
+            self.started.close()
+
 
 class Watch:
     """One for each run of a plan. Timeouts are on the monotonic clock: closing a laptop kills no step."""
@@ -72,29 +77,34 @@ class Watch:
     def until_one_is_over(self, running: Sequence[Watched]) -> list[Watched]:
         """Wait until at least one of them is over: by itself, or ended because its time was. Those that are.
 
-        When the grace of a stop is over, all are ended. What `tick` raises goes on after the trees of all were killed,
-        without any grace: the job is not ours any more.
+        When the grace of a stop is over, all are ended. What `tick` raises goes through: the caller then kills them.
         """
-        try:
-            while True:
-                now_s = self.tick_if_due()
-                stop_at_s = self._stop.deadline_s
-                if stop_at_s is not None and now_s >= stop_at_s:
-                    return self._end_all(running)
-                for one in running:
-                    if one.ender is None and now_s >= one.deadline_s:
-                        self._begin_end(one)
-                if over := [one for one in running if one.over]:
-                    for one in over:
-                        self._take_from_ender(one)
-                    return over
-                until_s = min(self._ticked_s + self._tick_every_s, *(_next_s(one) for one in running))
-                until_s = until_s if stop_at_s is None else min(until_s, stop_at_s)
-                # Once a stop is requested its descriptor stays readable: polling it again would spin.
-                self._wait(running, until_s - now_s, self._stop.fd if stop_at_s is None else None)
-        except BaseException:
-            self._kill(running)
-            raise
+        while True:
+            now_s = self.tick_if_due()
+            stop_at_s = self._stop.deadline_s
+            if stop_at_s is not None and now_s >= stop_at_s:
+                return self._end_all(running)
+            for one in running:
+                # One that has ended did so in its time, as far as anyone knows, however late we look.
+                if one.ender is None and now_s >= one.deadline_s and one.started.wait(0) is None:
+                    self._begin_end(one)
+            if over := [one for one in running if one.over]:
+                for one in over:
+                    self._take_from_ender(one)
+                return over
+            until_s = min(self._ticked_s + self._tick_every_s, *(_next_s(one) for one in running))
+            until_s = until_s if stop_at_s is None else min(until_s, stop_at_s)
+            # Once a stop is requested its descriptor stays readable: polling it again would spin.
+            self._wait(running, until_s - now_s, self._stop.fd if stop_at_s is None else None)
+
+    def kill(self, running: Sequence[Watched]) -> None:
+        """End all of them without any grace: the job is not ours any more, or cannot go on."""
+        self._hurry = True
+        for one in self._not_taken(running):
+            one.started.end(self._marker, grace_s=0)
+        for one in running:
+            if one.ender is not None:
+                one.ender.join()
 
     def end_rest(self, *, grace_s: float, look: bool) -> None:
         """End what steps left behind. `look` False: no Python tool ran, so only orphans can be left."""
@@ -179,7 +189,7 @@ class Watch:
         """The grace of a stop is over. All at once: one after the other would take each one's grace."""
         self._hurry = True
         for one in running:
-            if one.ender is None and one.started.exit is None:
+            if one.ender is None and one.started.wait(0) is None:
                 one.ending = "stopped"
         tick, every_s = self._tick_now, self._tick_every_s
         self.left.update(processes.end_marked(self._marker, REST_GRACE_S, while_waiting=tick, every_s=every_s))
@@ -188,14 +198,6 @@ class Watch:
         for one in running:
             self._take_from_ender(one)
         return list(running)
-
-    def _kill(self, running: Sequence[Watched]) -> None:
-        self._hurry = True
-        for one in self._not_taken(running):
-            one.started.end(self._marker, grace_s=0)
-        for one in running:
-            if one.ender is not None:
-                one.ender.join()
 
     def _not_taken(self, running: Sequence[Watched]) -> Iterable[Watched]:
         return [one for one in running if one.ender is None and one.started.exit is None]

@@ -10,7 +10,7 @@ from typing import Any
 
 from farro.documents import render_path, shapes, show
 from farro.plans import graph
-from farro.plans.forms import Shaped
+from farro.plans.forms import Fault, Shaped, references
 from farro.plans.model import Step
 
 MAX_STEPS_GROWN = 1000
@@ -30,15 +30,31 @@ def grown(steps: Sequence[Step], tasks: Sequence[Any]) -> tuple[tuple[Step, ...]
         for place, task in enumerate(tasks, start=1)
     ]
     checked = [shapes.check(Step, task) for task in raw]
-    known = [{"id": step.id, "needs": list(step.needs), "input_from_step": step.input_from_step} for step in steps]
     problems = [
         _problem(tasks[place], fault.path, fault.message) for place, one in enumerate(checked) for fault in one.faults
     ]
-    for path, message in graph.faults(Shaped(data={"steps": [*known, *raw]}, prefix=("steps",))):
+    for path, message in _between(steps, raw):
         place = path[1]
         assert isinstance(place, int)
         problems.append(_problem(tasks[place - len(steps)], path[2:], message))
     return tuple(one.value for one in checked if one.value is not None), problems
+
+
+def _between(steps: Sequence[Step], raw: Sequence[Any]) -> list[Fault]:
+    """What is wrong between the tasks and the steps that there are, which are right and refer to no task.
+
+    Looked at first without the steps that no task names: a plan that grows task by task must not be checked as a whole
+    each time. What is wrong is then told as for the whole."""
+    named = {name for task in raw if isinstance(task, dict) for name in _names(task) if isinstance(name, str)}
+    few = [{"id": step.id} for step in steps if step.id in named]
+    if not any(True for _ in graph.faults(Shaped(data={"steps": [*few, *raw]}, prefix=("steps",)))):
+        return []
+    known = [{"id": step.id, "needs": list(step.needs), "input_from_step": step.input_from_step} for step in steps]
+    return list(graph.faults(Shaped(data={"steps": [*known, *raw]}, prefix=("steps",))))
+
+
+def _names(task: dict[str, Any]) -> list[Any]:
+    return [task.get("id"), *(target for _, target in references((), task))]
 
 
 def _problem(task: Any, path: Any, message: str) -> str:

@@ -21,7 +21,7 @@ from farro.system import fs
 from farro.system.process_limits import Limits
 
 OUTCOME = "outcome.json"
-LIMIT = 1 << 30  # bytes; a thousand steps with all their inline output are a quarter of it
+LIMIT = 1 << 30  # bytes; a thousand steps with all that a result carries of their output are a tenth of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

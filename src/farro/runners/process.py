@@ -173,18 +173,19 @@ class ProcessRunner:
             run.events.register(run.control_fd, 0)
             run.events.register(run.log_fd, select.EPOLLIN)
             started_s = time.monotonic()
-            popen = subprocess.Popen(
-                # -u: what a tool printed before it crashed was said.
-                [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
-                stdin=child_in,
-                stdout=child_out,
-                stderr=child_out,
-                cwd=work.cwd,
-                env=self._marked(work),
-                pass_fds=(place.lease.fd,),
-                start_new_session=True,
-            )
-            run.process = Process(popen, started_s)
+            with processes.starting():
+                popen = subprocess.Popen(
+                    # -u: what a tool printed before it crashed was said.
+                    [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
+                    stdin=child_in,
+                    stdout=child_out,
+                    stderr=child_out,
+                    cwd=work.cwd,
+                    env=self._marked(work),
+                    pass_fds=(place.lease.fd,),
+                    start_new_session=True,
+                )
+                run.process = Process(popen, started_s)
         finally:
             os.close(child_in)
             os.close(child_out)

@@ -21,7 +21,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from farro.system import process_table
 from farro.system.process_table import Entry
@@ -38,6 +38,7 @@ _PINNED_AT_ONCE = 200  # descriptors: a fork bomb must not cost the worker its l
 _PR_SET_CHILD_SUBREAPER = 36
 
 _started: set[int] = set()  # unreaped processes of `processes.start`; set operations are atomic under the GIL
+_starting: set[object] = set()  # whoever is between a fork and `started`
 _adopting = False
 
 
@@ -131,7 +132,9 @@ def reap_adopted() -> list[int]:
         return []
     running = []
     session = os.getsid(0)
-    for pid in process_table.children_of_main_thread() or ():
+    children = process_table.children_of_main_thread() or ()
+    starting = bool(_starting)  # after the look at the children: who was forked before it is in one of the two sets
+    for pid in children:
         if pid in _started:
             continue
         entry = process_table.entry(pid)
@@ -141,10 +144,21 @@ def reap_adopted() -> list[int]:
             continue
         if entry.alive:
             running.append(pid)
-        else:
+        elif not starting:  # else it may be one that ended as it was started: whoever started it waits for it
             with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
     return running
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Around a fork and `started`, by whoever will wait for the process."""
+    token = object()
+    _starting.add(token)
+    try:
+        yield
+    finally:
+        _starting.discard(token)
 
 
 def started(pid: int) -> None:

@@ -33,7 +33,16 @@ from farro.system import fs, process_limits, process_tree
 from farro.system.cgroup import kill_cgroup, own_cgroup, remove_cgroup
 from farro.system.process_identity import Identity, identity, identity_of, kill_identified, matches
 from farro.system.process_limits import Limits
-from farro.system.process_tree import GRACE_S, MARKER, adopt_orphans, any_left, childless, end_marked, end_tree
+from farro.system.process_tree import (
+    GRACE_S,
+    MARKER,
+    adopt_orphans,
+    any_left,
+    childless,
+    end_marked,
+    end_tree,
+    starting,
+)
 from farro.system.turns import RESTING
 
 __all__ = [
@@ -57,6 +66,7 @@ __all__ = [
     "own_cgroup",
     "remove_cgroup",
     "start",
+    "starting",
 ]
 
 Reason = Literal["not_found", "not_executable", "bad_cwd", "bad_argument", "too_long", "no_resources", "not_supported"]
@@ -121,19 +131,20 @@ def start(
         stdout_fd, stderr_fd = (kept(fs.retried(partial(fs.create_file, p), p, time.sleep)) for p in (stdout, stderr))
         started_s = time.monotonic()
         try:
-            popen = subprocess.Popen(
-                argv,
-                executable=executable,
-                stdin=stdin_fd,
-                stdout=stdout_fd,
-                stderr=stderr_fd,
-                cwd=cwd,
-                env=env,
-                start_new_session=True,
-            )
+            with process_tree.starting():
+                popen = subprocess.Popen(
+                    argv,
+                    executable=executable,
+                    stdin=stdin_fd,
+                    stdout=stdout_fd,
+                    stderr=stderr_fd,
+                    cwd=cwd,
+                    env=env,
+                    start_new_session=True,
+                )
+                process = Process(popen, started_s)
         except (OSError, ValueError) as error:
             return _not_started(error, executable or argv[0], cwd)
-        process = Process(popen, started_s)
     if limits is not None:
         try:
             process_limits.apply(process.pid, limits)

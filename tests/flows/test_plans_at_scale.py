@@ -1,0 +1,92 @@
+"""What a plan may ask of a worker without hurting it: gigabytes in its pipes, a reader that stops early, a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro.runners import places
+from flows.program import Daemon, Program, eventually, marked, steps
+from support import torture
+
+MIB = 1 << 20
+THROUGH = (1024 if torture() else 256) * MIB  # bytes of the pipe; a GiB in the long form
+ROOM = 48 * MIB  # that much a worker may grow: far less than what goes through
+
+
+def piped(*scripts: tuple[str, ...], **plan: Any) -> dict[str, Any]:
+    """Steps of which each reads what the one before it said."""
+    made = steps(*scripts, **plan)
+    for before, one in zip(made["steps"], made["steps"][1:], strict=False):
+        one["input_from_step"] = before["step_number"]
+    return made
+
+
+def peak(pid: int) -> int:
+    """The most memory that this process ever had, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def warm(farro: Program, *options: str) -> Daemon:
+    """A worker that has done a small job of the same form already: what it imports is not what it grows by."""
+    worker = farro.start("worker", "--workers", "1", *options)
+    farro.enqueue(piped(("echo", "x"), ("cat",), ("cksum",)), "--id", "warm")
+    eventually(lambda: farro.status("warm") == "succeeded", "the small job does not end")
+    return worker
+
+
+def test_a_gibibyte_goes_through_a_pipe_of_three_steps_and_the_workers_memory_stays_flat(
+    farro: Program, figure: Callable[..., None]
+) -> None:
+    """256 MiB in the short form."""
+    worker = warm(farro)
+    before = peak(worker.pid)
+    farro.enqueue(piped(("head", "-c", str(THROUGH), "/dev/zero"), ("cat",), ("wc", "-c")), "--id", "big")
+    eventually(lambda: farro.status("big") in ("succeeded", "failed"), "the big job does not end")
+    grown = peak(worker.pid) - before
+    folder = farro.folder("big") / "attempts/0001/steps"
+    assert (folder / "3/stdout").read_text().strip() == str(THROUGH)
+    assert (folder / "2/stdout").stat().st_size == THROUGH
+    assert grown < ROOM, f"the worker grew by {grown >> 20} MiB"
+    figure(f"memory of a worker with {THROUGH >> 20} MiB through a pipe, grown by", round(grown / MIB, 1), "MiB")
+    assert worker.end().code == 0
+
+
+def test_a_reader_that_stops_early_hurts_no_producer(farro: Program) -> None:
+    """`yes | head` with a `yes` that ends: its output is a file, and nobody is told that its reader has left."""
+    farro.enqueue(piped(("sh", "-c", "yes | head -c 20000000"), ("head", "-n", "1")), "--id", "early")
+    farro.worked()
+    assert farro.status("early") == "succeeded"
+    assert (farro.folder("early") / "attempts/0001/steps/2/stdout").read_text() == "y\n"
+
+
+STUBBORN = 'trap "" TERM; setsid sh -c \'trap "" TERM; sleep 100000\' & touch started-$0; while :; do sleep 1000; done'
+
+
+@pytest.mark.parametrize("runner", ["inline", "process"])
+def test_two_seconds_after_a_kill_no_process_of_that_job_lives(
+    farro: Program, figure: Callable[..., None], runner: str
+) -> None:
+    """Two steps at once, deaf to SIGTERM, each with a process that got away."""
+    worker = warm(farro, "--runner", runner)
+    farro.enqueue(steps(("sh", "-c", STUBBORN, "1"), ("sh", "-c", STUBBORN, "2"), parallel=2), "--id", "long")
+    for number in (1, 2):
+        eventually((farro.path / f"started-{number}").exists, "a step does not start")
+    assert len(marked(farro.path)) >= 6
+    farro.run("kill", "long", code=0)
+    killed_s = time.monotonic()
+    while marked(farro.path) and time.monotonic() - killed_s < 10:
+        time.sleep(0.02)
+    took_s = time.monotonic() - killed_s
+    figure(f"no process of a killed job lives, runner {runner}, after", round(took_s, 3), "s")
+    # The one wall-time assertion of the suites: the promise itself is a time.
+    assert took_s < 2.0, f"processes of the job lived {took_s:.1f} s after its kill"
+    assert farro.status("long") == "killed"
+    assert worker.process.poll() is None
+    eventually(lambda: places.records(str(farro.path)) == [], "its place is still taken")
+    assert worker.end().code == 0
