@@ -191,7 +191,7 @@ def _asks(tasks_file: str | None) -> bool:
 
 def _head(living: Alive) -> str:
     if living.workers:
-        workers = f"{living.workers} worker{'s' if living.workers > 1 else ''} alive, {living.busy} busy"
+        workers = f"{living.workers} worker slot{'s' if living.workers > 1 else ''} alive, {living.busy} busy"
     else:
         workers = "no worker is alive: nothing runs until `farro start` or `farro worker`"
     keepers = [name for name, there in (("manager", living.manager), ("watchdog", living.watchdog)) if not there]

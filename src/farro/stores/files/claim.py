@@ -133,6 +133,8 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         # skipped for good, by every slot of this worker.
         if not fs.exists(path) or _which_or_none(path) != look.seen:
             return Look(Verdict.GONE)
+        if look.lifecycle is not None:
+            return look  # a job that lost its prompt: its owner quarantines it. Skipped, it would wait for ever unsaid
         ground.log("critical", "folder without prompt.json in a queue, skipped", {"job_id": name})
         return Look(Verdict.NEVER)
     except (Damaged, OSError):
@@ -152,6 +154,15 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
             if due > ground.due_now():
                 look.verdict, look.until = Verdict.LATER, due
     return look
+
+
+def _owned_prompt(ground: Ground, path: str) -> dict[str, Any]:
+    try:
+        return folders.read_prompt(ground, path)
+    except FileNotFoundError as error:
+        if not fs.exists(path):
+            raise  # the whole job was taken from us: its fence says so
+        raise Damaged("prompt.json is missing") from error
 
 
 def _which(path: str) -> tuple[int, int, int]:
@@ -250,7 +261,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         attempt = 1
     else:
         attempt = folders.begin_attempt(path, folders.highest_attempt(path))
-    prompt = look.prompt if look.prompt is not None else folders.read_prompt(ground, path)
+    prompt = look.prompt if look.prompt is not None else _owned_prompt(ground, path)
     if before.status is not Status.QUEUED or before.role != role:
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
     lifecycle = moves.claimed(
