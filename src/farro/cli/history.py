@@ -13,7 +13,7 @@ from farro.cli.tables import span, table
 from farro.cli.terminal import answer, say
 from farro.operations import history as histories
 from farro.operations import naming
-from farro.operations.history import AttemptTold, History
+from farro.operations.history import AttemptTold, History, StepTold
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.system.clock import SystemClock
 
@@ -95,13 +95,18 @@ def _steps(attempt: AttemptTold) -> str:
             f"step {step.id}",
             f"exit {step.exit_code}",
             span(step.duration_s),
-            " ".join(part for part in (f"{step.tries} tries" if step.tries > 1 else "", step.error or "") if part),
+            _remark(step),
         )
         for step in attempt.steps
     ]
     missing = (attempt.steps_total or 0) - len(attempt.steps)
     page = table(rows, indent=" " * 27)
     return page + (f"\n{' ' * 27}{missing} more not started" if missing > 0 else "")
+
+
+def _remark(step: StepTold) -> str:
+    tries = "done earlier, not run again" if step.earlier else f"{step.tries} tries" if step.tries > 1 else ""
+    return " ".join(part for part in (tries, step.error or "") if part)
 
 
 def _ending(told: History) -> None:
