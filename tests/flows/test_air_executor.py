@@ -428,6 +428,9 @@ def test_a_corrupt_job_fails_alone(farro: Program, name: str, kind: str) -> None
     assert not (farro.path / "ran-bad").exists()
     assert farro.call("explain", "bad", "--json", code=0).json["reason"] == "quarantined"
     assert name in farro.call("show", "bad", code=0).out
+    assert "after it was created" not in farro.call("history", "bad", code=0).out
+    hint = farro.run("status", "--job", "bad", code=0, prefix=prefix).out
+    assert ("farro reset --job bad --tasks FILE" in hint) == (name == "prompt.json")
     if name == "job.json":
         farro.call("reset", "--job", "bad", "--yes", code=0)
     else:

@@ -11,6 +11,7 @@ import click
 from farro.cli.options import common, open_root
 from farro.cli.tables import span, table
 from farro.cli.terminal import answer, say
+from farro.kernel import places
 from farro.operations import history as histories
 from farro.operations import naming
 from farro.operations.history import AttemptTold, History, StepTold
@@ -111,6 +112,8 @@ def _remark(step: StepTold) -> str:
 
 def _ending(told: History) -> None:
     life = told.view.lifecycle
+    if told.view.place == places.QUARANTINE:
+        return  # nobody wrote down when it was put aside but the audit log
     if life.terminal and life.finalized_at:
         say(f"  {life.status} {span(seconds_between(life.created_at, life.finalized_at))} after it was created")
     else:

@@ -127,7 +127,8 @@ def _one(store: FilesStore, name: str, living: Alive, as_json: bool) -> None:
     for remark in filter(None, (line.note, line.error)):
         say(f"  {remark}")
     if line.state is JobState.FAILED and own_name is not None:
-        say(f"  run it again from the start: farro reset --job {own_name}")
+        again = "" if line.tasks else " --tasks FILE"
+        say(f"  run it again from the start: farro reset --job {own_name}{again}")
     elif line.state is JobState.WAITING:
         say(f"  why it waits: farro explain {own_name or job_id}")
     if not line.tasks:

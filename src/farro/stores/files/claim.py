@@ -257,11 +257,11 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
         if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.due_now():
             raise _NotDue
+    prompt = look.prompt if look.prompt is not None else _owned_prompt(ground, path)
     if before.attempt == 0 and folders.first_attempt(path):
         attempt = 1
     else:
         attempt = folders.begin_attempt(path, folders.highest_attempt(path))
-    prompt = look.prompt if look.prompt is not None else _owned_prompt(ground, path)
     if before.status is not Status.QUEUED or before.role != role:
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
     lifecycle = moves.claimed(
