@@ -242,6 +242,11 @@ def test_reset_asks_and_does_nothing_without_an_answer(farro: Program) -> None:
     assert listing(farro.path) == before
 
 
+def test_reset_of_a_job_without_a_name_says_what_runs_it_again(farro: Program) -> None:
+    unnamed = farro.call("enqueue", "--", "true", code=0).out.strip()
+    assert f"farro retry {unnamed}" in farro.run("reset", "--job", unnamed, "--yes", code=2).err
+
+
 def test_reset_takes_no_for_an_answer_and_yes(farro: Program) -> None:
     first = create(farro, "nightly", task("a", "false"))
     farro.worked()
