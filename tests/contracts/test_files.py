@@ -758,6 +758,21 @@ def test_what_is_no_file_damages_its_own_job_alone(files: Files, name: str, kind
     assert name in (seen.damaged or "")
 
 
+def test_a_job_that_lost_its_prompt_is_put_aside_and_a_folder_that_is_no_job_is_left(files: Files) -> None:
+    """Both were skipped once: the job waited for ever as if it were queued, and a draining worker waited for it."""
+    for job_id in ("a-bad", "b-good"):
+        files.store.enqueue(submission(job_id=job_id))
+    os.unlink(f"{files.root}/agents/Runner/incoming/a-bad/prompt.json")
+    os.mkdir(f"{files.root}/agents/Runner/incoming/no-job")
+    worker = files.store.join("worker", role="Runner")
+    assert claimed(files.store, worker).job_id == "b-good"
+    assert files.store.claim(worker) is None
+    seen = files.store.find("a-bad")
+    assert seen is not None
+    assert (seen.status, seen.lifecycle.terminal, seen.damaged) == (Status.FAILED, True, "prompt.json is missing")
+    assert os.listdir(f"{files.root}/agents/Runner/incoming") == ["no-job"]
+
+
 def test_a_folder_that_may_not_be_changed_is_skipped_and_said(files: Files) -> None:
     for job_id in ("a-bad", "b-good"):
         files.store.enqueue(submission(job_id=job_id))

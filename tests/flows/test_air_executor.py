@@ -87,7 +87,7 @@ def test_a_working_job_shows_its_step_and_who_is_alive(farro: Program) -> None:
     job = told["job"]
     assert (job["state"], job["done"], job["total"], job["running"]) == ("working", 1, 3, ["b"])
     assert states(farro, "nightly") == {"a": "completed", "b": "running", "c": "pending"}
-    assert "1 worker alive, 1 busy; no manager and no watchdog" in farro.call("status", code=0).out
+    assert "1 worker slot alive, 1 busy; no manager and no watchdog" in farro.call("status", code=0).out
     worker.end()
 
 
@@ -96,7 +96,7 @@ def test_the_status_tells_who_is_alive(farro: Program) -> None:
         farro.start(*daemon).started()
     everybody = {"workers": 2, "busy": 0, "manager": True, "watchdog": True}
     eventually(lambda: farro.call("status", "--json", code=0).json["alive"] == everybody, "not all are seen")
-    assert farro.call("status", code=0).out.startswith("2 workers alive, 0 busy; manager and watchdog alive\n")
+    assert farro.call("status", code=0).out.startswith("2 worker slots alive, 0 busy; manager and watchdog alive\n")
 
 
 def test_a_name_is_unique_and_the_refusal_says_what_to_do(farro: Program) -> None:
@@ -242,6 +242,11 @@ def test_reset_asks_and_does_nothing_without_an_answer(farro: Program) -> None:
     assert listing(farro.path) == before
 
 
+def test_reset_of_a_job_without_a_name_says_what_runs_it_again(farro: Program) -> None:
+    unnamed = farro.call("enqueue", "--", "true", code=0).out.strip()
+    assert f"farro retry {unnamed}" in farro.run("reset", "--job", unnamed, "--yes", code=2).err
+
+
 def test_reset_takes_no_for_an_answer_and_yes(farro: Program) -> None:
     first = create(farro, "nightly", task("a", "false"))
     farro.worked()
@@ -382,7 +387,7 @@ def test_big_pipes_do_not_deadlock(farro: Program) -> None:
     assert farro.run("logs", "--job", "nightly", "--step", "c", code=0).out.strip() == "8000000"
 
 
-KINDS = ("garbage", "empty", "truncated", "folder", "link", "pipe", "unreadable")
+KINDS = ("garbage", "empty", "truncated", "folder", "link", "pipe", "unreadable", "missing")
 
 
 def corrupt(path: Path, kind: str) -> None:
@@ -419,7 +424,7 @@ def test_a_corrupt_job_fails_alone(farro: Program, name: str, kind: str) -> None
     farro.run("worker", "--drain", code=0, prefix=prefix)
     assert [status(farro, job)["state"] for job in ("good", "later")] == ["completed", "completed"]
     told = status(farro, "bad")
-    if name == "job.json" and kind in ("garbage", "empty", "truncated"):
+    if name == "job.json" and kind in ("garbage", "empty", "truncated", "missing"):
         # The lifecycle is rebuilt from what was submitted: the job has run, and nothing was guessed.
         assert (told["state"], (farro.path / "ran-bad").exists()) == ("completed", True)
         return
@@ -428,6 +433,9 @@ def test_a_corrupt_job_fails_alone(farro: Program, name: str, kind: str) -> None
     assert not (farro.path / "ran-bad").exists()
     assert farro.call("explain", "bad", "--json", code=0).json["reason"] == "quarantined"
     assert name in farro.call("show", "bad", code=0).out
+    assert "after it was created" not in farro.call("history", "bad", code=0).out
+    hint = farro.run("status", "--job", "bad", code=0, prefix=prefix).out
+    assert ("farro reset --job bad --tasks FILE" in hint) == (name == "prompt.json")
     if name == "job.json":
         farro.call("reset", "--job", "bad", "--yes", code=0)
     else:

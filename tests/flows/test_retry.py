@@ -80,6 +80,34 @@ def test_a_succeeded_job_can_be_forked(farro: Program, failed: str) -> None:
     assert ran(farro) == ["test", "test"]
 
 
+def test_a_job_that_succeeded_as_a_whole_is_run_again_as_a_whole(farro: Program, failed: str) -> None:
+    good = farro.call("retry", failed, code=0).out.strip()
+    farro.worked()
+    (farro.path / "log").unlink()
+    assert farro.call("retry", good, "--json", code=0).json["kept_steps"] == []
+    farro.worked()
+    assert ran(farro) == ["fetch", "build", "test"]
+
+
+def test_what_a_retry_takes_over_counts_as_done_before_it_runs_and_is_told_apart_after(
+    farro: Program, failed: str
+) -> None:
+    again = farro.call("retry", failed, code=0).out.strip()
+    drawn = farro.call("plan", "show", again, "--json", code=0).json
+    assert [step["state"] for step in drawn["steps"]] == ["succeeded", "succeeded", "waiting"]
+    assert "2/3" in farro.call("status", "--job", again, code=0).out
+    farro.worked()
+    told = farro.call("history", again, code=0).out.splitlines()
+    (build,) = [line for line in told if "step build" in line]
+    (test,) = [line for line in told if "step test" in line]
+    assert build.endswith("done earlier, not run again")
+    assert "earlier" not in test
+
+
+def test_a_final_job_that_is_requeued_is_told_of_retry(farro: Program, failed: str) -> None:
+    assert f"farro retry {failed}" in farro.call("requeue", failed, code=3).err
+
+
 def test_with_parallel_only_what_needs_the_step_is_repeated(farro: Program) -> None:
     plan = {
         "parallel": 2,

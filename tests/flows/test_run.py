@@ -131,7 +131,7 @@ def test_a_whole_plan_is_run_with_its_steps_output_in_order(farro: Program) -> N
     plan = steps(("echo", "a"), ("sh", "-c", "echo b; echo c >&2; exit 3"), ("echo", "never"))
     (farro.path / "plan.json").write_text(json.dumps(plan))
     done = farro.run("run", "--plan", "plan.json", code=3)
-    assert (done.out, done.err) == ("a\nb\n", "c\n")
+    assert (done.out, done.err) == ("a\nb\n", f"c\nfarro: {only_job(farro)['job_id']}: step 2: exit code 3\n")
     done = farro.run("run", "--plan", "-", stdin=json.dumps(steps(("echo", "x"), ("echo", "y"))), code=0)
     assert done.out == "x\ny\n"
 

@@ -179,3 +179,7 @@ def test_an_installed_entry_point_that_cannot_be_imported_is_missing_too(equippe
     job = equipped.enqueue({"steps": [{"id": "a", "tool": "packed", "command": "x"}]})
     equipped.worked()
     assert "tool packed is registered but cannot be used: broken_package:f" in equipped.job(job)["error"]["message"]
+
+
+def test_what_the_built_in_tools_say_of_themselves_is_not_cut(farro: Program) -> None:
+    assert "…" not in farro.call("tools", code=0).out

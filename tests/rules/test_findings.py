@@ -61,7 +61,7 @@ CASES = [
     (replace(QUEUED, status=Status.STALE, manager_silent_s=3.0), "stale", "within seconds", None),
     (replace(QUEUED, not_before=NOW + timedelta(hours=2)), "delayed", "it starts in 2h", None),
     (replace(QUEUED, not_before=NOW - timedelta(hours=2), workers=(FREE,)), "next", "in a moment", None),
-    (replace(QUEUED, damaged="no job.json"), "damaged", "no job.json", "farro kill j"),
+    (replace(QUEUED, damaged="no job.json"), "damaged", "no job.json", "farro show j"),
     (
         replace(QUEUED, role="Manager"),
         "for_manager",

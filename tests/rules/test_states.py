@@ -111,7 +111,7 @@ def test_terminal_is_succeeded_killed_and_failed_once_finalized(
 def test_the_refusal_says_what_which_and_what_next() -> None:
     with pytest.raises(IllegalTransition, match=r"job-7 is queued: it cannot become succeeded.*in_progress, killed"):
         states.check("job-7", Status.QUEUED, Status.SUCCEEDED, Reason.FORCE_COMPLETED, finalized=False)
-    with pytest.raises(IllegalTransition, match=r"job-7 is succeeded, and that is final.*retry_of"):
+    with pytest.raises(IllegalTransition, match=r"job-7 is succeeded, and that is final.*farro retry job-7"):
         states.check("job-7", Status.SUCCEEDED, Status.QUEUED, Reason.REQUEUED, finalized=True)
 
 

@@ -298,7 +298,7 @@ def test_a_drain_tells_once_what_nobody_alive_works_on(bench: Bench) -> None:
     (told,) = bench.log.messages("warning")
     assert told == (
         "still waiting for left in the hands of a dead agent (farro watchdog recovers it) and heavy queued, which this "
-        "worker may not take (its tags, or an unknown schema version)"
+        "worker may not take (its tags, an unknown schema version, or it is no job)"
     )
 
 

@@ -31,7 +31,16 @@ GRACE_S = 5.0  # for running steps after the first signal
 
 @click.command()
 @click.option("--role", default="Runner", show_default=True, metavar="ROLE", help="The queue to work.")
-@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Slots in this process.")
+@click.option(
+    "--slots",
+    "--workers",
+    "slots",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Jobs at once in this process.",
+)
 @click.option("--drain", is_flag=True, help="Exit 0 when nothing is queued, running or due in that queue.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="What this worker offers; jobs may require tags.")
 @click.option("--name", metavar="NAME", help="The agents' name; else this machine's.")
@@ -43,7 +52,7 @@ GRACE_S = 5.0  # for running steps after the first signal
 @daemon
 def worker(
     role: str,
-    workers: int,
+    slots: int,
     drain: bool,
     tags: tuple[str, ...],
     name: str | None,
@@ -90,11 +99,11 @@ def worker(
     until = Drained(store=store, role=role, clock=clock, log=log) if drain else None
     app.enclose_worker()
     try:
-        service = Worker(store=store, role=role, slots=workers, make_slot=slot, clock=clock, until=until)
+        service = Worker(store=store, role=role, slots=slots, make_slot=slot, clock=clock, until=until)
         graces_s = iter([GRACE_S])
         signals.end(lambda: service.stop(next(graces_s, 0.0)))
         service.start()
-        log("info", "worker started", {"role": role, "slots": workers, "pid": os.getpid()})
+        log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
         service.wait()
         log("info", "worker stopped", {"role": role})
         _end()

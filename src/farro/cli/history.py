@@ -11,9 +11,10 @@ import click
 from farro.cli.options import common, open_root
 from farro.cli.tables import span, table
 from farro.cli.terminal import answer, say
+from farro.kernel import places
 from farro.operations import history as histories
 from farro.operations import naming
-from farro.operations.history import AttemptTold, History
+from farro.operations.history import AttemptTold, History, StepTold
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.system.clock import SystemClock
 
@@ -95,7 +96,7 @@ def _steps(attempt: AttemptTold) -> str:
             f"step {step.id}",
             f"exit {step.exit_code}",
             span(step.duration_s),
-            " ".join(part for part in (f"{step.tries} tries" if step.tries > 1 else "", step.error or "") if part),
+            _remark(step),
         )
         for step in attempt.steps
     ]
@@ -104,8 +105,15 @@ def _steps(attempt: AttemptTold) -> str:
     return page + (f"\n{' ' * 27}{missing} more not started" if missing > 0 else "")
 
 
+def _remark(step: StepTold) -> str:
+    tries = "done earlier, not run again" if step.earlier else f"{step.tries} tries" if step.tries > 1 else ""
+    return " ".join(part for part in (tries, step.error or "") if part)
+
+
 def _ending(told: History) -> None:
     life = told.view.lifecycle
+    if told.view.place == places.QUARANTINE:
+        return  # nobody wrote down when it was put aside but the audit log
     if life.terminal and life.finalized_at:
         say(f"  {life.status} {span(seconds_between(life.created_at, life.finalized_at))} after it was created")
     else:

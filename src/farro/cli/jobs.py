@@ -20,6 +20,7 @@ from farro.system.clock import SystemClock
 
 _STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
 RECOVERS = "`farro watchdog` recovers it"
+_LONGEST = 100  # of an error in a line of the list; `farro show` has all of it
 _FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
 
@@ -200,7 +201,8 @@ def _remark(view: JobView, orphans: frozenset[str]) -> str:
     if view.waits_for:
         return f"after {', '.join(view.waits_for)}"
     if life.error:
-        return f"{life.error['category']}: {life.error['message']}".replace("\n", " ")[:100]
+        told = f"{life.error['category']}: {life.error['message']}".replace("\n", " ")
+        return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"
     if life.status is Status.QUEUED and life.not_before:
         return f"not before {life.not_before}"
     return ""

@@ -127,7 +127,8 @@ def _one(store: FilesStore, name: str, living: Alive, as_json: bool) -> None:
     for remark in filter(None, (line.note, line.error)):
         say(f"  {remark}")
     if line.state is JobState.FAILED and own_name is not None:
-        say(f"  run it again from the start: farro reset --job {own_name}")
+        again = "" if line.tasks else " --tasks FILE"
+        say(f"  run it again from the start: farro reset --job {own_name}{again}")
     elif line.state is JobState.WAITING:
         say(f"  why it waits: farro explain {own_name or job_id}")
     if not line.tasks:
@@ -191,7 +192,7 @@ def _asks(tasks_file: str | None) -> bool:
 
 def _head(living: Alive) -> str:
     if living.workers:
-        workers = f"{living.workers} worker{'s' if living.workers > 1 else ''} alive, {living.busy} busy"
+        workers = f"{living.workers} worker slot{'s' if living.workers > 1 else ''} alive, {living.busy} busy"
     else:
         workers = "no worker is alive: nothing runs until `farro start` or `farro worker`"
     keepers = [name for name, there in (("manager", living.manager), ("watchdog", living.watchdog)) if not there]

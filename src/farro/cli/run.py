@@ -22,6 +22,7 @@ from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from farro.execution.stop import Stop
+    from farro.plans.model import Plan
     from farro.ports.store import Submission
     from farro.settings import Settings
     from farro.stores.files import FilesStore
@@ -114,17 +115,22 @@ def _followed(store: FilesStore, settings: Settings, submission: Submission, as_
         app.release_worker()
     if caught:
         complain(f"{_NAMES[caught[0]]}; {'it goes on elsewhere' if ended is None else f'the job is {ended.status}'}")
-    return _told(ended, 128 + caught[0] if caught else None, plan.steps[0].command, plan.steps[0].cwd, as_json)
+    return _told(ended, 128 + caught[0] if caught else None, plan, as_json)
 
 
-def _told(ended: Ended | None, signalled: int | None, command: str, cwd: str | None, as_json: bool) -> int:
+def _told(ended: Ended | None, signalled: int | None, plan: Plan, as_json: bool) -> int:
     if ended is None:
         return signalled or 1
     code = ended.exit_code if signalled is None else signalled
-    if code == running.NOT_FOUND and os.sep in command and os.path.exists(os.path.join(cwd or "", command)):
+    first = plan.steps[0]
+    there = os.sep in first.command and os.path.exists(os.path.join(first.cwd or "", first.command))
+    if code == running.NOT_FOUND and there:
         code = running.NOT_EXECUTABLE
     if ended.message and signalled is None:
-        complain(f"{ended.job_id}: {ended.message.removeprefix('steps[0]: ').removeprefix('step 1: ')}")
+        message = ended.message
+        if len(plan.steps) == 1:  # its only step is no news
+            message = message.removeprefix("steps[0]: ").removeprefix("step 1: ")
+        complain(f"{ended.job_id}: {message}")
     if as_json:
         answer({"job_id": ended.job_id, "status": ended.status, "exit_code": code})
     return code

@@ -141,8 +141,8 @@ def _queued(facts: Facts) -> Iterator[Finding]:
     if facts.damaged is not None:
         yield Finding(
             reason="damaged",
-            message=f"its folder cannot be read, so no worker can start it: {facts.damaged}",
-            fix=f"farro kill {facts.job_id}",
+            message=f"it is damaged: {facts.damaged}; the next worker mends it, or puts it aside as failed",
+            fix=f"farro show {facts.job_id}",
         )
     if facts.role == "Manager":
         yield _for_manager(facts, "for_manager", "it is in the manager's queue")

@@ -54,7 +54,7 @@ def is_agent(text: str) -> bool:
 
 def _checked(text: Any, pattern: re.Pattern[str], what: str, rule: str) -> str:
     if not isinstance(text, str) or pattern.fullmatch(text) is None:
-        raise BadName(f"{ascii(text)[:100]} is not {what}: {rule}")
+        raise BadName(f"{repr(text)[:100]} is not {what}: {rule}")
     if text.lower() in _RESERVED:
         raise BadName(f"{text!r} is not {what}: Windows keeps that name for a device; add a letter")
     return str(text)

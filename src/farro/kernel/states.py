@@ -74,8 +74,8 @@ def check(job_id: str, before: Status, after: Status, reason: Reason, *, finaliz
     """Raise IllegalTransition, which changes nothing, unless the table has this transition for this reason."""
     if is_terminal(before, finalized=finalized):
         raise IllegalTransition(
-            f"{job_id} is {before}, and that is final. To run it again make a new job from it (retry_of); "
-            "nothing was changed"
+            f"{job_id} is {before}, and that is final; nothing was changed. "
+            f"`farro retry {job_id}` makes a new job from it"
         )
     if reason not in TRANSITIONS.get((before, after), frozenset()):
         allowed = sorted({str(to) for (frm, to) in TRANSITIONS if frm is before})

@@ -148,7 +148,7 @@ def _take(
     if not found.tasks and not found.completed:
         return taken(action="nothing", message="it has no tasks")
     if state is JobState.COMPLETED:
-        return taken(action="nothing", message=f"completed: all {len(found.completed)} tasks are done")
+        return taken(action="nothing", message=f"completed: {_whole(len(found.completed))}")
     present = store.named(job.name)
     if present is not None and _mark(store, root, present).get("id") == job.id:
         return taken(action="already", message=f"already imported, as {present}", job_id=present)
@@ -207,3 +207,7 @@ def _document(path: str) -> Document:
     if not text.strip() and not path.endswith(".yaml"):
         raise BadDocument(path, [documents.Document(None, path).problem((), "is empty; it must hold JSON")])
     return documents.parse(text, path)
+
+
+def _whole(count: int) -> str:
+    return "its one task is done" if count == 1 else f"all {count} tasks are done"

@@ -32,6 +32,7 @@ class StepTold:
     duration_s: float | None
     tries: int
     error: str | None
+    earlier: bool = False  # it was not run again: an earlier attempt, or the job that this one repeats, did it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +157,7 @@ def _step(item: Mapping[str, Any]) -> StepTold:
         duration_s=_number(item.get("duration_s")),
         tries=tries if isinstance(tries, int) else 1,
         error=error if isinstance(error, str) else None,
+        earlier=item.get("resumed") is True,
     )
 
 

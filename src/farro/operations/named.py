@@ -96,6 +96,8 @@ def present(store: Store, root: str, name: str) -> str:
     """The id of the job of that name; UnknownJob says which names there are."""
     job_id = store.named(ids.check_job_name(name))
     if job_id is None:
+        if ids.is_job_id(name) and store.find(name) is not None:
+            raise UnknownJob(f"{name} is the id of a job, and no job's name; `farro retry {name}` runs it again")
         raise UnknownJob(no_such_name(name, list(store.names()), root))
     return job_id
 

@@ -124,14 +124,13 @@ def of_job(root: str, view: JobView) -> JobPlan:
         numbers = attempt_numbers(folder)
     except FileNotFoundError:
         numbers = []
-    if not numbers:
-        return JobPlan(plan=plan, states=dict.fromkeys((step.id for step in plan.steps), State.WAITING), added=0)
-    lines = progress.lines(folder, numbers[-1])
+    attempt = numbers[-1] if numbers else 0
+    lines = progress.lines(folder, attempt)
     plan, own = with_added(plan, lines), len(plan.steps)
-    ended = _ended(lines) | _ended(_results(read_result(folder, numbers[-1])))
+    ended = _ended(lines) | (_ended(_results(read_result(folder, attempt))) if attempt else {})
     if view.status is Status.QUEUED:  # it goes on after what succeeded
         ended = {name: state for name, state in ended.items() if state is State.SUCCEEDED}
-    begun = set(progress.begun(folder, numbers[-1])) if view.status is Status.IN_PROGRESS else set()
+    begun = set(progress.begun(folder, attempt)) if view.status is Status.IN_PROGRESS else set()
     rest = State.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else State.SKIPPED
     states = {step.id: ended.get(step.id) or (State.RUNNING if step.id in begun else rest) for step in plan.steps}
     return JobPlan(plan=plan, states=states, added=len(plan.steps) - own)

@@ -90,6 +90,8 @@ def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: st
     earlier = resume.earlier(attempt, life.attempt + 1, 0, retried=life.retry_of is not None)
     found = resume.past(plan, () if life.hop_start else earlier)
     succeeded = [line["id"] for line in found.succeeded]
+    if from_step is None and life.status is Status.SUCCEEDED and len(succeeded) == len(found.steps):
+        return resume.Past(added_by={})  # nothing is left to go on with: who repeats it means all of it
     kept = again.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
     return resume.only(plan, found, kept)
 

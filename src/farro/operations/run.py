@@ -31,7 +31,7 @@ class Ended:
     job_id: str
     status: Status
     exit_code: int
-    message: str | None = None  # what its own output cannot say: not found, timed out, killed
+    message: str | None = None  # what its own output cannot say: not found, timed out, killed, which step
 
 
 class Tail:
@@ -130,11 +130,16 @@ def _inode(path: str) -> int | None:
 def ended(lifecycle: Lifecycle, result: Mapping[str, Any]) -> Ended:
     """What a finished job means to whoever waited for it."""
     error = lifecycle.error or {}
+    total = result.get("steps_total")
+    # A command's exit code says enough. Of several steps one wants to know which.
+    enough = error.get("category") is None or (
+        error.get("category") == "step_failed" and not (isinstance(total, int) and total > 1)
+    )
     return Ended(
         job_id=lifecycle.job_id,
         status=lifecycle.status,
         exit_code=_exit_code(lifecycle.status, error.get("category"), result),
-        message=None if error.get("category") in (None, "step_failed") else error.get("message"),
+        message=None if enough else error.get("message"),
     )
 
 

@@ -129,7 +129,7 @@ def _tasks(folder: str, working: bool) -> Iterator[TaskLine]:
     except OSError:
         numbers = []
     attempt = numbers[-1] if numbers else 0
-    lines = steps.lines(folder, attempt) if attempt else []
+    lines = steps.lines(folder, attempt)
     ended = {str(item.get("id") or item.get("step_number")): item for item in _ended(folder, attempt, lines)}
     began = set(steps.begun(folder, attempt)) if attempt else set()
     needs = _needs(steps.read_prompt(folder), lines)
@@ -138,7 +138,7 @@ def _tasks(folder: str, working: bool) -> Iterator[TaskLine]:
 
 
 def _ended(folder: str, attempt: int, lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    told = read_result(folder, attempt).get("step_results") if attempt else []
+    told = read_result(folder, attempt).get("step_results") if attempt else None
     if isinstance(told, list):
         return [item for item in told if isinstance(item, dict)]
     return [line for line in lines if "success" in line]

@@ -30,10 +30,13 @@ def begun(folder: str, attempt: int) -> list[str]:
 
 
 def lines(folder: str, attempt: int) -> list[Mapping[str, Any]]:
-    """The attempt's steps.jsonl: what each step that ended did, and what it added. A plan of one step has none."""
+    """The attempt's steps.jsonl: what each step that ended did, and what it added. A plan of one step has none.
+
+    Attempt 0, before the first one: what the job took over from the one that it repeats.
+    """
     from farro.execution import records  # here: a listing of jobs looks at no steps
 
-    return list(records.read(f"{folder}/attempts/{attempt:04d}"))
+    return list(records.read(f"{folder}/attempts/{attempt:04d}" if attempt else f"{folder}/carried"))
 
 
 def current(folder: str, attempt: int) -> str | None:

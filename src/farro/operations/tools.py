@@ -76,8 +76,8 @@ def one(tools: Tools, place: Place, name: str, *, configured: Sequence[str]) -> 
 
 
 _BUILT_IN = {
-    UNIX: "Runs any program: the command is looked for on the PATH, args are its words.",
-    FUNCTION: "Calls a function that is marked with @farro.task: the command is pkg.mod:function.",
+    UNIX: "Runs any program; the command is found on the PATH.",
+    FUNCTION: "Calls the @farro.task function that the command names.",
 }
 
 

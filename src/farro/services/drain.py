@@ -62,7 +62,10 @@ class Drained:
                 (left, "in the hands of a dead agent (farro watchdog recovers it)"),
                 (blocked, "until what it runs after has ended (farro watchdog, if a dead worker ended it)"),
                 (delayed, "until the time of its next attempt"),
-                (refused, "queued, which this worker may not take (its tags, or an unknown schema version)"),
+                (
+                    refused,
+                    "queued, which this worker may not take (its tags, an unknown schema version, or it is no job)",
+                ),
             )
             if jobs
         ]

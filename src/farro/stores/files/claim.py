@@ -131,6 +131,8 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         # skipped for good, by every slot of this worker.
         if not fs.exists(path) or _which_or_none(path) != look.seen:
             return Look(Verdict.GONE)
+        if look.lifecycle is not None:
+            return look  # a job that lost its prompt: its owner quarantines it. Skipped, it would wait for ever unsaid
         ground.log("critical", "folder without prompt.json in a queue, skipped", {"job_id": name})
         return Look(Verdict.NEVER)
     except (Damaged, OSError):
@@ -150,6 +152,15 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
             if due > ground.due_now():
                 look.until = due
     return look
+
+
+def _owned_prompt(ground: Ground, path: str) -> dict[str, Any]:
+    try:
+        return folders.read_prompt(ground, path)
+    except FileNotFoundError as error:
+        if not fs.exists(path):
+            raise  # the whole job was taken from us: its fence says so
+        raise Damaged("prompt.json is missing") from error
 
 
 def _which(path: str) -> tuple[int, int, int]:
@@ -249,11 +260,11 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
         if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.due_now():
             raise _NotDue
+    prompt = look.prompt if look.prompt is not None else _owned_prompt(ground, path)
     if before.attempt == 0 and folders.first_attempt(path):
         attempt = 1
     else:
         attempt = folders.begin_attempt(path, folders.highest_attempt(path))
-    prompt = look.prompt if look.prompt is not None else folders.read_prompt(ground, path)
     if before.status is not Status.QUEUED or before.role != role:
         before = replace(before, status=Status.QUEUED, role=role)  # the path is the state (R1)
     lifecycle = moves.claimed(

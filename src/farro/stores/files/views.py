@@ -89,7 +89,7 @@ def view(ground: Ground, found: Found) -> JobView:
     except (FarroError, FileNotFoundError) as error:
         if not fs.exists(found.path):
             raise FileNotFoundError(found.path) from error
-        damaged = str(error)
+        damaged = "job.json is missing" if isinstance(error, FileNotFoundError) else str(error)
         lifecycle = _guess(ground, found)
     if found.place == places.QUARANTINE:
         damaged = _why(found.path) or damaged or "quarantined"
