@@ -171,6 +171,7 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
         clock=clock,
         step_timeout_s=settings.runners.task_timeout,
         durable=settings.durability == "power",
+        ahead_bytes=settings.runners.ahead_bytes,
     )
 
 

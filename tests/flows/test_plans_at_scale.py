@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,3 +91,15 @@ def test_two_seconds_after_a_kill_no_process_of_that_job_lives(
     assert worker.process.poll() is None
     eventually(lambda: places.records(str(farro.path)) == [], "its place is still taken")
     assert worker.end().code == 0
+
+
+@pytest.mark.parametrize("runner", ["inline", "process"])
+def test_yes_and_head_as_two_steps_of_a_job_succeed(farro: Program, runner: str) -> None:
+    config = farro.path / "agents-config.json"
+    config.write_text(
+        json.dumps({**json.loads(config.read_text()), "runners": {"kind": runner, "ahead_bytes": 1 << 20}})
+    )
+    farro.enqueue(piped(("yes",), ("head", "-n", "1")), "--id", "endless")
+    farro.worked()
+    assert farro.status("endless") == "succeeded"
+    assert (farro.folder("endless") / "attempts/0001/steps/2/stdout").read_bytes() == b"y\n"

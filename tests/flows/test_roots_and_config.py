@@ -207,8 +207,8 @@ def test_a_role_of_the_config_gets_its_queue_from_init(farro: Program) -> None:
         (["--name", "x y"], "'x y' is not a"),
         (["--name", ""], "'' is not a"),
         (["--tag", "a b"], "'a b' is not a tag"),
-        (["--workers", "0"], "Invalid value for '--workers'"),
-        (["--workers", "many"], "Invalid value for '--workers'"),
+        (["--workers", "0"], "Invalid value for '--slots'"),
+        (["--workers", "many"], "Invalid value for '--slots'"),
     ],
 )
 def test_a_worker_that_cannot_be_is_refused_before_it_starts(farro: Program, args: list[str], says: str) -> None:

@@ -98,7 +98,7 @@ class FunctionRun:
         function: Function,
         make_call: Callable[[BinaryIO, BinaryIO, BinaryIO], Call],
         *,
-        stdin: str | None,
+        stdin: str | int | None,
         stdout: str,
         stderr: str,
     ) -> None:
@@ -110,7 +110,8 @@ class FunctionRun:
         self._spoiled = False  # an exception was sent into the thread: it may arrive late, in somebody else's call
         self._abandoned = False
         self._outputs = (_Output(stdout), _Output(stderr))
-        source: BinaryIO = _Nothing() if stdin is None else os.fdopen(fs.open_read(stdin), "rb")
+        fd = fs.open_read(stdin) if isinstance(stdin, str) else stdin
+        source: BinaryIO = _Nothing() if fd is None else os.fdopen(fd, "rb")
         files = (source, *map(io.BufferedWriter, self._outputs))
         try:
             self._call = make_call(*files)

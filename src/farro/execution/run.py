@@ -12,11 +12,13 @@ tests/execution.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from farro.execution import results, resume
+from farro.execution import resume
 from farro.execution.added import Task, TaskFolder
+from farro.execution.along import AHEAD_BYTES, Along
 from farro.execution.commands import Missing
 from farro.execution.records import Added, Records
 from farro.execution.results import Inline, PlanResult, StepResult
@@ -29,7 +31,9 @@ from farro.plans.frontier import Frontier
 from farro.plans.growth import grown
 from farro.plans.model import DEFAULT_TIMEOUT_S, Plan, Step
 from farro.ports.clock import Clock
-from farro.system import processes
+from farro.system import fs, processes
+
+_LOOK_S = 0.25  # how often it is looked whether a step has said very much
 
 
 def run_plan(
@@ -50,6 +54,7 @@ def run_plan(
     term_grace_s: float = processes.GRACE_S,
     earlier: Sequence[str] = (),
     durable: bool = True,
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> PlanResult:
     """Run every step, or up to the first that fails. A failed step is a result; only these are raised:
 
@@ -60,7 +65,8 @@ def run_plan(
     `tick` is called at least every `tick_every_s`, on this thread. `claim_marker` must be this attempt's alone: every
     process that carries it is ended. `root` is what steps see as FARRO_ROOT, `step_timeout_s` the timeout of a step
     that names none. `earlier` are folders of earlier attempts, oldest first: what succeeded there is not run again.
-    `durable`: successes survive a power cut.
+    `durable`: successes survive a power cut. `ahead_bytes`: a step that has said more and goes on is read along by the
+    step that reads it; when that one has enough, it is ended, and has succeeded.
     """
     watch = Watch(
         marker=claim_marker,
@@ -85,7 +91,7 @@ def run_plan(
         clock=clock,
     )
     records = Records(attempt_dir, durable=durable)
-    run = _Run(plan=plan, tries=tries, records=records, watch=watch, stop=stop, clock=clock)
+    run = _Run(plan=plan, tries=tries, records=records, watch=watch, stop=stop, clock=clock, ahead_bytes=ahead_bytes)
     try:
         if earlier:
             run.resume(earlier)
@@ -105,6 +111,17 @@ def run_plan(
         records.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Enough:
+    """A step that is over and read along: what it read is being ended, and is told first."""
+
+    step: Step
+    attempt: int
+    tried: Tried
+    passed_on: int
+    had_enough: _Enough | None  # who read along with this one
+
+
 @dataclass(kw_only=True)
 class _Run:
     """One run of one plan."""
@@ -115,10 +132,14 @@ class _Run:
     watch: Watch
     stop: Stop
     clock: Clock
+    ahead_bytes: int
 
     def __post_init__(self) -> None:
         self.listed = list(self.plan.steps)  # and those that were added
         self.frontier = Frontier(self.plan.steps)
+        self.readers: dict[str, list[Step]] = {}
+        self._note_readers(self.plan.steps)
+        self.enough: dict[str, _Enough] = {}  # id of a step that is being ended → the one that read it
         self.running: list[Running] = []
         self.done: list[StepResult] = []
         self.error: ErrorInfo | None = None  # why nothing more is started
@@ -162,9 +183,7 @@ class _Run:
         A failure starts nothing more; what runs then goes on to its end, and counts.
         """
         while True:
-            while (
-                self.error is None and not self.stopped and len(self.running) < self.plan.parallel and self._may_start()
-            ):
+            while self._may_start():
                 step = self.frontier.take()
                 if step is None:
                     break
@@ -173,15 +192,20 @@ class _Run:
                 raise Interrupted(self.result(None))
             if not self.running:
                 return self.error
-            over = self.watch.until_one_is_over([one.watched for one in self.running])
+            at_most_s = _LOOK_S if any(self._reader_of(one) for one in self.running) else math.inf
+            over = self.watch.until_one_is_over([one.watched for one in self.running], at_most_s)
             for watched in over:
                 self._over(next(one for one in self.running if one.watched is watched))
+            if not over:
+                self._read_along()
 
     def kill(self) -> None:
         """Whatever happened, nothing of it goes on."""
         self.watch.kill([one.watched for one in self.running])
         for one in self.running:
             one.watched.close()
+            if one.along is not None:
+                one.along.leave()
 
     def over(self) -> ErrorInfo | None:
         """The end, when every process is over: seal, and look once more. What came is waiting."""
@@ -212,7 +236,7 @@ class _Run:
         )
 
     def _may_start(self) -> bool:
-        full = len(self.running) >= self.plan.parallel
+        full = sum(one.along is None for one in self.running) >= self.plan.parallel
         if self.error is not None or self.stopped or full or self.frontier.first is None:
             return False
         now_s = self.watch.tick_if_due()
@@ -229,21 +253,80 @@ class _Run:
 
     def _try(self, step: Step, attempt: int) -> None:
         """Start a try of the step; when it cannot be started that is its end already."""
-        started = self.tries.start(step, attempt, self.deadline_s)
+        beside = any(one.step.id == step.input_from_step for one in self.running)
+        along = Along(self.tries.stdout(str(step.input_from_step))) if beside else None
+        started = self.tries.start(step, attempt, self.deadline_s, along)
         if isinstance(started, Running):
             self.running.append(started)
         else:
+            if along is not None:
+                along.leave()
             self._tried(step, attempt, started)
+
+    def _reader_of(self, one: Running) -> Step | None:
+        """The one step that reads it, if nothing else keeps that from starting."""
+        readers = self.readers.get(one.step.id, ())
+        if len(readers) != 1 or self.error is not None or self.stop.requested:
+            return None
+        return readers[0] if self.frontier.waits_only_for(readers[0], one.step.id) else None
+
+    def _read_along(self) -> None:
+        """Start the readers of those that have said very much and go on: perhaps they end only when nobody reads."""
+        for one in list(self.running):
+            reader = self._reader_of(one)
+            if reader is not None and self.tries.said_bytes(one.step.id) > self.ahead_bytes:
+                self.frontier.take_early(reader)
+                self._try(reader, 1)
 
     def _over(self, one: Running) -> None:
         self.running.remove(one)
         one.watched.close()
+        if one.along is not None:
+            one.along.leave()
         if one.watched.ending == "stopped":
             self.stopped = True
             return
         time_s = self.deadline_s - self.started_s
         tried = self.tries.judge(one, plan_deadline_s=self.deadline_s, plan_time_s=time_s)
-        self._tried(one.step, one.attempt, tried)
+        reader = next((other for other in self.running if other.step.input_from_step == one.step.id), None)
+        had_enough = self.enough.pop(one.step.id, None)
+        if had_enough is not None:
+            tried = self._read_enough(one.step, tried, had_enough)
+        elif reader is not None and tried.error is None:
+            assert reader.along is not None
+            reader.along.finish()
+        elif reader is not None:
+            tried = replace(tried, again=False)  # what was read is of this try
+            self.watch.cut_off(reader.watched)
+        source = next((other for other in self.running if other.step.id == one.step.input_from_step), None)
+        again = tried.error is not None and tried.again and one.attempt <= one.step.retries and self.error is None
+        if source is not None and one.along is not None and not again:
+            self.watch.cut_off(source.watched)
+            self.enough[source.step.id] = _Enough(one.step, one.attempt, tried, one.along.passed_on, had_enough)
+        else:
+            self._told(one.step, one.attempt, tried, had_enough)
+
+    def _read_enough(self, step: Step, tried: Tried, had: _Enough) -> Tried:
+        """What came of a step that was ended because the one that read it is over: the same as of that one."""
+        if had.tried.error is not None:
+            return replace(tried, error=f"ended, because step {had.step.id}, which read it, failed", again=False)
+        fd = fs.open_append(self.tries.stdout(step.id))
+        try:
+            fs.truncate(fd, had.passed_on)  # the rest was for nobody
+        finally:
+            os.close(fd)
+        return Tried(exit=tried.exit, error=None)
+
+    def _told(self, step: Step, attempt: int, tried: Tried, had_enough: _Enough | None) -> None:
+        """The end of a step and of those that read along, in an order in which each success rests on an earlier one,
+        and the first failure is the one that is to blame."""
+        if had_enough is None:
+            self._tried(step, attempt, tried)
+            return
+        own = (step, attempt, tried, None)
+        read = (had_enough.step, had_enough.attempt, had_enough.tried, had_enough.had_enough)
+        for one in (own, read) if had_enough.tried.error is None else (read, own):
+            self._told(*one)
 
     def _tried(self, step: Step, attempt: int, tried: Tried) -> None:
         """The step's end, or its next try."""
@@ -255,7 +338,7 @@ class _Run:
             self.tries.put_aside(step, attempt)
             self._try(step, attempt + 1)
             return
-        ended = self._result(step, attempt, tried)
+        ended = self.tries.result(step, attempt, tried, self.inline, self.added_by.get(step.id))
         self.done.append(ended)
         added: list[Added] = []
         if ended.success:
@@ -269,34 +352,6 @@ class _Run:
         # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.
         if len(self.listed) > 1 and not (ended.success and self.bad_task):
             self.records.step(ended, added)
-
-    def _result(self, step: Step, attempt: int, tried: Tried) -> StepResult:
-        folder, relative = self.tries.attempt_dir, f"steps/{step.id}"
-        stdout = stderr = results.NOTHING
-        if not tried.silent:
-            stdout, stderr = (self.inline.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
-        paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
-        return StepResult(
-            step_number=step.step_number,
-            id=step.id,
-            stdout=stdout.text,
-            stderr=stderr.text,
-            stdout_truncated=stdout.truncated,
-            stderr_truncated=stderr.truncated,
-            stdout_path=stdout.path,
-            stderr_path=stderr.path,
-            exit_code=tried.exit.code,
-            success=tried.error is None,
-            timed_out=tried.timed_out,
-            duration_s=tried.exit.duration_s,
-            user_s=tried.exit.user_s,
-            system_s=tried.exit.system_s,
-            max_rss_kb=tried.exit.max_rss_kb,
-            attempts=attempt,
-            error=tried.error,
-            last_words="" if tried.error is None else results.last_words(paths),
-            added_by=self.added_by.get(step.id),
-        )
 
     def _grow_late(self, came: list[Task]) -> ErrorInfo | None:
         if added := self._grow(came):
@@ -320,7 +375,13 @@ class _Run:
         self._join(steps)
         return [Added(by=task.added_by, task=task.data, file=task.file) for task in came]
 
+    def _note_readers(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if step.input_from_step is not None:
+                self.readers.setdefault(step.input_from_step, []).append(step)
+
     def _join(self, steps: Sequence[Step]) -> None:
+        self._note_readers(steps)
         self.listed += steps
         self.frontier.add(steps)
 

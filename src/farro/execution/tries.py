@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from farro import tasks
-from farro.execution import commands
+from farro.execution import commands, results
 from farro.execution.added import Environment, TaskFolder
+from farro.execution.along import Along
 from farro.execution.commands import Command, Executable, InWorker, Missing
 from farro.execution.functions import FunctionRun
+from farro.execution.results import StepResult
 from farro.execution.tools import Call, Tools
 from farro.execution.watch import Watched
 from farro.plans.model import Step
@@ -45,6 +47,7 @@ class Running:
     step: Step
     attempt: int
     watched: Watched
+    along: Along | None = None  # it reads what another step says that runs beside it
 
 
 @dataclass(kw_only=True)
@@ -80,25 +83,27 @@ class Tries:
             self._found[step.id] = found
         return found
 
-    def start(self, step: Step, attempt: int, plan_deadline_s: float) -> Running | Tried:
-        """A try that runs, or what came of it already."""
+    def start(self, step: Step, attempt: int, plan_deadline_s: float, along: Along | None = None) -> Running | Tried:
+        """A try that runs, or what came of it already. `along` is what it reads when that is not over yet."""
         command = self._found.get(step.id) or self.find(step, may_appear=False)
         if isinstance(command, Missing):
             return Tried(exit=_no_exit(127), error=command.message, again=False)
-        started = self._start(step, command, attempt)
+        started = self._start(step, command, attempt, along)
         if isinstance(started, NotStarted):
             passing = started.passing
             return Tried(exit=_no_exit(started.code), error=started.message, again=passing, passing=passing)
         deadline_s = self.clock.monotonic_s() + step.timeout_s(self.step_timeout_s)
         marker = f"{TRY}={self._marker(step, attempt)}"
         watched = Watched(started, marker=marker, deadline_s=min(deadline_s, plan_deadline_s))
-        return Running(step=step, attempt=attempt, watched=watched)
+        return Running(step=step, attempt=attempt, watched=watched, along=along)
 
     def judge(self, running: Running, *, plan_deadline_s: float, plan_time_s: float) -> Tried:
         """What came of a try that is over, and was not stopped."""
         step, watched = running.step, running.watched
         ended = watched.started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
         silent = isinstance(watched.started, FunctionRun) and watched.started.silent
+        if watched.ending == "cut off":
+            return Tried(exit=ended, error=f"its input, step {step.input_from_step}, failed", again=False)
         if watched.ending == "timed out":
             own = watched.deadline_s < plan_deadline_s
             timeout_s = step.timeout_s(self.step_timeout_s)
@@ -116,10 +121,55 @@ class Tries:
             with contextlib.suppress(FileNotFoundError):
                 fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
 
-    def _start(self, step: Step, command: Command, attempt: int) -> Process | FunctionRun | NotStarted:
+    def result(
+        self, step: Step, attempt: int, tried: Tried, inline: results.Inline, added_by: str | None
+    ) -> StepResult:
+        """What the plan's result says of the step."""
+        folder, relative = self.attempt_dir, f"steps/{step.id}"
+        stdout = stderr = results.NOTHING
+        if not tried.silent:
+            stdout, stderr = (inline.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
+        paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
+        return StepResult(
+            step_number=step.step_number,
+            id=step.id,
+            stdout=stdout.text,
+            stderr=stderr.text,
+            stdout_truncated=stdout.truncated,
+            stderr_truncated=stderr.truncated,
+            stdout_path=stdout.path,
+            stderr_path=stderr.path,
+            exit_code=tried.exit.code,
+            success=tried.error is None,
+            timed_out=tried.timed_out,
+            duration_s=tried.exit.duration_s,
+            user_s=tried.exit.user_s,
+            system_s=tried.exit.system_s,
+            max_rss_kb=tried.exit.max_rss_kb,
+            attempts=attempt,
+            error=tried.error,
+            last_words="" if tried.error is None else results.last_words(paths),
+            added_by=added_by,
+        )
+
+    def stdout(self, step_id: str) -> str:
+        return f"{self.attempt_dir}/steps/{step_id}/stdout"
+
+    def said_bytes(self, step_id: str) -> int:
+        """How much it has said so far."""
+        try:
+            return fs.lstat(self.stdout(step_id)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _start(
+        self, step: Step, command: Command, attempt: int, along: Along | None
+    ) -> Process | FunctionRun | NotStarted:
         source = step.input_from_step
-        stdin = None if source is None else f"{self.attempt_dir}/steps/{source}/stdout"
-        if stdin is not None and not fs.exists(stdin):
+        stdin: str | int | None = None if source is None else self.stdout(source)
+        if along is not None:
+            stdin = along.fd
+        elif isinstance(stdin, str) and not fs.exists(stdin):
             stdin = None  # a function that said nothing
         folder = f"{self.attempt_dir}/steps/{step.id}"
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"

@@ -9,6 +9,7 @@ steps end and the caller wants its ticks.
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ REST_GRACE_S = 2.0  # after the grace of a stop, and for what a plan left behind
 _LOOK_S = 0.02  # where a process has no descriptor to wait on
 _HURRY_S = 0.1  # how soon a thread that ends a step hears that there is no time for its grace
 
-Ending = Literal["by itself", "timed out", "stopped"]
+Ending = Literal["by itself", "timed out", "stopped", "cut off"]
 
 
 class Watched:
@@ -74,11 +75,13 @@ class Watch:
         self._ended: Flag | None = None  # a thread has ended a step
         self._hurry = False
 
-    def until_one_is_over(self, running: Sequence[Watched]) -> list[Watched]:
-        """Wait until at least one of them is over: by itself, or ended because its time was. Those that are.
+    def until_one_is_over(self, running: Sequence[Watched], at_most_s: float = math.inf) -> list[Watched]:
+        """Wait until at least one of them is over: by itself, or ended because its time was. Those that are; none when
+        it has taken longer than `at_most_s`.
 
         When the grace of a stop is over, all are ended. What `tick` raises goes through: the caller then kills them.
         """
+        look_at_s = self._clock.monotonic_s() + at_most_s
         while True:
             now_s = self.tick_if_due()
             stop_at_s = self._stop.deadline_s
@@ -87,12 +90,14 @@ class Watch:
             for one in running:
                 # One that has ended did so in its time, as far as anyone knows, however late we look.
                 if one.ender is None and now_s >= one.deadline_s and one.started.wait(0) is None:
-                    self._begin_end(one)
+                    self._begin_end(one, "timed out")
             if over := [one for one in running if one.over]:
                 for one in over:
                     self._take_from_ender(one)
                 return over
-            until_s = min(self._ticked_s + self._tick_every_s, *(_next_s(one) for one in running))
+            if now_s >= look_at_s:
+                return []
+            until_s = min(self._ticked_s + self._tick_every_s, look_at_s, *(_next_s(one) for one in running))
             until_s = until_s if stop_at_s is None else min(until_s, stop_at_s)
             # Once a stop is requested its descriptor stays readable: polling it again would spin.
             self._wait(running, until_s - now_s, self._stop.fd if stop_at_s is None else None)
@@ -156,8 +161,13 @@ class Watch:
         for one in free:
             one.started.wait(0)
 
-    def _begin_end(self, one: Watched) -> None:
-        one.ending = "timed out"
+    def cut_off(self, one: Watched) -> None:
+        """End it, because of another; it is over later."""
+        if one.ender is None and one.started.wait(0) is None:
+            self._begin_end(one, "cut off")
+
+    def _begin_end(self, one: Watched, ending: Ending) -> None:
+        one.ending = ending
         self._ended = ended = self._ended or Flag()
 
         def end() -> None:

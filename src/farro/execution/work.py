@@ -82,6 +82,7 @@ def _run(
         step_timeout_s=work.step_timeout_s,
         earlier=work.earlier,
         durable=work.durable,
+        ahead_bytes=work.ahead_bytes,
     )
     report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
     if result.success:

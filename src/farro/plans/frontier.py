@@ -25,7 +25,7 @@ class Frontier:
         self._dependents: dict[str, list[int]] = {}  # id → places of those that wait for it
         self._ready: list[int] = []  # places, as a heap
         self._gone = 0  # taken, or skipped
-        self._skipped: set[str] = set()
+        self._skipped: set[str] = set()  # nobody's to take, though they may become ready
         self.add(steps)
 
     @property
@@ -58,6 +58,15 @@ class Frontier:
             return None
         self._gone += 1
         return self._steps[heapq.heappop(self._ready)]
+
+    def waits_only_for(self, step: Step, need: str) -> bool:
+        """Whether nobody took it, and that is all that keeps it from starting."""
+        return step.id not in self._skipped and self._open[step.id] == 1 and need not in self._succeeded
+
+    def take_early(self, step: Step) -> None:
+        """It is the caller's, though what it waits for goes on."""
+        self._gone += 1
+        self._skipped.add(step.id)
 
     def skip(self, step_id: str) -> None:
         """That step, which nobody took, has succeeded already."""

@@ -43,6 +43,7 @@ class Work:
     step_timeout_s: float  # of a step that names none
     earlier: tuple[str, ...] = ()  # folders of earlier attempts of this hop, oldest first
     durable: bool = True  # successes of steps survive a power cut
+    ahead_bytes: int = 1 << 30  # a step that has said more and goes on is read along
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}

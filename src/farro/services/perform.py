@@ -11,6 +11,7 @@ from typing import Any
 
 from farro.errors import Lost, SyncFailed
 from farro.execution import resume
+from farro.execution.along import AHEAD_BYTES
 from farro.execution.stop import Stop
 from farro.execution.work import bug
 from farro.kernel.outcome import Outcome
@@ -30,6 +31,7 @@ class Performer:
     clock: Clock
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
     durable: bool = True  # successes of steps survive a power cut
+    ahead_bytes: int = AHEAD_BYTES
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written."""
@@ -55,4 +57,5 @@ class Performer:
             step_timeout_s=self.step_timeout_s,
             earlier=resume.earlier(claim.folder, claim.attempt, life.hop_start, retried=life.retry_of is not None),
             durable=self.durable,
+            ahead_bytes=self.ahead_bytes,
         )

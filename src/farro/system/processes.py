@@ -106,7 +106,7 @@ class NotStarted:
 def start(
     argv: Sequence[str],
     *,
-    stdin: str | None,
+    stdin: str | int | None,
     stdout: str,
     stderr: str,
     cwd: str,
@@ -115,6 +115,7 @@ def start(
     limits: Limits | None = None,
 ) -> Process | NotStarted:
     """Execute `argv`: never a shell. `stdout` and `stderr` are created and must not exist; `stdin` None is /dev/null.
+    A number is a descriptor, and is closed here.
 
     `executable` is the file to execute when it is not to be looked for on the PATH of `env`.
     Raises StorageTrouble when the disk does not take the two files, OSError when `stdin` cannot be opened.
@@ -127,7 +128,9 @@ def start(
             opened.callback(os.close, fd)
             return fd
 
-        stdin_fd = subprocess.DEVNULL if stdin is None else kept(fs.open_read(stdin))
+        stdin_fd = (
+            subprocess.DEVNULL if stdin is None else kept(stdin if isinstance(stdin, int) else fs.open_read(stdin))
+        )
         stdout_fd, stderr_fd = (kept(fs.retried(partial(fs.create_file, p), p, time.sleep)) for p in (stdout, stderr))
         started_s = time.monotonic()
         try:
