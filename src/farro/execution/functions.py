@@ -311,7 +311,7 @@ class _Nothing(io.BytesIO):
 
 def _close(call: Call) -> None:
     for file in (call.stdin, call.stdout, call.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(BaseException):  # whoever waits must be told of the end, whatever this meets
             file.close()
 
 
