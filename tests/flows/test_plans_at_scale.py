@@ -1,4 +1,4 @@
-"""What a plan may ask of a worker without hurting it: gigabytes through its pipes, a reader that stops early, a kill."""
+"""What a plan may ask of a worker without hurting it: gigabytes through pipes, a reader that stops early, a kill."""
 
 from __future__ import annotations
 
