@@ -7,14 +7,19 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from execution.bench import ESCAPE, Bench, shell, step
 from farro.execution import Interrupted
+from farro.execution.functions import FunctionRun
 from farro.execution.records import Records
 from farro.execution.tools import Call, Tools
+from farro.execution.tries import Running, Tried, Tries
+from farro.execution.watch import REST_GRACE_S
 from farro.system import process_tree
+from farro.system.clock import SystemClock
 
 MEET = 'echo $$ >> "$FARRO_ROOM/here"; while [ $(wc -l < "$FARRO_ROOM/here") -lt {} ]; do sleep 0.01; done'
 
@@ -297,3 +302,64 @@ def test_sixty_four_steps_that_time_out_together_leave_no_descriptor(bench: Benc
     assert [one.timed_out for one in result.step_results] == [True] * 64
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
     assert bench.living() == []
+
+
+def test_functions_that_cannot_be_ended_share_one_grace_of_a_stop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight are blocked in C. One after the other they would hold the worker eight times as long; told by how many
+    graces are waited for, not by the clock."""
+    graces: list[float] = []
+    end = FunctionRun.end
+
+    def told(self: FunctionRun, marker: str | None, *, grace_s: float, **more: Any) -> tuple[int, ...]:
+        graces.append(grace_s)
+        return end(self, marker, grace_s=grace_s, **more)
+
+    monkeypatch.setattr(FunctionRun, "end", told)
+    go = threading.Event()
+    running = threading.Semaphore(0)
+
+    def blocked(call: Call) -> None:
+        running.release()
+        go.wait()
+
+    def ask() -> None:
+        for _ in range(8):
+            running.acquire()
+        bench.stop.request(0.0)
+
+    asking = bench.in_background(ask)
+    steps = [{"id": f"f{number}", "tool": "blocked", "command": "x"} for number in range(8)]
+    with pytest.raises(Interrupted):
+        bench.run(*steps, parallel=8, tools=Tools({"blocked": blocked}))
+    go.set()
+    asking.join()
+    assert len(graces) == 8
+    assert sum(graces) < 2 * REST_GRACE_S
+
+
+def test_a_failed_try_after_which_the_plans_time_is_over_keeps_its_output(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output is put aside for the next try only when there is one."""
+
+    class Jumping(SystemClock):
+        ahead_s = 0.0
+
+        def monotonic_s(self) -> float:
+            return super().monotonic_s() + self.ahead_s
+
+    clock = Jumping()
+    judge = Tries.judge
+
+    def judged(self: Tries, running: Running, **more: float) -> Tried:
+        tried = judge(self, running, **more)
+        clock.ahead_s = 1000.0
+        return tried
+
+    monkeypatch.setattr(Tries, "judge", judged)
+    bench.clock = clock
+    result = bench.run(named("late", "echo said; echo why >&2; exit 1", retries=2), timeout=500)
+    (late,) = result.step_results
+    assert (late.stdout, late.stderr, late.attempts) == ("said\n", "why\n", 1)

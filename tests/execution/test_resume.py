@@ -327,3 +327,17 @@ def test_an_output_that_became_a_link_is_made_again(attempts: Attempts) -> None:
     output.symlink_to("four")  # as long as the output was
     attempts.run(*chain(ok="ok"))
     assert attempts.ran() == ["1", "2", "3", "1", "2", "3"]
+
+
+def test_what_ends_beside_a_step_whose_tasks_are_wrong_is_gone_on_from(attempts: Attempts) -> None:
+    add = "import farro; farro.add_task('true', id='child', needs=['nobody'])"
+    told = f"while ! grep -q -s bad_is_over {attempts.bench.work}/bad; do sleep 0.01; done; sleep 0.3"
+    plan = [
+        {"id": "bad", "command": "sh", "args": ["-c", f'{sys.executable} -c "{add}"; echo bad_is_over > bad']},
+        {"id": "good", "command": "sh", "args": ["-c", f"{told}; echo good >> log"]},
+    ]
+    for _ in range(2):
+        result = attempts.run(*plan, parallel=2)
+        assert result.error is not None
+        assert result.error.category == "bad_task"
+    assert attempts.ran() == ["good"]

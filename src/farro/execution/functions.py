@@ -163,13 +163,8 @@ class FunctionRun:
         """
         if self._abandoned:
             return ()
-        with self._lock:
-            if self.exit is None:
-                self._spoiled = True
-                thread_id = self._hand.thread.ident
-                assert thread_id is not None
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Ended))
-        until = time.monotonic() + max(grace_s, 0.1)
+        until = time.monotonic() + (grace_s if self._spoiled else max(grace_s, 0.1))
+        self.ask()
         try:
             while self.exit is None and (left_s := until - time.monotonic()) > 0:
                 self.wait(min(left_s, every_s))
@@ -179,6 +174,15 @@ class FunctionRun:
             with self._lock:
                 self._abandoned = self.exit is None
         return ()
+
+    def ask(self) -> None:
+        """Raise it, and do not wait; once."""
+        with self._lock:
+            if self.exit is None and not self._spoiled:
+                self._spoiled = True
+                thread_id = self._hand.thread.ident
+                assert thread_id is not None
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Ended))
 
     def close(self) -> None:
         """Give the thread back, to the next call or, when it was spoiled, to nobody; an abandoned one leaves later."""
@@ -303,7 +307,7 @@ class _Nothing(io.BytesIO):
 
 def _close(call: Call) -> None:
     for file in (call.stdin, call.stdout, call.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(BaseException):  # whoever waits must be told of the end, whatever this meets
             file.close()
 
 

@@ -143,7 +143,6 @@ class _Run:
         self.running: list[Running] = []
         self.done: list[StepResult] = []
         self.error: ErrorInfo | None = None  # why nothing more is started
-        self.bad_task = False
         self.stopped = False  # a step was, or is not tried again because of a stop
         self.added_by: dict[str, str] = {}
         self.succeeded: set[str] = set()
@@ -340,7 +339,7 @@ class _Run:
             return
         ended = self.tries.result(step, attempt, tried, self.inline, self.added_by.get(step.id))
         self.done.append(ended)
-        added: list[Added] = []
+        added: list[Added] | None = []
         if ended.success:
             self.succeeded.add(step.id)
             added = self._grow(self.tries.task_folder.take(self.succeeded))
@@ -350,7 +349,7 @@ class _Run:
             category = "timeout" if ended.timed_out else "step_failed"
             self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
         # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.
-        if len(self.listed) > 1 and not (ended.success and self.bad_task):
+        if len(self.listed) > 1 and added is not None:
             self.records.step(ended, added)
 
     def _grow_late(self, came: list[Task]) -> ErrorInfo | None:
@@ -360,8 +359,8 @@ class _Run:
             self.records.late(added)
         return self.error
 
-    def _grow(self, came: list[Task]) -> list[Added]:
-        """Take tasks into the plan; what is wrong with them fails it. Those that were taken."""
+    def _grow(self, came: list[Task]) -> list[Added] | None:
+        """Take tasks into the plan; what is wrong with them fails it. Those that were taken; None: they are wrong."""
         if not came:
             return []
         faults = [f"a task of step {task.added_by}: {task.fault}" for task in came if task.fault is not None]
@@ -369,8 +368,7 @@ class _Run:
         if faults or problems:
             message = "; ".join([*faults, *problems])
             self.error = self.error or ErrorInfo(category="bad_task", message=message)
-            self.bad_task = True
-            return []
+            return None
         self.added_by.update((step.id, task.added_by) for step, task in zip(steps, came, strict=True))
         self._join(steps)
         return [Added(by=task.added_by, task=task.data, file=task.file) for task in came]

@@ -23,6 +23,7 @@ from farro.system.processes import Process
 from farro.system.turns import RESTING
 
 REST_GRACE_S = 2.0  # after the grace of a stop, and for what a plan left behind: a daemon is gone within 10 s
+_KILL_GRACE_S = 0.1  # for functions: what is raised in a thread takes a moment to arrive
 _LOOK_S = 0.02  # where a process has no descriptor to wait on
 _HURRY_S = 0.1  # how soon a thread that ends a step hears that there is no time for its grace
 
@@ -105,8 +106,9 @@ class Watch:
     def kill(self, running: Sequence[Watched]) -> None:
         """End all of them without any grace: the job is not ours any more, or cannot go on."""
         self._hurry = True
+        until_s = self._ask_functions(running, _KILL_GRACE_S)
         for one in self._not_taken(running):
-            one.started.end(self._marker, grace_s=0)
+            one.started.end(self._marker, grace_s=self._grace_s(one, until_s, 0.0))
         for one in running:
             if one.ender is not None:
                 one.ender.join()
@@ -202,12 +204,24 @@ class Watch:
             if one.ender is None and one.started.wait(0) is None:
                 one.ending = "stopped"
         tick, every_s = self._tick_now, self._tick_every_s
+        until_s = self._ask_functions(running, REST_GRACE_S)
         self.left.update(processes.end_marked(self._marker, REST_GRACE_S, while_waiting=tick, every_s=every_s))
         for one in self._not_taken(running):
-            self.left.update(one.started.end(one.marker, grace_s=REST_GRACE_S, while_waiting=tick, every_s=every_s))
+            grace_s = self._grace_s(one, until_s, REST_GRACE_S)
+            self.left.update(one.started.end(one.marker, grace_s=grace_s, while_waiting=tick, every_s=every_s))
         for one in running:
             self._take_from_ender(one)
         return list(running)
+
+    def _ask_functions(self, running: Sequence[Watched], grace_s: float) -> float:
+        """All of them at once, so that those which cannot be ended share one grace; when that is over."""
+        for one in self._not_taken(running):
+            if isinstance(one.started, FunctionRun):
+                one.started.ask()
+        return self._clock.monotonic_s() + grace_s
+
+    def _grace_s(self, one: Watched, until_s: float, otherwise_s: float) -> float:
+        return max(until_s - self._clock.monotonic_s(), 0.0) if isinstance(one.started, FunctionRun) else otherwise_s
 
     def _not_taken(self, running: Sequence[Watched]) -> Iterable[Watched]:
         return [one for one in running if one.ender is None and one.started.exit is None]
