@@ -6,7 +6,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench torture docs clean base dev packages
+.PHONY: help demo test coverage lint types bench torture docs clean base dev packages
 
 SUITES ?=
 ARGS ?=
@@ -22,6 +22,9 @@ demo: base ## work plans of real commands in a scratch folder, and look at what 
 
 test: dev packages ## all checks and all suites: what CI runs (SUITES="rules crash", ARGS="-k name")
 	@$(python) scripts/suites.py --suites "$(SUITES)" -- $(ARGS)
+
+coverage: dev packages ## which branches of src the suites take; fails below 85 of 100
+	@FARRO_COVERAGE=1 $(python) scripts/suites.py --suites "$(or $(SUITES),rules system observe contracts services flows)" -- $(ARGS)
 
 lint: dev ## ruff (rules and format) and the import contracts
 	@$(python) scripts/suites.py --suites "lint format imports"

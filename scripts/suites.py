@@ -4,8 +4,8 @@ What a suite tests lives in tests/; how the environment is made ready lives in v
 
 A failing suite does not stop the run: the failures are listed at its end, then a table of seconds per suite, the
 figures that the proofs wrote (FARRO_FIGURES), and as the last line `N passed, N failed, N skipped`. With CI=true a
-skipped test is a failed one: a proof that could not run proves nothing. A whole run measures which branches of src the
-suites took. Standard library only.
+skipped test is a failed one: a proof that could not run proves nothing. `make coverage` measures which branches of src
+the suites took. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ CHECKS: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-logo"],
     "types": ["mypy"],
 }
-UNCOVERED = ("house", "golden", "crash")  # they look at texts, or run for so long that tracing would double it
+# Not traced: they look at texts, or run for so long that tracing would double it; and execution ends threads by an
+# exception from outside, which may come while the tracer holds its lock: then every thread waits for ever.
+UNCOVERED = ("house", "golden", "crash", "execution")
 BRANCHES = 0.85  # of src that the other suites must take
 SUITES = ("house", "rules", "system", "execution", "observe", "contracts", "golden", "services", "crash", "flows")
 
@@ -89,13 +91,13 @@ def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str]) -> I
     for name, command in CHECKS.items():
         if not asked or name in asked:
             yield run_check(name, command, env)
-    whole = not asked and not args and not env.get("FARRO_TORTURE")
+    traced = bool(env.get("FARRO_COVERAGE"))
     for name in SUITES:
         if (not asked or name in asked) and has_tests(name):
-            yield run_suite(name, args, env, covered=whole and name not in UNCOVERED)
+            yield run_suite(name, args, env, covered=traced and name not in UNCOVERED)
         elif name in asked:
             yield Report(name=name, failures=[f"tests/{name} has no tests"])
-    if whole:
+    if traced:
         yield coverage(env)
 
 
