@@ -110,3 +110,14 @@ def test_two_readers_wait_until_it_is_over(bench: Bench) -> None:
     )
     assert result.error is not None, f"after {time.monotonic() - began_s:.1f} s"
     assert [one.id for one in result.step_results] == ["1"]
+
+
+def test_a_failure_in_the_moment_in_which_the_reader_has_enough_is_a_failure(bench: Bench) -> None:
+    """The reader ends only when the other has failed: its success is none, for its input was none."""
+    failed = bench.work / "failed"
+    says = f"seq 300000; while [ ! -e {failed}.begun ]; do sleep 0.01; done; touch {failed}; exit 7"
+    reads = f"touch {failed}.begun; while [ ! -e {failed} ]; do sleep 0.001; done; sleep 0.05"
+    result = bench.run(shell(1, says), shell(2, reads, input_from_step=1), ahead_bytes=AHEAD)
+    assert not any(one.success for one in result.step_results)
+    assert result.error is not None
+    assert result.error.message == "step 1: exit code 7"

@@ -119,6 +119,7 @@ class _Enough:
     attempt: int
     tried: Tried
     passed_on: int
+    to_blame: bool  # it failed by itself
     had_enough: _Enough | None  # who read along with this one
 
 
@@ -289,8 +290,13 @@ class _Run:
         tried = self.tries.judge(one, plan_deadline_s=self.deadline_s, plan_time_s=time_s)
         reader = next((other for other in self.running if other.step.input_from_step == one.step.id), None)
         had_enough = self.enough.pop(one.step.id, None)
-        if had_enough is not None:
+        if had_enough is not None and one.watched.ending == "cut off":
             tried = self._read_enough(one.step, tried, had_enough)
+        elif had_enough is not None and tried.error is not None:  # it failed by itself, in the same moment
+            error = f"its input, step {one.step.id}, failed"
+            spoiled = replace(had_enough.tried, error=error, again=False)
+            had_enough = replace(had_enough, tried=spoiled, to_blame=False)
+            tried = replace(tried, again=False)
         elif reader is not None and tried.error is None:
             assert reader.along is not None
             reader.along.finish()
@@ -301,7 +307,8 @@ class _Run:
         again = tried.error is not None and tried.again and one.attempt <= one.step.retries and self.error is None
         if source is not None and one.along is not None and not again:
             self.watch.cut_off(source.watched)
-            self.enough[source.step.id] = _Enough(one.step, one.attempt, tried, one.along.passed_on, had_enough)
+            failed = tried.error is not None
+            self.enough[source.step.id] = _Enough(one.step, one.attempt, tried, one.along.passed_on, failed, had_enough)
         else:
             self._told(one.step, one.attempt, tried, had_enough)
 
@@ -324,7 +331,7 @@ class _Run:
             return
         own = (step, attempt, tried, None)
         read = (had_enough.step, had_enough.attempt, had_enough.tried, had_enough.had_enough)
-        for one in (own, read) if had_enough.tried.error is None else (read, own):
+        for one in (read, own) if had_enough.to_blame else (own, read):
             self._told(*one)
 
     def _tried(self, step: Step, attempt: int, tried: Tried) -> None:
