@@ -41,6 +41,7 @@ class Job:
     finalized: bool = True
     hops: tuple[Hop, ...] = ()
     attempts: int = 0  # the highest
+    resumed: frozenset[int] = frozenset()  # attempts that took steps over from an earlier one
 
 
 @dataclass(kw_only=True)
@@ -206,7 +207,10 @@ def _effects(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:
         latest[effect.job] = max(effect.attempt, latest.get(effect.job, 0))
     for job in jobs.values():
         accepted = [hop.attempt for hop in job.hops if hop.reason == "committed"]
-        if job.status == "succeeded" and accepted and accepted[0] not in acted[job.id]:
+        if job.status != "succeeded" or not accepted:
+            continue
+        earlier = accepted[0] in job.resumed and any(attempt < accepted[0] for attempt in acted[job.id])
+        if accepted[0] not in acted[job.id] and not earlier:
             verdict.lost.append(f"{job.id} succeeded in attempt {accepted[0]}, but that attempt did nothing")
 
 
@@ -251,10 +255,16 @@ def _job(folder: str, place: str, stray: list[str]) -> list[Job]:
         finalized=life["finalized_at"] is not None,
         hops=tuple(map(Hop.read, life["hops"])),
         attempts=max(numbers, default=0),
+        resumed=frozenset(number for number in numbers if _took_over(documents, number)),
     )
     if life["job_id"] != name:
         stray.append(f"{place} says that it is {life['job_id']}")
     return [job]
+
+
+def _took_over(documents: dict[str, Any], attempt: int) -> bool:
+    result = documents.get(f"attempts/{attempt:04d}/result.json", {})
+    return any(step.get("resumed") for step in result.get("step_results", ()))
 
 
 def _attempts(folder: str) -> list[str]:

@@ -231,7 +231,8 @@ def test_a_wait_is_woken_by_a_descriptor(starter: Starter, monkeypatch: pytest.M
     os.close(wake)
     process.end(None, grace_s=0)
     assert process.exit is not None
-    assert process.exit.signal == signal.SIGKILL
+    # Killed; or its `sleep` was, a moment before, and the shell says so in its last one.
+    assert process.exit.code == 128 + signal.SIGKILL
 
 
 def test_without_pidfds_it_is_waited_for_all_the_same(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:

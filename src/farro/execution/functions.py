@@ -109,10 +109,9 @@ class FunctionRun:
         self._lock = threading.Lock()
         self._spoiled = False  # an exception was sent into the thread: it may arrive late, in somebody else's call
         self._abandoned = False
-        self._outputs = (_Output(stdout), _Output(stderr))
         fd = fs.open_read(stdin) if isinstance(stdin, str) else stdin
         source: BinaryIO = _Nothing() if fd is None else os.fdopen(fd, "rb")
-        files = (source, *map(io.BufferedWriter, self._outputs))
+        files = (source, io.BufferedWriter(_Output(stdout)), io.BufferedWriter(_Output(stderr)))
         try:
             self._call = make_call(*files)
             self._hand = _idle.pop() if _idle else _Hand()
@@ -136,11 +135,6 @@ class FunctionRun:
     def fileno(self) -> int:
         """Readable when it has ended, until `close`."""
         return self._hand.done.fd
-
-    @property
-    def silent(self) -> bool:
-        """Over, and no file was made: it said nothing."""
-        return not any(output.made for output in self._outputs)
 
     def _over_quickly(self, timeout_s: float | None) -> bool:
         """Most calls are over before another slot could do anything with this one's turn. Waits without looking at
@@ -255,7 +249,6 @@ class _Output(io.RawIOBase):
     """A stream of a call, whose file and folders are made when the first byte comes: most functions say nothing."""
 
     def __init__(self, path: str) -> None:
-        self.made = False
         self._path = path
         self._fd: int | None = None
 
@@ -271,7 +264,6 @@ class _Output(io.RawIOBase):
             if self.closed:
                 raise ValueError("I/O operation on a closed stream")
             self._fd = fs.retried(self._create, self._path, time.sleep)
-            self.made = True
         return self._fd
 
     def _create(self) -> int:

@@ -37,7 +37,6 @@ class Tried:
     timed_out: bool = False
     again: bool = True  # another try may end otherwise
     passing: bool = False  # the machine's trouble
-    silent: bool = False  # it made no files: a function that said nothing
 
 
 @dataclass(kw_only=True, slots=True)
@@ -101,7 +100,6 @@ class Tries:
         """What came of a try that is over, and was not stopped."""
         step, watched = running.step, running.watched
         ended = watched.started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
-        silent = isinstance(watched.started, FunctionRun) and watched.started.silent
         if watched.ending == "cut off":
             return Tried(exit=ended, error=f"its input, step {step.input_from_step}, failed", again=False)
         if watched.ending == "timed out":
@@ -110,7 +108,7 @@ class Tries:
             whose = f"the step's timeout of {timeout_s:g} s" if own else f"the plan's timeout of {plan_time_s:g} s"
             return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         if ended.code in step.ok_exit_codes:
-            return Tried(exit=ended, error=None, silent=silent)
+            return Tried(exit=ended, error=None)
         return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")
 
     def put_aside(self, step: Step, attempt: int) -> None:
@@ -126,9 +124,7 @@ class Tries:
     ) -> StepResult:
         """What the plan's result says of the step."""
         folder, relative = self.attempt_dir, f"steps/{step.id}"
-        stdout = stderr = results.NOTHING
-        if not tried.silent:
-            stdout, stderr = (inline.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
+        stdout, stderr = (inline.said(folder, f"{relative}/{stream}") for stream in ("stdout", "stderr"))
         paths = [f"{folder}/{relative}/stderr", f"{folder}/{relative}/stdout"]
         return StepResult(
             step_number=step.step_number,
