@@ -93,7 +93,7 @@ def worker(
             log=log,
             turns=turns,
             # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
-            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.runners.poll_interval),
+            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
 
     until = Drained(store=store, role=role, clock=clock, log=log) if drain else None
