@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from farro.documents.constraints import AnyCase, Argument, Bounds
 from farro.kernel.moments import duration_fault, parse_duration
 from farro.kernel.retry import RetryPolicy
+from farro.plans.model import AHEAD_BYTES
 
 # The six of SPEC-1, and Runner, the built-in role for command plans.
 ROLES = ("Manager", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter", "Runner")
@@ -97,7 +98,7 @@ class RunnersSettings:
     poll_interval: Annotated[int, Bounds(at_least=1, at_most=60)] = 5  # seconds
     task_timeout: Annotated[int, Bounds(at_least=60, at_most=7200)] = 1800  # seconds; of a step that names none
     max_concurrent_runners: Annotated[int, Bounds(at_least=1, at_most=50)] = 10
-    ahead_bytes: Annotated[int, Bounds(at_least=1 << 16)] = 1 << 30  # a step that says more is read while it runs
+    ahead_bytes: Annotated[int, Bounds(at_least=1 << 16)] = AHEAD_BYTES  # a step that says more is read while it runs
     environment: tuple[FilledText, ...] | None = None  # names of variables that steps get; None: all
     base_path: FilledText = ".air-executor"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase()] = "info"

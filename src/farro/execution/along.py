@@ -12,7 +12,6 @@ import threading
 
 from farro.system import fs
 
-AHEAD_BYTES = 1 << 30  # what a step may have said before the one that reads it is started beside it
 _PIECE = 1 << 20
 _PAUSE_S = 0.01  # at the end of what was said so far
 

@@ -19,7 +19,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,6 @@ NAME = "steps.jsonl"
 LIMIT = 64 << 20  # bytes: a thousand steps with tasks of the usual size are under one
 _WORK_S = 1.0  # so much may be lost with the power
 _SHARE = 100.0  # … and syncing takes at most a hundredth of the work
-
-_PATHS = ("stdout_path", "stderr_path")
 
 Line = Mapping[str, Any]
 
@@ -70,7 +68,7 @@ class Records:
         self._fd = fs.retried(lambda: fs.open_append(self._path), self._path, time.sleep)
         self._append(head(carried), *carried)
         # Their files have new names here, and perhaps nobody synced them under the old ones.
-        self._loose += [path for line in carried for name in _PATHS if (path := line.get(name)) is not None]
+        self._loose += [path for line in carried for path in paths(line)]
 
     def step(self, ended: StepResult, added: Iterable[Added]) -> None:
         data = {name: value for name, value in ended.to_json().items() if name not in ("stdout", "stderr")}
@@ -126,6 +124,13 @@ class Records:
 def head(carried: Sequence[Line]) -> Line:
     """The first line, before these."""
     return {"version": 1, "boot": boot_id(), "carried": len(carried)}
+
+
+def paths(line: Line) -> Iterator[str]:
+    """The files of a step, relative to its attempt's folder."""
+    for stream in ("stdout", "stderr"):
+        if (path := line.get(f"{stream}_path")) is not None:
+            yield path
 
 
 def text(lines: Iterable[Line]) -> bytes:

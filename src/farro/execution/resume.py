@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from typing import Any
@@ -71,19 +71,12 @@ def carry(found: Past, attempt_dir: str, inline: Inline) -> list[StepResult]:
             fs.mkdir(f"{attempt_dir}/steps")
     done = []
     for line in found.succeeded:
-        for path in paths(line):
+        for path in records.paths(line):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(os.path.dirname(f"{attempt_dir}/{path}"))
             links.place(f"{found.folder}/{path}", f"{attempt_dir}/{path}")
         done.append(_result(line, attempt_dir, inline))
     return done
-
-
-def paths(line: Line) -> Iterator[str]:
-    """The files of a step, relative to its attempt's folder."""
-    for stream in ("stdout", "stderr"):
-        if (path := line.get(f"{stream}_path")) is not None:
-            yield path
 
 
 def _tellers(line: Line) -> set[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from farro.execution import resume
 from farro.execution.added import Task, TaskFolder
-from farro.execution.along import AHEAD_BYTES, Along
+from farro.execution.along import Along
 from farro.execution.commands import Missing
 from farro.execution.records import Added, Records
 from farro.execution.results import Inline, PlanResult, StepResult
@@ -29,7 +29,7 @@ from farro.execution.watch import REST_GRACE_S, Watch
 from farro.kernel.outcome import ErrorInfo
 from farro.plans.frontier import Frontier
 from farro.plans.growth import grown
-from farro.plans.model import DEFAULT_TIMEOUT_S, Plan, Step
+from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S, Plan, Step
 from farro.ports.clock import Clock
 from farro.system import fs, processes
 
@@ -304,8 +304,7 @@ class _Run:
             tried = replace(tried, again=False)  # what was read is of this try
             self.watch.cut_off(reader.watched)
         source = next((other for other in self.running if other.step.id == one.step.input_from_step), None)
-        again = tried.error is not None and tried.again and one.attempt <= one.step.retries and self.error is None
-        if source is not None and one.along is not None and not again:
+        if source is not None and one.along is not None and not self._again(one.step, one.attempt, tried):
             self.watch.cut_off(source.watched)
             failed = tried.error is not None
             self.enough[source.step.id] = _Enough(one.step, one.attempt, tried, one.along.passed_on, failed, had_enough)
@@ -334,10 +333,14 @@ class _Run:
         for one in (read, own) if had_enough.to_blame else (own, read):
             self._told(*one)
 
+    def _again(self, step: Step, attempt: int, tried: Tried) -> bool:
+        """Whether it failed and is tried once more."""
+        more = tried.error is not None and tried.again and attempt <= step.retries
+        return more and self.error is None and self.clock.monotonic_s() < self.deadline_s
+
     def _tried(self, step: Step, attempt: int, tried: Tried) -> None:
         """The step's end, or its next try."""
-        again = tried.error is not None and tried.again and attempt <= step.retries
-        if again and self.error is None and self.clock.monotonic_s() < self.deadline_s:
+        if self._again(step, attempt, tried):
             if self.stop.requested:
                 self.stopped = True
                 return

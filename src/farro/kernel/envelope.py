@@ -79,6 +79,11 @@ class Lifecycle:
         """The attempt after which the present hop began."""
         return max((hop.attempt for hop in self.hops if hop.reason is Reason.ROUTED), default=0)
 
+    @property
+    def first_role(self) -> str:
+        """The role that the job was submitted to."""
+        return self.hops[0].role if self.hops else self.role
+
     def attempts_in_hop(self, highest: int) -> int:
         """Attempts of this hop that count against its limit: a graceful release counts as none."""
         start = self.hop_start

@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from farro.documents import Document
 from farro.errors import Damaged, InputError, NameTaken, Refused, TryAgain, UnknownJob
@@ -19,11 +18,11 @@ from farro.kernel.states import Status
 from farro.operations import jobs, submit
 from farro.operations import wishes as wishing
 from farro.operations.admission import Gate, admitted
+from farro.plans import after
 from farro.ports.store import JobView, Store, Submission
 from farro.system import fs
 
 _PROMPT_LIMIT = 16 << 20
-_DEPENDENCIES = ("after", "after_any")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +119,6 @@ def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: G
 def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
     """What runs instead of that job; None: it waits to do just that. Refused before anything is changed."""
     folder = f"{root}/{view.place}/{view.job_id}"
-    role = view.lifecycle.hops[0].role if view.lifecycle.hops else view.lifecycle.role
     if document is not None:
         (wanted,) = submit.submissions(
             store, [document], role=None, job_id=None, source=document.source, wishes=wishing.NONE
@@ -140,17 +138,12 @@ def _again(root: str, name: str, view: JobView, document: Document | None, store
         return None
     narrative, payload = _rest(folder)
     return Submission(
-        role=role, prompt=_free(prompt), retry_of=view.job_id, narrative=narrative, payload=payload
+        role=view.lifecycle.first_role,
+        prompt=after.alone(prompt),
+        retry_of=view.job_id,
+        narrative=narrative,
+        payload=payload,
     )  # the job's own id stays the old job's
-
-
-def _free(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the jobs that it once ran after: they have ended, and one that failed would keep it from ever running."""
-    metadata = prompt.get("metadata")
-    if not isinstance(metadata, dict) or not any(key in metadata for key in _DEPENDENCIES):
-        return dict(prompt)
-    kept = {key: value for key, value in metadata.items() if key not in _DEPENDENCIES}
-    return {**prompt, "metadata": kept}
 
 
 def _rest(folder: str) -> tuple[str | None, dict[str, bytes]]:

@@ -16,7 +16,7 @@ from farro.execution import records, resume
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.operations.admission import Gate, admitted
-from farro.plans import again
+from farro.plans import after, again
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.ports.store import Carried, JobView, Store, Submission
@@ -63,11 +63,11 @@ def retry(
     carried = None
     if past.lines:
         lines: list[records.Line] = [records.head(past.lines), *past.lines, *([{"synced": True}] if durable else [])]
-        files = {path: f"{past.folder}/{path}" for line in past.succeeded for path in resume.paths(line)}
+        files = {path: f"{past.folder}/{path}" for line in past.succeeded for path in records.paths(line)}
         carried = Carried(records=records.text(lines), files=files)
     submission = Submission(
-        role=life.hops[0].role if life.hops else life.role,
-        prompt=_alone(prompt) if life.attempt else prompt,
+        role=life.first_role,
+        prompt=after.alone(prompt) if life.attempt else prompt,
         retry_of=job_id,
         payload=_payload(folder),
         narrative=_narrative(folder),
@@ -94,18 +94,6 @@ def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: st
         return resume.Past(added_by={})  # nothing is left to go on with: who repeats it means all of it
     kept = again.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
     return resume.only(plan, found, kept)
-
-
-def _alone(prompt: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the jobs that it ran after: they have ended, and may be gone by now."""
-    metadata = prompt.get("metadata")
-    if not isinstance(metadata, dict) or metadata.keys().isdisjoint(("after", "after_any")):
-        return prompt
-    rest = {name: value for name, value in metadata.items() if name not in ("after", "after_any")}
-    return {
-        **{name: value for name, value in prompt.items() if name != "metadata"},
-        **({"metadata": rest} if rest else {}),
-    }
 
 
 def _prompt(folder: str, job_id: str) -> Mapping[str, Any]:

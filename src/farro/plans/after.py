@@ -25,6 +25,7 @@ class Dependencies:
 
 
 _NONE = Dependencies()
+_FIELDS = ("after", "after_any")
 
 
 def dependencies(prompt_data: Mapping[str, Any] | list[Any]) -> Dependencies:
@@ -33,6 +34,20 @@ def dependencies(prompt_data: Mapping[str, Any] | list[Any]) -> Dependencies:
     if not isinstance(metadata, Mapping) or ("after" not in metadata and "after_any" not in metadata):
         return _NONE
     return Dependencies(after=_ids(metadata.get("after")), after_any=_ids(metadata.get("after_any")))
+
+
+def alone(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompt of a job that runs again, without the jobs that it ran after: they have ended, may be gone by now, and
+    one that failed would keep it from ever running."""
+    rest = dict(prompt)
+    metadata = rest.get("metadata")
+    if isinstance(metadata, dict) and not metadata.keys().isdisjoint(_FIELDS):
+        kept = {name: value for name, value in metadata.items() if name not in _FIELDS}
+        if kept:
+            rest["metadata"] = kept
+        else:
+            del rest["metadata"]
+    return rest
 
 
 def _ids(named: Any) -> tuple[str, ...]:

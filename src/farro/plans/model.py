@@ -16,6 +16,7 @@ MAX_PARALLEL = 64
 MAX_RETRIES = 100
 MAX_TIMEOUT_S = 365 * 86_400  # a hundred of these still fit what the operating system can wait
 DEFAULT_TIMEOUT_S = 1800.0
+AHEAD_BYTES = 1 << 30  # what a step may have said before the one that reads it is started beside it
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 

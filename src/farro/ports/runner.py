@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from farro.kernel.outcome import Outcome
+from farro.plans.model import AHEAD_BYTES
 
 R = TypeVar("R")
 
@@ -43,7 +44,7 @@ class Work:
     step_timeout_s: float  # of a step that names none
     earlier: tuple[str, ...] = ()  # folders of earlier attempts of this hop, oldest first
     durable: bool = True  # successes of steps survive a power cut
-    ahead_bytes: int = 1 << 30  # a step that has said more and goes on is read along
+    ahead_bytes: int = AHEAD_BYTES  # a step that has said more and goes on is read along
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -11,11 +11,10 @@ from typing import Any
 
 from farro.errors import Lost, SyncFailed
 from farro.execution import resume
-from farro.execution.along import AHEAD_BYTES
 from farro.execution.stop import Stop
 from farro.execution.work import bug
 from farro.kernel.outcome import Outcome
-from farro.plans.model import DEFAULT_TIMEOUT_S
+from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
 from farro.ports.runner import Runner, Work
 from farro.ports.store import Claim
