@@ -18,6 +18,7 @@ needed=(
   fusermount3:fuse3
   losetup:mount
   unshare:util-linux
+  bwrap:bubblewrap
 )
 
 missing=()

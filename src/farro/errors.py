@@ -16,7 +16,9 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     │   ├── IllegalTransition the job's state does not permit it
     │   ├── CapacityReached   a queue is full
     │   ├── NotPermitted      the config does not permit it to this user
+    │   ├── BudgetExceeded    a call would cost more than its budget has left
     │   └── AlreadyRunning    a component of that name lives
+    ├── ProviderTrouble       a provider gave no answer (ports.provider): tried again, elsewhere, or told
     ├── TryAgain              nothing changed; the same call may succeed later
     │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
     ├── Lost                  somebody else owns it now: stop, write nothing
@@ -125,6 +127,10 @@ class CapacityReached(Refused):
 
 class NotPermitted(Refused):
     """The config does not permit this to this user. Nothing changed."""
+
+
+class BudgetExceeded(Refused):
+    """The call would exceed the budget of its job, its role or the day. It was not made."""
 
 
 class AlreadyRunning(Refused):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from farro.documents.constraints import AnyCase, Argument, Bounds
+from farro.documents.constraints import AnyCase, Argument, Bounds, Size
 from farro.kernel.moments import duration_fault, parse_duration
 from farro.kernel.retry import RetryPolicy
 from farro.plans.model import AHEAD_BYTES
@@ -21,6 +21,8 @@ UNCAPPED = "Runner"  # command plans come by the thousand; its queue is bounded 
 Positive = Annotated[float, Bounds(more_than=0)]
 Count = Annotated[int, Bounds(at_least=1)]
 Cap = Annotated[int, Bounds(at_least=0)]
+Amount = Annotated[float, Bounds(at_least=0)]
+ExitCode = Annotated[int, Bounds(at_least=0, at_most=255)]
 FilledText = Annotated[str, Argument(filled=True)]
 
 
@@ -81,10 +83,78 @@ class SecuritySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PriceSettings:
+    """What a model costs, in US dollars for a million tokens: for models that nobody else knows."""
+
+    input_usd: Amount
+    output_usd: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderSettings:
+    """One provider: who answers agents' prompts, and how it is reached."""
+
+    kind: FilledText | None = None  # openai, google, openrouter, cli, scripted, or an installed one; None: as its name
+    model: FilledText | None = None  # of roles that name none
+    timeout_s: Positive | None = None  # of one call; None: as `timeouts` says
+    max_output_tokens: Count = 8192
+    prices: dict[str, PriceSettings] = field(default_factory=dict)  # by model
+    call_usd: Positive | None = None  # the most that one call may cost, where it cannot be computed
+    options: dict[str, Any] = field(default_factory=dict)  # of an installed provider, handed on as they are
+    # over HTTP
+    api_key: FilledText | None = None  # ${NAME}, never the key itself
+    base_url: FilledText | None = None
+    stream: bool = True
+    # cli
+    command: Annotated[tuple[FilledText, ...], Size(at_least=1)] | None = None
+    environment: tuple[FilledText, ...] = ()  # names of variables that it gets beside PATH, HOME and the language
+    workspace: Literal["temp", "root", "worktree"] = "temp"  # where it works
+    network: bool = False
+    fatal_exit_codes: tuple[ExitCode, ...] = ()  # another try would not help
+    answer_field: FilledText | None = None  # its output is JSON, and the answer stands there
+    cost_field: FilledText | None = None  # … and what it cost, in US dollars
+    # scripted
+    file: FilledText | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FallbackSettings:
+    """Who is asked when the one before gave no answer."""
+
+    provider: FilledText
+    model: FilledText | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoleSettings:
-    """A role beside the built-in ones. Its policy file is agents/<Role>/AGENTS-ROLE.md."""
+    """A role: one of the built-in ones, or another. Its policy file is agents/<Role>/AGENTS-ROLE.md."""
 
     description: str = ""
+    provider: FilledText | None = None
+    model: FilledText | None = None
+    fallbacks: tuple[FallbackSettings, ...] = ()
+    timeout_s: Positive | None = None  # of one call; None: as the provider says
+    max_output_tokens: Count | None = None  # None: as the provider says
+    repairs: Annotated[int, Bounds(at_least=0, at_most=10)] = 2  # calls to put an answer of the wrong form right
+    read_only: bool = False  # its programs write nowhere, whatever the prompt allows
+    network: bool = False  # its programs may use the network
+    budget_usd: Positive | None = None  # per UTC day
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetSettings:
+    """The most that agents' calls may cost, in US dollars. A role's own is under `roles`."""
+
+    job_usd: Positive | None = None
+    day_usd: Positive | None = None  # UTC
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeoutSettings:
+    """Of one call to a provider."""
+
+    http_seconds: Positive = 120.0
+    cli_seconds: Positive = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +233,9 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     prune: PruneSettings = field(default_factory=PruneSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
-    providers: dict[str, Any] = field(default_factory=dict)
+    providers: dict[str, ProviderSettings] = field(default_factory=dict)
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
+    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
