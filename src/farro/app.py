@@ -5,6 +5,7 @@ Rules and loops live below; arguments and printing live in cli.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from farro.ports.clock import Clock
 from farro.ports.runner import Runner
 from farro.ports.runtime import Runtime
 from farro.ports.store import StorePolicy
-from farro.settings import Settings
+from farro.settings import UNCAPPED, Settings
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
 from farro.stores.files.journal import Journal
@@ -25,6 +26,7 @@ from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from farro.services.perform import Performer
+    from farro.services.snapshot import Snapshots
 
 
 def open_store(
@@ -58,6 +60,7 @@ def open_store(
                 retry=settings.retry.policy(),
                 stale_after_s=settings.watchdog.stale_after_s,
                 poll_s=settings.runners.poll_interval,
+                policy_version=lambda role: snapshots(root, settings).version(role, exactly=role != UNCAPPED),
             ),
             journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
             clock=clock or SystemClock(),
@@ -69,6 +72,18 @@ def open_store(
         ),
         on_close=audit.close,
     )
+
+
+def snapshots(root: str, settings: Settings) -> Snapshots:
+    """What keeps the config and the policies of a claim."""
+    return _snapshots(root, settings.durability == "power")
+
+
+@functools.cache
+def _snapshots(root: str, durable: bool) -> Snapshots:
+    from farro.services.snapshot import Snapshots
+
+    return Snapshots(root=root, clock=SystemClock(), durable=durable)
 
 
 def _audit_policy(settings: Settings) -> AuditPolicy:

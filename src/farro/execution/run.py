@@ -356,7 +356,7 @@ class _Run:
             self.frontier.succeeded(step.id)
         elif self.error is None:
             self.retryable = tried.passing
-            category = "timeout" if ended.timed_out else "step_failed"
+            category = tried.category or ("timeout" if ended.timed_out else "step_failed")
             self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
         # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.
         if len(self.listed) > 1 and added is not None:

@@ -37,6 +37,7 @@ class Tried:
     timed_out: bool = False
     again: bool = True  # another try may end otherwise
     passing: bool = False  # the machine's trouble
+    category: str | None = None  # of the error, where it is not the usual one
 
 
 @dataclass(kw_only=True, slots=True)
@@ -107,6 +108,10 @@ class Tries:
             timeout_s = step.timeout_s(self.step_timeout_s)
             whose = f"the step's timeout of {timeout_s:g} s" if own else f"the plan's timeout of {plan_time_s:g} s"
             return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
+        failure = watched.started.failure if isinstance(watched.started, FunctionRun) else None
+        if failure is not None:
+            more, category = failure.retryable, failure.category
+            return Tried(exit=ended, error=str(failure), again=more, passing=more, category=category)
         if ended.code in step.ok_exit_codes:
             return Tried(exit=ended, error=None)
         return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")

@@ -45,13 +45,18 @@ class Work:
     earlier: tuple[str, ...] = ()  # folders of earlier attempts of this hop, oldest first
     durable: bool = True  # successes of steps survive a power cut
     ahead_bytes: int = AHEAD_BYTES  # a step that has said more and goes on is read along
+    role: str = "Runner"  # whose queue it was claimed from
+    attempt: int = 1
+    previous: tuple[tuple[str, str], ...] = ()  # earlier hops: the role, and the folder of the attempt that ended it
+    max_bytes: int | None = None  # of the job's folder while it runs; None: any number
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Work:
-        return cls(**{**data, "earlier": tuple(data["earlier"])})
+        previous = tuple((role, folder) for role, folder in data["previous"])
+        return cls(**{**data, "earlier": tuple(data["earlier"]), "previous": previous})
 
 
 class StopRequest(Protocol):
