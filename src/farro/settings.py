@@ -13,10 +13,10 @@ from farro.documents.constraints import AnyCase, Argument, Bounds, Size
 from farro.kernel.moments import duration_fault, parse_duration
 from farro.kernel.retry import RetryPolicy
 from farro.plans.model import AHEAD_BYTES
+from farro.roles.names import ROLES as ROLES
+from farro.roles.names import RUNNER
 
-# The six of SPEC-1, and Runner, the built-in role for command plans.
-ROLES = ("Manager", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter", "Runner")
-UNCAPPED = "Runner"  # command plans come by the thousand; its queue is bounded only when the config says so
+UNCAPPED = RUNNER  # command plans come by the thousand; its queue is bounded only when the config says so
 
 Positive = Annotated[float, Bounds(more_than=0)]
 Count = Annotated[int, Bounds(at_least=1)]
@@ -32,6 +32,9 @@ class Duration:
 
     def fault(self, value: str, /) -> str | None:
         return duration_fault(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^\s*[0-9][0-9.wdhmsWDHMS]*\s*$"}
 
 
 Lasting = Annotated[str, Duration()]
