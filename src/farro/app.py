@@ -187,6 +187,40 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
         step_timeout_s=settings.runners.task_timeout,
         durable=settings.durability == "power",
         ahead_bytes=settings.runners.ahead_bytes,
+        agents_runner=functools.cache(lambda: agents_runner(root, settings, clock)),
+        snapshots=snapshots(root, settings),
+        max_job_bytes=settings.security.max_job_bytes,
+    )
+
+
+def agents_runner(root: str, settings: Settings, clock: Clock) -> Runner[Any]:
+    """How jobs are executed that ask providers: inside the worker, which has their libraries loaded."""
+    from farro.runners.inline import InlineRunner
+
+    return InlineRunner(tools=tools(settings), clock=clock, agents=agents(root, settings, clock))
+
+
+def agents(root: str, settings: Settings, clock: Clock) -> Agents:
+    """Who answers agent steps. The settings of each job are those of its own snapshot."""
+    from farro import config
+    from farro.execution.agents.answering import Agents
+    from farro.guard.redaction import Redactor
+    from farro.providers.prices import GenaiPrices
+
+    durable = settings.durability == "power"
+
+    def redactor(of: Settings) -> Redactor:
+        return Redactor(config.secret_values(of, os.environ))
+
+    return Agents(
+        root=root,
+        settings_of=_Remembered(config.load),
+        provider=_Providers(root).of,
+        ledger=ledger(root, durable=durable, clock=clock),
+        prices=GenaiPrices,
+        redactor=redactor,
+        clock=clock,
+        uniform=random.SystemRandom().uniform,
     )
 
 

@@ -35,7 +35,9 @@ class Performer:
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
     durable: bool = True  # successes of steps survive a power cut
     ahead_bytes: int = AHEAD_BYTES
-    agents_runner: Runner[Any] | None = None  # of jobs that ask a provider; None: as the others
+    # Of jobs that ask a provider, which needs libraries that a runner of its own would import for each job anew. Made
+    # when the first such job comes. None: as the others.
+    agents_runner: Callable[[], Runner[Any]] | None = None
     snapshots: Snapshots | None = None
     max_job_bytes: int | None = None  # of jobs that are kept within paths
 
@@ -46,7 +48,7 @@ class Performer:
             runner = self.runner
             if asks_agents(claim.envelope.prompt):
                 self._keep_snapshot(claim)
-                runner = self.agents_runner or runner
+                runner = runner if self.agents_runner is None else self.agents_runner()
             run = runner.spawn(work, tick=tick, stop=stop)
             return runner.wait(run, tick=tick, stop=stop)
         except (Lost, SyncFailed):
