@@ -15,8 +15,8 @@ What a crash leaves (tests/crash/test_ledger.py):
 - Between the answer and its settling: the same. The second file comes by a rename that never replaces, so that the
   first who settles is the only one, a zombie or whoever repeats it. [test_kill_at_every_call_of_settle,
   test_settling_again_changes_nothing]
-- The lock is an flock: it dies with its holder. It is held over the look and the rename alone; the names are synced
-  after it. The file's bytes are synced before its rename: a name never shows a torn file.
+- The lock is an flock: it dies with its holder. The file's bytes are synced before its rename, so that a name never
+  shows a torn file; the day's folder after it, when the lock is gone.
   [test_a_power_cut_keeps_every_call_that_was_reserved_and_tears_none]
 
 The folder is not the job's: that one moves, and goes with `farro prune`; what was spent on a day does not.
@@ -76,27 +76,24 @@ class FilesLedger:
         day, name = at[:10], ledger_calls.name_of(at, charge.job_id, charge.role, self._random_bits(48))
         call = CallRecord(id=f"{day}/{name}", at=at, charge=charge, end=None, usage=None, cost_usd=None)
         path = f"{self._folder}/{day}/{name}{CALL}"
-        made: set[str] = set()
         try:
-            with self._alone(made) if budgets != Budgets() else contextlib.nullcontext():
+            with self._alone() if budgets != Budgets() else contextlib.nullcontext():
                 self._check(charge, budgets, day)
-                self._make_places(charge.job_id, day, made)
+                self._make_places(charge.job_id, day)
                 self._put(path, ledger_calls.encoded(call))
-            self._sync([*sorted(made), f"{self._folder}/{day}"])
+            self._sync([f"{self._folder}/{day}"])
         except BudgetExceeded:
             raise
         except BaseException:  # the caller will make no call: then none shall count
             with contextlib.suppress(OSError):
                 fs.unlink(path)
             raise
-        self._placed.add((charge.job_id, day))
         return call.id
 
     @contextlib.contextmanager
-    def _alone(self, made: set[str]) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """Nobody else looks at a budget until what we found of it is spent."""
-        if not fs.exists(self._folder):
-            self._make(self._folder, made)
+        _make(self._folder)
         with leases.exclusively(f"{self._folder}/.lock"):
             yield
 
@@ -114,23 +111,20 @@ class FilesLedger:
         if budgets.day_usd is not None:
             limits.check(charge, limits.of_day(budgets.day_usd, day), limits.spent(today))
 
-    def _make_places(self, job_id: str, day: str, made: set[str]) -> None:
-        """The day's folder and the job's link to it; `made` gets the folders that have new names in them. The call must
-        be found by its job as well, or the job's budget would miss it."""
+    def _make_places(self, job_id: str, day: str) -> None:
+        """The day's folder and the job's link to it, on the disk before the call can be: it must be found by its job as
+        well, or the job's budget would miss it. They are synced by each process once, though they are there: whoever
+        made them may not have come to that."""
         link = f"{self._folder}/{_JOBS}/{job_id}/{day}"
         if (job_id, day) in self._placed and fs.exists(link) and fs.exists(f"{self._folder}/{day}"):
             return
-        for folder in ("", f"/{day}", f"/{_JOBS}", f"/{_JOBS}/{job_id}"):
-            self._make(f"{self._folder}{folder}", made)
+        jobs = f"{self._folder}/{_JOBS}"
+        for folder in (self._folder, f"{self._folder}/{day}", jobs, f"{jobs}/{job_id}"):
+            _make(folder)
         with contextlib.suppress(FileExistsError):
             fs.symlink(f"../../{day}", link)
-        made.add(f"{self._folder}/{_JOBS}/{job_id}")
-
-    def _make(self, folder: str, made: set[str]) -> None:
-        """A folder that is there is synced all the same: whoever made it may not have come to that."""
-        with contextlib.suppress(FileExistsError):
-            fs.mkdir(folder)
-        made.add(folder.rpartition("/")[0])
+        self._sync([f"{self._root}/jobs", self._folder, jobs, f"{jobs}/{job_id}"])
+        self._placed.add((job_id, day))
 
     @explained
     def settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
@@ -199,6 +193,12 @@ class FilesLedger:
     def _sync(self, paths: Sequence[str]) -> None:
         if self._durable:
             fs.sync_all(paths)
+
+
+def _make(folder: str) -> None:
+    if not fs.exists(folder):
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(folder)
 
 
 def forget_job(root: str, job_id: str) -> None:
