@@ -11,6 +11,8 @@ from typing import Any
 
 from farro.encoding import encoder
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
+from farro.execution.confined import CannotConfine, Confined
+from farro.execution.results import PlanResult
 from farro.execution.run import run_plan
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
@@ -60,13 +62,35 @@ def _run(
     tick_every_s: float,
 ) -> Outcome:
     plan = plans.of(work.prompt)
-    if plan.allowed_paths is not None:
-        return failed(
-            work.job_id,
-            "sandbox_missing",
-            "the plan has allowed_paths, and this farro has no sandbox yet to keep them: it is not run unconfined",
-        )
-    result = run_plan(
+    if plan.allowed_paths is None:
+        if work.guarding.paths_required:
+            return failed(
+                work.job_id,
+                "allowed_paths_missing",
+                "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
+            )
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None))
+    try:
+        confined = Confined.of(work, plan.allowed_paths)
+    except CannotConfine as cannot:
+        return failed(work.job_id, cannot.category, str(cannot))
+    try:
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, confined))
+    finally:
+        confined.close()
+
+
+def _run_plan(
+    work: Work,
+    plan: Plan,
+    tools: Tools,
+    clock: Clock,
+    tick: Callable[[], None],
+    stop: Stop,
+    tick_every_s: float,
+    confined: Confined | None,
+) -> PlanResult:
+    return run_plan(
         plan,
         attempt_dir=work.folder,
         job_id=work.job_id,
@@ -83,7 +107,11 @@ def _run(
         earlier=work.earlier,
         durable=work.durable,
         ahead_bytes=work.ahead_bytes,
+        confined=confined,
     )
+
+
+def _told(work: Work, plan: Plan, result: PlanResult) -> Outcome:
     report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
     if result.success:
         return Succeeded(report=report)

@@ -16,7 +16,7 @@ from farro.execution.work import bug
 from farro.kernel.outcome import Outcome
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
-from farro.ports.runner import Runner, Work
+from farro.ports.runner import DEFAULTS, Guarding, Runner, Work
 from farro.ports.store import Claim
 
 
@@ -31,6 +31,7 @@ class Performer:
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
     durable: bool = True  # successes of steps survive a power cut
     ahead_bytes: int = AHEAD_BYTES
+    guarding: Guarding = DEFAULTS
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written."""
@@ -57,4 +58,5 @@ class Performer:
             earlier=resume.earlier(claim.folder, claim.attempt, life.hop_start, retried=life.retry_of is not None),
             durable=self.durable,
             ahead_bytes=self.ahead_bytes,
+            guarding=self.guarding,
         )
