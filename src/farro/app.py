@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from farro.observe.audit import AuditLog, AuditPolicy
 from farro.observe.log import Log
 from farro.ports.clock import Clock
-from farro.ports.runner import Runner
+from farro.ports.runner import Guarding, Runner
 from farro.ports.runtime import Runtime
 from farro.ports.store import StorePolicy
 from farro.settings import UNCAPPED, Settings
@@ -190,6 +190,22 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
         agents_runner=functools.cache(lambda: agents_runner(root, settings, clock)),
         snapshots=snapshots(root, settings),
         max_job_bytes=settings.security.max_job_bytes,
+        guarding=guarding(settings),
+    )
+
+
+def guarding(settings: Settings) -> Guarding:
+    """How jobs with allowed_paths are confined."""
+    security = settings.security
+    return Guarding(
+        sandbox=security.sandbox,
+        required=security.require_sandbox,
+        paths_required=security.require_allowed_paths,
+        absolute=security.allow_absolute_paths,
+        network=security.network,
+        processes=security.max_processes,
+        memory_bytes=security.max_memory_bytes,
+        free_bytes=security.min_free_bytes,
     )
 
 

@@ -83,6 +83,12 @@ class SecuritySettings:
     payload_allowlist: tuple[str, ...] = (".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip")
     allow_absolute_paths: bool = False
     require_allowed_paths: bool = False
+    sandbox: Literal["auto", "A", "B", "none"] = "auto"  # the best that works here, or the one named
+    require_sandbox: bool = False  # jobs with allowed_paths are not run without one
+    network: bool = False  # of steps with allowed_paths
+    max_processes: Annotated[int, Bounds(at_least=1, at_most=1_000_000)] = 512  # of such a step, at once
+    max_memory_bytes: Annotated[int, Bounds(at_least=64 << 20)] | None = None  # of such a step
+    min_free_bytes: Annotated[int, Bounds(at_least=0)] = 256 << 20  # such a step is ended when the disk has less
 
 
 @dataclass(frozen=True, kw_only=True)

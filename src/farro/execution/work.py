@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from farro.encoding import encoder
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
 from farro.execution.commands import AGENT
+from farro.execution.confined import CannotConfine, Confined
 from farro.execution.results import PlanResult
 from farro.execution.run import run_plan
 from farro.execution.size import ArtifactCap, TooLarge
@@ -77,13 +78,37 @@ def _run(
     plan = plans.of(work.prompt)
     if agents is not None and any(step.tool == AGENT for step in plan.steps):
         tools = tools.with_one(AGENT, agents.tool(work, plan))
-    if plan.allowed_paths is not None:
-        return failed(
-            work.job_id,
-            "sandbox_missing",
-            "the plan has allowed_paths, and this farro has no sandbox yet to keep them: it is not run unconfined",
-        )
-    result = run_plan(
+    if is_agent_prompt(work.prompt):  # each call is confined by itself
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
+    if plan.allowed_paths is None:
+        if work.guarding.paths_required:
+            return failed(
+                work.job_id,
+                "allowed_paths_missing",
+                "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
+            )
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
+    try:
+        confined = Confined.of(work, plan.allowed_paths)
+    except CannotConfine as cannot:
+        return failed(work.job_id, cannot.category, str(cannot))
+    try:
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, confined), agents)
+    finally:
+        confined.close()
+
+
+def _run_plan(
+    work: Work,
+    plan: Plan,
+    tools: Tools,
+    clock: Clock,
+    tick: Callable[[], None],
+    stop: Stop,
+    tick_every_s: float,
+    confined: Confined | None,
+) -> PlanResult:
+    return run_plan(
         plan,
         attempt_dir=work.folder,
         job_id=work.job_id,
@@ -100,7 +125,11 @@ def _run(
         earlier=work.earlier,
         durable=work.durable,
         ahead_bytes=work.ahead_bytes,
+        confined=confined,
     )
+
+
+def _told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:
     report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
     if agents is not None and is_agent_prompt(work.prompt):
         report = agents.report(work, result, report)

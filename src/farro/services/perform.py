@@ -19,7 +19,7 @@ from farro.kernel.states import Reason
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
-from farro.ports.runner import Runner, Work
+from farro.ports.runner import DEFAULTS, Guarding, Runner, Work
 from farro.ports.store import Claim
 from farro.services.snapshot import Snapshots
 
@@ -40,6 +40,7 @@ class Performer:
     agents_runner: Callable[[], Runner[Any]] | None = None
     snapshots: Snapshots | None = None
     max_job_bytes: int | None = None  # of jobs that are kept within paths
+    guarding: Guarding = DEFAULTS
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written."""
@@ -75,6 +76,7 @@ class Performer:
             attempt=claim.attempt,
             previous=_previous(claim),
             max_bytes=self.max_job_bytes if "allowed_paths" in claim.envelope.prompt else None,
+            guarding=self.guarding,
         )
 
     def _keep_snapshot(self, claim: Claim) -> None:
