@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 
 
-
 class TooLarge(BaseException):
     """Raised out of a tick: run_plan ends everything at once. Not an Exception, which would be an outcome there."""
 

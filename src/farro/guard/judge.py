@@ -82,6 +82,11 @@ def refused(stderr: str) -> str | None:
         said = os.pread(fd, _TAIL, max(os.fstat(fd).st_size - _TAIL, 0))
     finally:
         os.close(fd)
+    return refused_in(said)
+
+
+def refused_in(said: bytes) -> str | None:
+    """The same in the end of what it said."""
     for line in reversed(said.splitlines()):
         if _REFUSED.search(line):
             return " ".join("".join(c if c.isprintable() else " " for c in line.decode("utf-8", "replace")).split())[

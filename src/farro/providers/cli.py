@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, BinaryIO
 
+from farro.errors import InputError, NotPermitted
 from farro.guard import judge
 from farro.guard.confinement import Confinement
 from farro.guard.paths import Allowed, PathRefused, allowed
 from farro.guard.sandbox import Sandbox
 from farro.ports.provider import SLICE_S, Answer, ProviderTrouble, Reach, Request
+from farro.providers.registry import Place
 from farro.providers.workspaces import DIFF, Workspace, workspace
 from farro.settings import ProviderSettings
 from farro.system import fs
@@ -33,7 +35,26 @@ OUTPUT_LIMIT = 16 << 20  # bytes of an answer that are read
 _SAID = 2000  # characters of stderr in a message
 
 
-@dataclass(frozen=True, kw_only=True)
+def make(name: str, settings: ProviderSettings, place: Place) -> CliProvider:
+    if settings.command is None:
+        raise InputError(f"providers.{name}.command: is required: the command that answers, as a list of words")
+    security = place.security
+    sandbox = Sandbox.available(security.sandbox)
+    if sandbox.level == "none" and security.require_sandbox:
+        why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
+        raise NotPermitted(f"provider {name} is a program, security.require_sandbox is on, and no sandbox works: {why}")
+    return CliProvider(
+        name=name,
+        settings=settings,
+        sandbox=sandbox,
+        environ=place.environ,
+        absolute=security.allow_absolute_paths,
+        processes=security.max_processes,
+        memory_bytes=security.max_memory_bytes,
+    )
+
+
+@dataclass(kw_only=True)
 class CliProvider:
     """Port: Provider."""
 
@@ -42,6 +63,8 @@ class CliProvider:
     sandbox: Sandbox
     environ: Mapping[str, str]
     absolute: bool = False  # allowed paths may be absolute
+    processes: int | None = None  # at once
+    memory_bytes: int | None = None
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
@@ -109,6 +132,8 @@ class CliProvider:
                 protected=may_write.protected,
                 network=self.settings.network or reach.network,
                 tmp=private,
+                processes=self.processes,
+                memory_bytes=self.memory_bytes,
             ),
             stdin=stdin,
             stdout=output.answer,
@@ -117,11 +142,11 @@ class CliProvider:
             env=env,
         )
         if isinstance(started, NotStarted):
-            kind = "missing" if started.reason == "not_found" else "failed"
-            hint = "; is it installed, and on the worker's PATH?" if started.reason == "not_found" else ""
+            missing = started.reason == "not_found"
+            hint = "; is it installed, and on the worker's PATH?" if missing else ""
             raise ProviderTrouble(
                 f"provider {self.name}: {started.message}{hint}",
-                kind=kind,
+                kind="missing" if missing else "failed",
                 retryable=started.passing,
                 charged=False,
             )

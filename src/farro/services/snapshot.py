@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from farro.ports.clock import Clock
 from farro.errors import BadDocument
+from farro.ports.clock import Clock
 from farro.roles import policy
 from farro.system import fs
 

@@ -27,6 +27,7 @@ class Bought:
     request_sha256: str
     call_id: str
     provider: str
+    model: str | None  # that was asked for
     answer: Answer
 
     def to_json(self) -> dict[str, Any]:
@@ -35,6 +36,7 @@ class Bought:
             "request_sha256": self.request_sha256,
             "call_id": self.call_id,
             "provider": self.provider,
+            "asked_model": self.model,
             "model": answer.model,
             "whole": answer.whole,
             "usage": None if answer.usage is None else answer.usage.to_json(),
@@ -50,6 +52,7 @@ class Bought:
             request_sha256=data["request_sha256"],
             call_id=data["call_id"],
             provider=data["provider"],
+            model=data["asked_model"],
             answer=Answer(
                 text=data["text"],
                 model=data["model"],

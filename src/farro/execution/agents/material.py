@@ -1,4 +1,4 @@
-"""Gathers what an agent is told from the job's folder: policies from the snapshot, the prompt, payload, earlier results.
+"""Gathers what an agent is told: policies from the snapshot, the prompt, its payload, what earlier hops found.
 
 Files are opened beneath the job without following links, and are capped. What is made of them lives in briefing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from farro.documents import Document
 from farro.execution.agents.briefing import CUT, Earlier, Material
@@ -25,13 +25,15 @@ _TEXT = 1 << 20  # bytes of prompt.md and of an input
 _EARLIER = 256 << 10  # … of what one earlier hop found
 
 
-def gather(work: Work, plan: Plan, settings: RoleSettings, *, role: str, args: Sequence[str], stdin: BinaryIO) -> Material:
+def gather(
+    work: Work, plan: Plan, settings: RoleSettings, *, name: str, args: Sequence[str], stdin: BinaryIO
+) -> Material:
     """Everything that the step's request is made of."""
     job = job_folder(work)
-    shared = {
-        "role": role,
+    shared: dict[str, Any] = {
+        "role": name,
         "policies": tuple(_policies(job)),
-        "instructions": answers.instructions(role),
+        "instructions": answers.instructions(name),
         "allowed_paths": plan.allowed_paths or (),
         "read_only": settings.read_only,
         "payload": tuple(_payload(job)),
@@ -104,5 +106,3 @@ def _text(path: str, limit: int) -> str | None:
 def _decoded(data: bytes, name: str, limit: int = _TEXT) -> str:
     text = data[:limit].decode("utf-8", "replace")
     return text if len(data) <= limit else text + CUT.format(size=f"more than {limit}", path=name)
-
-
