@@ -111,7 +111,7 @@ class ChatProvider:
                 retryable=False,
                 charged=False,
             )
-        seen.append(new_exchange())
+        seen.append(new_exchange(request.max_output_tokens))
         come: Answer | ProviderTrouble = await ask(
             lambda: self._model(model, access),
             replace(request, model=model),
@@ -141,6 +141,6 @@ class ChatProvider:
 
 def _libraries() -> tuple[Any, Any]:
     from farro.providers.asking import ask
-    from farro.providers.wire import Exchange
+    from farro.providers.wire import new_exchange
 
-    return ask, Exchange
+    return ask, new_exchange

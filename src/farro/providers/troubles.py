@@ -5,6 +5,7 @@ What comes of a trouble (another try, a fallback, a failed job) is the caller's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -16,7 +17,7 @@ from pydantic_ai import exceptions as library
 
 from farro.ports.provider import ProviderTrouble, TroubleKind, Usage
 from farro.providers.access import Access
-from farro.providers.wire import MAX_REPLY_BYTES, Compressed, Exchange, SecondRequest, TooLarge
+from farro.providers.wire import Compressed, Exchange, SecondRequest, TooLarge
 
 E = TypeVar("E", bound=BaseException)
 
@@ -36,7 +37,7 @@ class Told:
     def of(self, error: Exception, seen: Exchange) -> ProviderTrouble:
         """The error itself is not kept: libraries put requests into theirs, and requests have the key in them."""
         for own in _chain(error, (SecondRequest, TooLarge, Compressed)):
-            return self._own(own)
+            return self._own(own, seen)
         status = _status(error, seen)
         if status is not None:
             return self._refusal(status, error, seen)
@@ -84,9 +85,11 @@ class Told:
             charged=charged,
         )
 
-    def _own(self, error: BaseException) -> ProviderTrouble:
+    def _own(self, error: BaseException, seen: Exchange) -> ProviderTrouble:
         if isinstance(error, TooLarge):
-            return self.garbage(f"its reply is larger than {MAX_REPLY_BYTES >> 20} MiB")
+            return self.garbage(
+                f"its reply is larger than {seen.limit / (1 << 20):.1f} MiB, which no answer of the wanted length is"
+            )
         if isinstance(error, Compressed):
             return self.garbage("its reply is compressed, which was not asked for")
         return self.trouble("was asked twice by its library, which was stopped; this is a bug in farro", "failed")
@@ -134,7 +137,7 @@ class Told:
                 f"took no connection in time ({host})", "timeout", retryable=True, charged=not connecting
             )
         if connecting:
-            message = f"cannot be reached at {host}: {self._said(error)}; check base_url and the network"
+            message = f"cannot be reached at {host}: {self._reason(error)}; check base_url and the network"
             return self.trouble(message, "network", retryable=True, charged=False)
         return self.trouble(f"ended the connection ({host}): {self._said(error)}", "network", retryable=True)
 
@@ -142,6 +145,13 @@ class Told:
         """What the provider itself says of it, in brackets."""
         words = _message_in(getattr(error, "body", None))
         return f" ({self._short(words)})" if words else ""
+
+    def _reason(self, error: BaseException) -> str:
+        """What the operating system says, where it says something."""
+        for each in _chain(error, (OSError,)):
+            if each.errno is not None and each.strerror is not None:
+                return os.strerror(each.errno) if each.errno > 0 else each.strerror  # below 0: of the name service
+        return self._said(error)
 
     def _said(self, error: BaseException) -> str:
         return self._short(str(error) or type(error).__name__)

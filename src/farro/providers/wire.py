@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import httpx2
 
 CONNECT_S = 10.0  # a host that does not take a connection within this will not answer either
-MAX_REPLY_BYTES = 64 << 20  # a stream of 128,000 tokens is 40 MB; more is no answer, and would fill the worker's memory
+# Of a reply: a token is streamed in a frame of 250 to 400 bytes. What is longer is no answer, and would keep the loop
+# busy for all other calls, or fill the worker's memory.
+_BYTES, _BYTES_A_TOKEN, _MOST_BYTES = 1 << 20, 1 << 10, 64 << 20
 _TAIL = 64
 
 
@@ -33,6 +35,7 @@ class Compressed(Exception):
 class Exchange:
     """What went over the wire for one call."""
 
+    limit: int = _MOST_BYTES  # of its body
     requests: int = 0
     status: int | None = None  # of the reply; None: there was none
     headers: dict[str, str] = field(default_factory=dict)  # of the reply, names in lower case
@@ -45,11 +48,15 @@ class Exchange:
         return b"[DONE]" in self.tail
 
 
+def new_exchange(max_output_tokens: int) -> Exchange:
+    return Exchange(limit=min(_BYTES + _BYTES_A_TOKEN * max_output_tokens, _MOST_BYTES))
+
+
 exchange: ContextVar[Exchange] = ContextVar("exchange")
 
 
 class _Counted(httpx2.AsyncByteStream):
-    """A reply's body, up to MAX_REPLY_BYTES."""
+    """A reply's body, up to the limit."""
 
     def __init__(self, body: httpx2.AsyncByteStream, seen: Exchange) -> None:
         self._body = body
@@ -59,7 +66,7 @@ class _Counted(httpx2.AsyncByteStream):
         async for chunk in self._body:
             self._seen.received += len(chunk)
             self._seen.tail = (self._seen.tail + chunk[-_TAIL:])[-_TAIL:]
-            if self._seen.received > MAX_REPLY_BYTES:
+            if self._seen.received > self._seen.limit:
                 raise TooLarge
             yield chunk
 
