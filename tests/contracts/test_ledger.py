@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stage
+from crash.seams import Before, Open, placed
 from farro.errors import BadName, BudgetExceeded, Damaged
 from farro.operations.prune import Choice, candidates, prune
 from farro.ports.ledger import Budgets, CallRecord, Charge
 from farro.ports.provider import Usage
 from farro.stores.files.ledger import FilesLedger
-from farro.system import fs
 from farro.system.clock import ManualClock
 from support import ROOT
 
@@ -292,6 +292,7 @@ RACER = """
     from farro.system.clock import ManualClock
     ledger = FilesLedger(sys.argv[1], ManualClock(NOON), durable=False)
     made = 0
+    print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(40):
         try:
@@ -304,7 +305,6 @@ RACER = """
 
 
 def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: ManualClock) -> None:
-    """Each looks, and then spends: without the lock two of them spend the same money."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}/tests"}
     racers = [
         subprocess.Popen(
@@ -315,7 +315,14 @@ def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: 
         )
         for number in (1, 2, 2)
     ]
-    made = [int(told) for told in (racer.communicate(b"\n")[0] for racer in _started(racers))]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == b"ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write(b"\n")
+        racer.stdin.flush()
+    made = [int(racer.communicate()[0]) for racer in racers]
     ledger = FilesLedger(root, clock)
     assert sum(made) == len(ledger.of_day(TODAY)) == 49
     assert len(ledger.of_job("job-1")) <= 25
@@ -323,22 +330,34 @@ def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: 
     assert max(len(ledger.of_job("job-1")), len(ledger.of_job("job-2"))) == 25
 
 
-def _started(racers: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write(b"\n")
-        racer.stdin.flush()
-    return racers
+def test_nobody_looks_at_a_budget_while_another_spends_it(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+    """One has looked and is about to write; the other comes. Without the lock both would spend the last of it."""
+    other = FilesLedger(root, clock, durable=False)
+    refused: list[BudgetExceeded] = []
+
+    def second() -> None:
+        try:
+            other.reserve(charge("0.6"), limits(day="1"))
+        except BudgetExceeded as error:
+            refused.append(error)
+
+    late = threading.Thread(target=second)
+
+    def between() -> None:
+        late.start()
+        late.join(0.3)  # with the lock it cannot end before we do; without it there is nothing to wait for
+
+    with placed(Before("move", between)):
+        ledger.reserve(charge("0.6"), limits(day="1"))
+        late.join()
+    assert len(refused) == len(ledger.of_day(TODAY)) == 1
 
 
-class Reads:
+class Reads(Open):
     """Counts the files that are read."""
 
     def __init__(self) -> None:
         self.count = 0
-
-    def perform(self, op: str, call: Any, args: Any) -> Any:
-        return call(*args)
 
     def look(self, op: str, path: str) -> None:
         self.count += op == "read"
@@ -353,12 +372,8 @@ def test_a_look_at_a_budget_reads_only_what_is_new(ledger: FilesLedger, root: st
     ledger.reserve(charge(job="job-2"), budgets)
     ledger.reserve(charge(job="job-2"), budgets)
     FilesLedger(root, clock, durable=False).reserve(charge(job="job-2"), budgets)
-    reads = Reads()
-    fs.set_seam(reads)
-    try:
+    with placed(Reads()) as reads:
         ledger.reserve(charge(job="job-2"), budgets)
-    finally:
-        fs.set_seam(None)
     assert reads.count == 2  # the one that this process made before, and the other process's
 
 
