@@ -104,6 +104,8 @@ def _reader(hint: Any) -> _Read:
         if any(isinstance(each, AnyCase) for each in constraints):
             reader = _any_case(reader)
         return _constrained(reader, constraints)
+    if (of_text := getattr(hint, "of_text", None)) is not None:  # a class of its own for some text: settings.Secret
+        return _made(of_text)
     if isinstance(hint, type) and is_dataclass(hint):
         shape: type = hint
         return lambda value, path, faults: _reader_of_class(shape)(value, path, faults)
@@ -120,8 +122,7 @@ def _reader(hint: Any) -> _Read:
         return lambda value, path, faults: value
     if hint is float:
         return _float
-    of_text = getattr(hint, "of_text", None)  # a class of its own for some text: settings.Secret
-    return _exactly(hint) if of_text is None else _made(of_text)
+    return _exactly(hint)
 
 
 def _made(of_text: Callable[[str], Any]) -> _Read:
