@@ -1,4 +1,4 @@
-"""A root whose roles are answered, and one slot that works a role's queue: the real store, runner, ledger and sandbox."""
+"""A root whose roles are answered, and a slot that works a queue of it: real store, runner, ledger and sandbox."""
 
 from __future__ import annotations
 

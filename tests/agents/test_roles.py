@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import farro.app as app
 from agents.stage import CHANGE, PROMPT, REVIEW, Make
 from farro.kernel.states import Status
 from farro.services.worker import Turn
@@ -148,7 +147,8 @@ def test_a_passing_trouble_is_tried_again_and_then_by_the_next_attempt(make: Mak
     stage.enqueue()
     life = stage.until_over()
     assert (life.role, life.attempt) == ("CodeReviewer", 2)
-    assert [call.charge.attempt for call in stage.calls()] == [1, 1, 1, 1, 2]  # four tries over HTTP, then another attempt
+    # Four tries, as over HTTP, then another attempt.
+    assert [call.charge.attempt for call in stage.calls()] == [1, 1, 1, 1, 2]
 
 
 def test_a_refusal_is_final_at_once(make: Make) -> None:
@@ -230,11 +230,11 @@ def test_a_plan_may_ask_an_agent_in_one_of_its_steps(make: Make) -> None:
         "plan_id": "mixed",
         "steps": [
             {"id": "read", "command": "cat", "args": ["src/greeting.txt"]},
-            {"id": "ask", "tool": "agent", "command": "Manager", "args": ["Make it polite."], "input_from_step": "read"},
+            {"id": "ask", "tool": "agent", "command": "Manager", "args": ["Be polite."], "input_from_step": "read"},
             {"id": "shout", "command": "tr", "args": ["a-z", "A-Z"], "input_from_step": "ask"},
         ],
     }
-    stage.enqueue(**{name: None for name in PROMPT}, **plan)
+    stage.enqueue(**dict.fromkeys(PROMPT), **plan)
     stage.work("Runner")
     assert stage.life().status is Status.SUCCEEDED, stage.life().error
     assert stage.result()["step_results"][2]["stdout"] == "PLEASE HAND IT OVER."

@@ -130,7 +130,7 @@ class CliProvider:
             confinement=Confinement(
                 writable=may_write.writable,
                 protected=may_write.protected,
-                readable=(os.path.realpath(place.root),),
+                readable=tuple(dict.fromkeys(map(os.path.realpath, (reach.root, place.root)))),
                 network=self.settings.network or reach.network,
                 tmp=private,
                 processes=self.processes,
