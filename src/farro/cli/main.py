@@ -30,6 +30,11 @@ SECTIONS = {
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
         ("plan", "Check plans, and draw them.", "farro.cli.plan:plan"),
         ("tools", "The tools that steps may use.", "farro.cli.tools:tools"),
+        (
+            "provider-test",
+            "Ask a role's provider something, to see that it answers.",
+            "farro.cli.providers:provider_test",
+        ),
     ),
     "Look": (
         ("status", "How the named jobs do, with their progress.", "farro.cli.named:status"),

@@ -93,6 +93,7 @@ class Request:
     model: str | None
     max_output_tokens: int
     timeout_s: float
+    role: str = ""
     schema: Mapping[str, Any] | None = None  # JSON Schema of the wanted answer, for providers that take one
     partial: BinaryIO | None = None  # gets the text as it comes; for people who read along
     # For programs only:

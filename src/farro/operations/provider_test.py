@@ -1,0 +1,112 @@
+"""Asking a role's provider something, as a job of that role would: the same tries, waits and fallbacks. No job is made.
+
+Which provider a role has lives in execution.agents.calling; printing the answer, in cli.providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from farro.errors import InputError, UnknownRole
+from farro.execution.agents.calling import Answered, Candidate, Tried, asked_of, call
+from farro.kernel.retry import RetryPolicy, Uniform
+from farro.ports.clock import Clock
+from farro.ports.ledger import Prices
+from farro.ports.provider import Message, Provider, Request
+from farro.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
+
+PROMPT = "Answer with the single word: ready"
+SYSTEM = "You are asked whether you can be reached. Be brief."
+MAX_OUTPUT_TOKENS = 1024  # models that think before they answer need some for that
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tested:
+    answered: Answered
+    took_s: float  # the call that was answered, without those before it
+    cost_usd: Decimal | None  # as the provider says it, else as the prices do; None: nobody knows
+
+
+def provider_test(
+    settings: Settings,
+    *,
+    role: str | None,
+    provider: str | None,
+    prompt: str,
+    open_provider: Callable[[str, ProviderSettings], Provider],
+    clock: Clock,
+    uniform: Uniform,
+    prices: Prices | None = None,
+    on_try: Callable[[Tried], None] = lambda _: None,
+) -> Tested:
+    """ProviderTrouble: nobody answered. With `provider` that one alone is asked."""
+    if role is not None and role not in settings.all_roles():
+        raise UnknownRole(f"{role} is not a role here; there is {', '.join(settings.all_roles())}")
+    own = settings.roles.get(role or "", RoleSettings())
+    opened: list[Provider] = []
+    began_s = clock.monotonic_s()
+
+    def candidate(wanted: FallbackSettings) -> Candidate:
+        its = settings.providers[wanted.provider]
+        opened.append(open_provider(wanted.provider, its))
+        return Candidate(name=wanted.provider, provider=opened[-1], model=wanted.model or its.model)
+
+    def request(candidate: Candidate, number: int) -> Request:
+        nonlocal began_s
+        began_s = clock.monotonic_s()
+        its = settings.providers[candidate.name]
+        most = own.max_output_tokens or its.max_output_tokens
+        return Request(
+            key=f"provider-test/1/test/{number}",
+            system=SYSTEM,
+            messages=(Message(author="user", text=prompt),),
+            model=candidate.model,
+            max_output_tokens=min(most, MAX_OUTPUT_TOKENS),
+            timeout_s=own.timeout_s or its.timeout_s or _timeout_s(settings, its, candidate.name),
+            role=role or "",
+        )
+
+    try:
+        answered = call(
+            [candidate(wanted) for wanted in _wanted(settings, role, provider)],
+            request,
+            reserve=lambda candidate, request, number: "",
+            settle=lambda call_id, *, end, usage, cost_usd: None,
+            clock=clock,
+            uniform=uniform,
+            policy=RetryPolicy(),
+            on_try=on_try,
+        )
+    finally:
+        for each in opened:
+            each.close()
+    return Tested(
+        answered=answered,
+        took_s=clock.monotonic_s() - began_s,
+        cost_usd=_cost_usd(answered, prices),
+    )
+
+
+def _wanted(settings: Settings, role: str | None, provider: str | None) -> tuple[FallbackSettings, ...]:
+    if provider is None:
+        if role is None:
+            raise InputError("name a role, or a provider")
+        return asked_of(settings, role)
+    if provider not in settings.providers:
+        there = ", ".join(settings.providers) or "none"
+        raise InputError(f"{provider} is not a provider here; there is {there}. `providers` in the config has them")
+    own = settings.roles.get(role or "", RoleSettings())
+    return (FallbackSettings(provider=provider, model=own.model if own.provider == provider else None),)
+
+
+def _timeout_s(settings: Settings, its: ProviderSettings, name: str) -> float:
+    return settings.timeouts.cli_seconds if (its.kind or name) == "cli" else settings.timeouts.http_seconds
+
+
+def _cost_usd(answered: Answered, prices: Prices | None) -> Decimal | None:
+    answer = answered.answer
+    if answer.cost_usd is not None or prices is None or answer.usage is None:
+        return answer.cost_usd
+    return prices.cost_usd(answered.candidate.name, answer.model or answered.candidate.model, answer.usage)
