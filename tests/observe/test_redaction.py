@@ -23,9 +23,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from crash.seams import Counting, KillAt, placed
-from farro.guard.redaction import Redactor, secret_values
+from farro.guard.redaction import Redactor
 from farro.observe import log as logs
-from farro.settings import ProviderSettings
 from stage import Crash
 
 KEY = 'sk-Ab/c+d"e\\f g&h<ü>=%1'
@@ -269,11 +268,7 @@ def test_no_traceback_tells_a_secret() -> None:
     assert done.stderr.count("ValueError: no: [redacted:KEY]") == 3
 
 
-def test_secret_are_what_the_config_says_and_what_programs_get_by_telling_names() -> None:
-    environ = {"OPENAI_API_KEY": "a", "GITHUB_TOKEN": "b", "EDITOR": "c", "MY_SECRET": "d", "db_password": "e"}
-    agent = ProviderSettings(kind="cli", environment=("GITHUB_TOKEN", "EDITOR", "db_password", "NOT_SET_KEY"))
-    assert secret_values({"providers.openai.api_key": "a"}, {"agent": agent}, environ) == {
-        "providers.openai.api_key": "a",
-        "GITHUB_TOKEN": "b",
-        "db_password": "e",
-    }
+def test_the_values_of_variables_are_secret_as_far_as_they_are_set() -> None:
+    redactor = Redactor.of_variables(("A_KEY", "B_TOKEN"), {"A_KEY": "0123456789\n", "OTHER": "abcdefghij"})
+    assert redactor.text("0123456789 abcdefghij 0123456789\n") == "[redacted:A_KEY] abcdefghij [redacted:A_KEY]"
+    assert not Redactor.of_variables(("A_KEY",), {})

@@ -1,7 +1,7 @@
 """Redaction: no secret's value in what farro writes. Finds the values that it was given, in the forms that they take.
 
-Which values are secret is said at the end; who has to redact what lives where it is written (observe.log,
-execution.agents). docs/costs-and-secrets: what is found, and what cannot be.
+Which variables hold secrets lives in settings; who has to redact what lives where it is written (observe.log,
+execution.agents). docs/secrets.md tells what is found, and what cannot be.
 
 Found are the value itself and what JSON, URLs, HTML, Python's `repr` and base64 make of it, base64 also as a part of
 something longer (an Authorization header has `user:key` in one piece). Occurrences that overlap are taken as one: else
@@ -10,19 +10,15 @@ the end of one secret would stand after the mark of another.
 
 from __future__ import annotations
 
-import base64
-import html
 import json
 import os
 import re
 import sys
 import threading
-import traceback
-import urllib.parse
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from farro.settings import ProviderSettings
 from farro.system import fs
 
 SHORTEST = 6  # a shorter value stands in too many innocent texts
@@ -48,6 +44,12 @@ class Redactor:
         self._longest = len(self._forms[0][0]) if self._forms else 0
         # Most texts hold none of them, and to look for a short beginning takes a tenth of the time.
         self._beginnings = tuple({form[:_BEGINNING] for form in known})
+
+    @classmethod
+    def of_variables(cls, names: Iterable[str], environ: Mapping[str, str]) -> Redactor:
+        """Of what these variables hold, as far as they are set; also without the blanks around it, as it is used."""
+        known = {name: environ[name] for name in names if name in environ}
+        return cls({**known, **{f"{name} ": value.strip() for name, value in known.items()}})
 
     def __bool__(self) -> bool:
         """Whether there is anything to look for."""
@@ -200,7 +202,7 @@ def _replaced(data: bytes, found: Iterable[Found], mark: Callable[[str], bytes])
 
 
 def _mark(name: str) -> bytes:
-    return f"[redacted:{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}]".encode()
+    return f"[redacted:{re.sub(r'[^A-Za-z0-9_.-]', '_', name.strip())}]".encode()
 
 
 def _plain_mark(name: str) -> bytes:
@@ -228,13 +230,24 @@ def _lines(value: str) -> Iterator[str]:
 def _spelled(text: str) -> Iterator[bytes]:
     for errors in ("surrogateescape", "surrogatepass"):  # as the environment has it, as a text of Python does
         yield text.encode("utf-8", errors)
-    in_url = {urllib.parse.quote(text, safe=safe, errors="surrogateescape") for safe in ("", "/")}
-    in_url.add(urllib.parse.quote_plus(text, errors="surrogateescape"))
-    in_url |= {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in in_url}
-    once = _quoted(text) | in_url | {html.escape(text), html.escape(text, quote=False)}
+    in_url = {_in_url(text, safe, code) for safe in (b"", b"/", b"+") for code in ("%%%02X", "%%%02x")}
+    in_html = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    once = _quoted(text) | in_url | {in_html, in_html.replace('"', "&quot;").replace("'", "&#x27;")}
     twice = {form for one in once for form in _quoted(one)}  # what an error quotes is quoted again by a line of the log
     for form in once | twice:
         yield form.encode("utf-8", "surrogatepass")
+
+
+# By hand: the library's own ways to quote take longer to load than a command to run.
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def _in_url(text: str, safe: bytes, code: str) -> str:
+    """`safe` is what stays as it is: nothing, or the slashes of a path; `+` is how forms do it, with + for a blank."""
+    kept = _UNRESERVED | (frozenset(safe) - {0x2B})
+    blank = "+" if safe == b"+" else code % 0x20
+    data = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if byte in kept else blank if byte == 0x20 else code % byte for byte in data)
 
 
 def _quoted(text: str) -> set[str]:
@@ -246,42 +259,27 @@ def _quoted(text: str) -> set[str]:
 def _in_base64(value: bytes) -> Iterator[bytes]:
     """What is the same in every text that has the value in it: at each of three shifts, without the bits of others."""
     for shift in range(3):
-        spelled = base64.b64encode(bytes(shift) + value).rstrip(b"=")
+        spelled = b2a_base64(bytes(shift) + value, newline=False).rstrip(b"=")
         begin = (0, 2, 3)[shift]
         end = (len(value) + shift) * 8 // 6
         part = spelled[begin:end]
         if len(part) >= _SHORTEST_PART:
             yield part
             yield part.replace(b"+", b"-").replace(b"/", b"_")
-    yield base64.b64encode(value)
-    yield base64.urlsafe_b64encode(value)
+    whole = b2a_base64(value, newline=False)
+    yield whole
+    yield whole.replace(b"+", b"-").replace(b"/", b"_")
 
 
-# --- which values are secret, and what a process says when it breaks ---------------------------------------------
-
-_TELLING = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
-
-
-def secret_values(
-    named: Mapping[str, str], providers: Mapping[str, ProviderSettings], environ: Mapping[str, str]
-) -> dict[str, str]:
-    """The values that secret fields of the config name, and every variable that a program gets whose name tells of a
-    secret."""
-    handed = {name for provider in providers.values() for name in provider.environment}
-    return {
-        **{name: environ[name] for name in sorted(handed) if name in environ and looks_secret(name)},
-        **named,
-    }
-
-
-def looks_secret(name: str) -> bool:
-    return any(word in name.upper() for word in _TELLING)
+# --- what a process says when it breaks ---------------------------------------------------------------------------
 
 
 def guard_tracebacks(redactor: Redactor) -> None:
     """What the interpreter itself says of an exception that nobody caught, in any thread, is redacted."""
 
     def tell(kind: type[BaseException], error: BaseException | None, trace: Any, about: str = "") -> None:
+        import traceback  # here: only what breaks pays for it
+
         if sys.stderr is not None:
             sys.stderr.write(redactor.text(about + "".join(traceback.format_exception(kind, error, trace))))
 
