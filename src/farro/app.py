@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from farro.observe.audit import AuditLog, AuditPolicy
-from farro.observe.log import Log
+from farro.observe.log import Log, redact_with
 from farro.ports.clock import Clock
 from farro.ports.runner import Guarding, Runner
 from farro.ports.runtime import Runtime
@@ -296,6 +296,19 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
         clock=clock,
         uniform=random.SystemRandom().uniform,
     )
+
+
+def keep_secrets(settings: Settings) -> None:
+    """From here on nothing that this process logs, complains of or breaks with tells what the config calls a secret."""
+    names = [name for name in settings.secret_variables() if os.environ.get(name)]
+    if not names:
+        redact_with(None)
+        return
+    from farro.guard.redaction import Redactor, guard_tracebacks
+
+    redactor = Redactor.of_variables(names, os.environ)
+    redact_with(redactor.text)
+    guard_tracebacks(redactor)
 
 
 def runtime(root: str) -> Runtime:
