@@ -1,4 +1,4 @@
-"""A worker killed at every mutating call of an agent's attempt: the job completes, its cost is neither lost nor doubled.
+"""A worker killed at every mutating call of an agent's attempt: the job completes, nothing is lost or paid twice.
 
 The ledger by itself: test_ledger. What roles do in peace: tests/agents.
 """
