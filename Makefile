@@ -6,7 +6,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint types bench torture docs clean base dev packages
+.PHONY: help demo test coverage lint types bench torture schemas docs clean base dev packages
 
 SUITES ?=
 ARGS ?=
@@ -37,6 +37,9 @@ bench: dev ## farro beside its floor and its peers, written to docs/benchmarks.m
 
 torture: dev packages ## the long form of the crash and contract suites (TORTURE=10 for ten times as long)
 	@FARRO_TORTURE=$(or $(TORTURE),1) $(python) scripts/suites.py --suites "$(or $(SUITES),contracts crash)" -- $(ARGS)
+
+schemas: dev ## write schemas/*.json anew from the models
+	@$(python) scripts/schemas.py
 
 docs: dev ## check the documents: links, decision records, the commands they name
 	@$(python) -m pytest tests/house/test_documents.py -q $(ARGS)
