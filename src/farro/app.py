@@ -275,7 +275,7 @@ def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:
 
 def agents(root: str, settings: Settings, clock: Clock) -> Agents:
     """Who answers agent steps. The settings of each job are those of its own snapshot."""
-    import farro.config as config
+    from farro.config import load
     from farro.execution.agents.answering import Agents
     from farro.guard.redaction import Redactor
     from farro.providers.prices import GenaiPrices
@@ -283,11 +283,12 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
     durable = settings.durability == "power"
 
     def redactor(of: Settings) -> Redactor:
-        return Redactor(config.secret_values(of, os.environ))
+        names = of.secret_variables() if hasattr(of, 'secret_variables') else ()
+        return Redactor({name: os.environ[name] for name in names if name in os.environ})
 
     return Agents(
         root=root,
-        settings_of=_Remembered(config.load),
+        settings_of=_Remembered(load),
         provider=_Providers(root).of,
         ledger=ledger(root, durable=durable, clock=clock),
         prices=GenaiPrices,

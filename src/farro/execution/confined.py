@@ -11,7 +11,8 @@ import sys
 from collections.abc import Mapping
 
 from farro.execution.commands import Executable
-from farro.guard import judge, paths
+from farro.guard import judge, paths, strays
+from farro.guard.bounds import Bounds
 from farro.guard.confinement import Confinement
 from farro.guard.judge import Snapshot
 from farro.guard.paths import Allowed, PathRefused
@@ -23,7 +24,6 @@ from farro.system.processes import NotStarted, Process
 
 VIOLATION = "path_violation"
 NO_SANDBOX = "sandbox_missing"
-DISK_FULL = "disk_full"
 _TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan is over
 
 
@@ -48,7 +48,14 @@ class Confined:
         with contextlib.suppress(FileExistsError):
             fs.mkdir(self._tmp)
         self._before = self._look()
-        self._floor = min(work.guarding.free_bytes, self._free() // 2)  # a disk that is full already is not its doing
+        strays.opened(work.marker)
+        guarding = work.guarding
+        self._bounds = Bounds(
+            processes=guarding.processes,
+            memory_bytes=guarding.memory_bytes,
+            disk=self._root,
+            free_bytes=guarding.free_bytes,
+        )
 
     @classmethod
     def of(cls, work: Work, wanted: tuple[str, ...]) -> Confined:
@@ -95,6 +102,7 @@ class Confined:
             stderr=stderr,
             cwd=cwd,
             env=env,
+            bounds=self._bounds,
         )
 
     def violation(self, stderr: str | None) -> str | None:
@@ -108,18 +116,23 @@ class Confined:
         return None if said is None else f"tried to write outside allowed_paths: {said}"
 
     def trouble(self, process: Process) -> ErrorInfo | None:
-        """Why a running step has to be ended: it leaves others no room."""
-        free = self._free()
-        if free < self._floor:
-            left = f"{free >> 20} MiB of the disk are free, and security.min_free_bytes is {self._floor >> 20} MiB"
-            return ErrorInfo(category=DISK_FULL, message=f"ended, because it fills the disk: {left}")
-        return None
+        """Why a running step has to be ended."""
+        return self._bounds.exceeded(process.pid)
+
+    def hit(self) -> str | None:
+        """Which bound a failed step may have failed of."""
+        return self._bounds.hit()
 
     def end_strays(self) -> None:
         """Processes that left their step's session and environment behind."""
+        if self._sandbox.level == "B":
+            strays.end(self._work.marker)
+            strays.opened(self._work.marker)  # steps that were added may follow
 
     def close(self) -> None:
         """The plan is over: what was made for it goes."""
+        strays.end(self._work.marker)
+        self._bounds.close()
         with contextlib.suppress(OSError):  # a folder that the job closed against its own user stays
             fs.remove_tree(self._tmp)
         for path, was in self._made.items():
@@ -132,10 +145,6 @@ class Confined:
         if not self._sandbox.compares:
             return {}
         return judge.snapshot(self._root, self._allowed.writable)
-
-    def _free(self) -> int:
-        status = os.statvfs(self._root)
-        return status.f_bavail * status.f_frsize
 
 
 def _python() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from farro import tasks
@@ -120,7 +120,8 @@ class Tries:
         stderr = f"{self.attempt_dir}/steps/{running.step.id}/stderr"
         violation = self.confined.violation(stderr if failed else None)
         if violation is None:
-            return tried
+            hit = self.confined.hit() if failed else None
+            return tried if hit is None else replace(tried, error=f"{tried.error}: {hit}")
         return Tried(exit=tried.exit, error=violation, timed_out=tried.timed_out, again=False, category=VIOLATION)
 
     def _judged(self, running: Running, plan_deadline_s: float, plan_time_s: float) -> Tried:

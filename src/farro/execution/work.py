@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from farro.encoding import encoder
@@ -130,6 +131,9 @@ def _run_plan(
 
 
 def _told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:
+    if result.error is not None and is_agent_prompt(work.prompt):  # of one step, which nobody wrote
+        message = result.error.message.removeprefix(f"step {plan.steps[0].id}: ")
+        result = replace(result, error=replace(result.error, message=message))
     report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
     if agents is not None and is_agent_prompt(work.prompt):
         report = agents.report(work, result, report)

@@ -5,6 +5,7 @@ How it is kept lives in sandbox; which paths a job asked for and whether they ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from farro.system.process_limits import Limits
@@ -30,6 +31,20 @@ class Confinement:
     @property
     def limits(self) -> Limits:
         return Limits(address_space=self.memory_bytes, file_size=self.file_bytes, processes=self.processes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """One process that is to be started, as processes.start wants it."""
+
+    argv: tuple[str, ...]
+    file: str  # what is executed
+    stdin: int | None  # never of a file: see sandbox.start
+    stdout: str
+    stderr: str
+    cwd: str  # physical
+    env: Mapping[str, str]
+    confinement: Confinement
 
 
 def within(path: str, folder: str) -> bool:

@@ -47,7 +47,8 @@ def ruleset(confinement: Confinement, abi: int) -> int:
         tmp = () if confinement.tmp is None else (confinement.tmp,)
         for folder in (*confinement.writable, *tmp):
             for path in _open_parts(folder, (*confinement.protected, *confinement.hidden)):
-                _allow(fd, path, write)
+                if path == folder or not os.path.islink(path):  # a link opens nothing: what it leads to does, or not
+                    _allow(fd, path, write)
     except BaseException:
         os.close(fd)
         raise
@@ -67,13 +68,13 @@ def _open_parts(folder: str, closed: Sequence[str]) -> Iterator[str]:
 
 def _allow(ruleset_fd: int, path: str, access: int) -> None:
     """Grant it. PathRefused: what may be written is not what it was when it was allowed."""
-    try:
-        if access & _WRITE_FILE and not within(path, _DEV):
-            fd = paths.pin(path)
-        else:
+    if access & _WRITE_FILE and not within(path, _DEV):
+        fd = paths.pin(path)
+    else:
+        try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)  # noqa: TID251 - opens nothing: it can only be named
-    except OSError:  # gone meanwhile, or not to be entered by us either
-        return
+        except OSError:  # gone meanwhile, or not to be entered by us either
+            return
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _OF_FILES

@@ -17,10 +17,11 @@ import contextlib
 import os
 import re
 import select
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from farro.guard import filters, paths
-from farro.guard.confinement import Confinement, within
+from farro.guard.bounds import Bounds
+from farro.guard.confinement import Confinement, Launch, within
 from farro.guard.syscall_numbers import machine
 from farro.system import fs, process_limits, process_tree, processes
 from farro.system.processes import NotStarted, Process
@@ -34,20 +35,9 @@ _GONE_S = 10.0
 _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 
-def start(
-    bwrap: str,
-    file: str,
-    argv: Sequence[str],
-    *,
-    confinement: Confinement,
-    stdin: int | None,
-    stdout: str,
-    stderr: str,
-    cwd: str,
-    env: Mapping[str, str],
-    enter: Callable[[int], None] | None = None,
-) -> Process | NotStarted:
-    """As processes.start, confined; `file` is what is executed. `enter` is told the PID before anything of it runs."""
+def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
+    """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    confinement = launch.confinement
     name = machine()
     assert name is not None
     with Pipes() as pipes, Pinned(confinement) as pinned:
@@ -58,13 +48,16 @@ def start(
         pipes.close(filter_w)
         fds = ("--seccomp", str(filter_r), "--info-fd", str(info_w), "--block-fd", str(block_r))
         process = processes.start(
-            [bwrap, *arguments(confinement, pinned.fds, file=file, cwd=cwd), *fds, "--", file, *argv[1:]],
+            [
+                *(bwrap, *arguments(confinement, pinned.fds, file=launch.file, cwd=launch.cwd), *fds, "--"),
+                *(launch.file, *launch.argv[1:]),
+            ],
             executable=bwrap,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=launch.stdin,
+            stdout=launch.stdout,
+            stderr=launch.stderr,
             cwd="/",
-            env=env,
+            env=launch.env,
             pass_fds=(filter_r, info_w, block_r, *pinned.fds.values()),
         )
         if isinstance(process, NotStarted):
@@ -73,12 +66,14 @@ def start(
         first = _told_pid(info_r)
         if first is None:
             process.end(None, grace_s=0)
-            return NotStarted(reason="not_supported", message=f"the sandbox could not be built: {_said(stderr)}")
+            return NotStarted(reason="not_supported", message=f"the sandbox could not be built: {_said(launch.stderr)}")
         process.enclosed(Box(first))
         try:
-            process_limits.apply(first, confinement.limits)
-            if enter is not None:
-                enter(first)
+            if bounds is None:
+                process_limits.apply(first, confinement.limits)
+            else:
+                process_limits.apply(first, bounds.limits(confinement, alone=True))
+                bounds.attach(first)
         except (OSError, ValueError) as error:
             process.end(None, grace_s=0)
             return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")

@@ -74,7 +74,10 @@ def is_own(name: str) -> bool:
 def pin(path: str) -> int:
     """A descriptor of the very thing that `path` was when it was resolved; the caller closes it. PathRefused: somebody
     has put a link on the way since."""
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)  # noqa: TID251 - opens nothing: it can only be named
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)  # noqa: TID251 - opens nothing: it can only be named
+    except OSError as error:
+        raise PathRefused(f"allowed path {path}: {error.strerror}") from error
     try:
         now = os.readlink(f"/proc/self/fd/{fd}")
         if now != path:

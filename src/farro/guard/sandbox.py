@@ -15,7 +15,8 @@ from functools import cache
 from typing import Literal
 
 from farro.guard import filters, kernel_calls, namespaces, threads
-from farro.guard.confinement import Confinement
+from farro.guard.bounds import Bounds
+from farro.guard.confinement import Confinement, Launch
 from farro.guard.paths import PathRefused
 from farro.guard.syscall_numbers import machine
 from farro.system import fs, processes
@@ -72,59 +73,39 @@ class Sandbox:
         cwd: str,
         env: Mapping[str, str],
         executable: str | None = None,
+        bounds: Bounds | None = None,
     ) -> Process | NotStarted:
         """As processes.start. What is read from a file comes through a pipe: a descriptor of the file itself could be
-        opened again for writing, through /proc, and its mode and times could be set."""
-        file = executable or _found(argv[0], env, cwd)
-        if file is None:
-            return NotStarted(reason="not_found", message=f"{argv[0]}: command not found")
-        if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
-            return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
-        cwd = os.path.realpath(cwd)
+        opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share."""
         env = {**env, **confinement.env}
         if confinement.tmp is not None:
             env = {**env, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)}
-        try:
-            return self._start(argv, file, confinement, stdin, stdout, stderr, cwd, env)
-        except PathRefused as refused:
-            return NotStarted(reason="not_supported", message=str(refused))
-
-    def _start(
-        self,
-        argv: Sequence[str],
-        file: str,
-        confinement: Confinement,
-        stdin: str | int | None,
-        stdout: str,
-        stderr: str,
-        cwd: str,
-        env: Mapping[str, str],
-    ) -> Process | NotStarted:
         source = _piped(stdin) if isinstance(stdin, str) else stdin
-        if self.level == "A":
-            return namespaces.start(
-                self.bwrap,
-                os.path.join(cwd, file),
-                argv,
-                confinement=confinement,
-                stdin=source,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=cwd,
-                env=env,
-            )
-        if self.level == "B":
-            return threads.start(
-                argv,
-                confinement=confinement,
-                abi=self.abi,
-                stdin=source,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=cwd,
-                env=env,
-                executable=file,
-            )
+        file = executable or _found(argv[0], env, cwd)
+        if file is None or not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
+            _close(source)
+            if file is None:
+                return NotStarted(reason="not_found", message=f"{argv[0]}: command not found")
+            return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
+        cwd = os.path.realpath(cwd)
+        launch = Launch(
+            argv=tuple(argv),
+            file=os.path.join(cwd, file),
+            stdin=source,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env=env,
+            confinement=confinement,
+        )
+        try:
+            if self.level == "A":
+                return namespaces.start(self.bwrap, launch, bounds)
+            if self.level == "B":
+                return threads.start(self.abi, launch, bounds)
+        except PathRefused as refused:
+            _close(source)
+            return NotStarted(reason="not_supported", message=str(refused))
         return processes.start(
             argv,
             executable=file,
@@ -133,7 +114,7 @@ class Sandbox:
             stderr=stderr,
             cwd=cwd,
             env=env,
-            limits=confinement.limits,
+            limits=confinement.limits if bounds is None else bounds.limits(confinement, alone=False),
         )
 
 
@@ -251,6 +232,11 @@ def _found(name: str, env: Mapping[str, str], cwd: str) -> str | None:
         if os.path.isfile(file) and os.access(file, os.X_OK):
             return file
     return None
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)
 
 
 def _piped(path: str) -> int:

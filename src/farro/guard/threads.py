@@ -11,52 +11,45 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 from farro.guard import filters, kernel_calls, landlock
-from farro.guard.confinement import Confinement
+from farro.guard.bounds import Bounds
+from farro.guard.confinement import Confinement, Launch
 from farro.guard.syscall_numbers import machine
 from farro.system import processes
 from farro.system.processes import NotStarted, Process
 
 
-def start(
-    argv: Sequence[str],
-    *,
-    confinement: Confinement,
-    abi: int,
-    stdin: int | None,
-    stdout: str,
-    stderr: str,
-    cwd: str,
-    env: Mapping[str, str],
-    executable: str | None,
-    enter: Callable[[], None] | None = None,
-) -> Process | NotStarted:
-    """As processes.start, confined. `enter` is called on the thread first (a cgroup). OSError: the kernel refused."""
+def start(abi: int, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
+    """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    confinement = launch.confinement
     ruleset = landlock.ruleset(confinement, abi)
 
     def prepare() -> None:
-        if enter is not None:
-            enter()
+        if bounds is not None:
+            bounds.enter()
         _give_up(ruleset, network=confinement.network)
 
     def spawn(fork: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         return _on_a_thread_of_its_own(prepare, fork)
 
     try:
-        return processes.start(
-            argv,
-            executable=executable,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=cwd,
-            env=env,
-            limits=confinement.limits,
+        process = processes.start(
+            launch.argv,
+            executable=launch.file,
+            stdin=launch.stdin,
+            stdout=launch.stdout,
+            stderr=launch.stderr,
+            cwd=launch.cwd,
+            env=launch.env,
+            limits=confinement.limits if bounds is None else bounds.limits(confinement, alone=False),
             spawn=spawn,
         )
+        if bounds is not None and isinstance(process, Process):
+            bounds.attach_started(process.pid)
+        return process
     except Unconfined as unconfined:
         return NotStarted(reason="not_supported", message=f"the sandbox could not be entered: {unconfined}")
     finally:

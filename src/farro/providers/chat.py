@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +34,8 @@ class Kind:
 
     base_url: str
     variables: tuple[str, ...]  # where its key usually is, first choice first
-    model: Callable[[str, Access, httpx2.AsyncClient], Model]  # imports its library
+    libraries: tuple[str, ...]  # modules that `model` imports
+    model: Callable[[str, Access, httpx2.AsyncClient], Model]
 
 
 class ChatProvider:
@@ -103,7 +105,7 @@ class ChatProvider:
         self, request: Request, model: str, access: Access, seen: list[Exchange], said: Callable[[str], Any]
     ) -> Answer | ProviderTrouble:
         try:
-            ask, new_exchange = await asyncio.to_thread(_libraries)
+            ask, new_exchange = await asyncio.to_thread(_load, self._kind.libraries)
         except ImportError as error:
             return ProviderTrouble(
                 f"provider {self._name} needs libraries that are not installed ({error.name}): install farro[agents]",
@@ -139,7 +141,10 @@ class ChatProvider:
             await client.aclose()
 
 
-def _libraries() -> tuple[Any, Any]:
+def _load(libraries: tuple[str, ...]) -> tuple[Any, Any]:
+    """Beside the loop, which other calls are on: the first time it takes a second or two."""
+    for name in libraries:
+        importlib.import_module(name)
     from farro.providers.asking import ask
     from farro.providers.wire import new_exchange
 

@@ -128,8 +128,9 @@ class CliProvider:
         started = self.sandbox.start(
             words,
             confinement=Confinement(
-                writable=(*may_write.writable, *place.own),
+                writable=may_write.writable,
                 protected=may_write.protected,
+                readable=tuple(dict.fromkeys(map(os.path.realpath, (reach.root, place.root)))),
                 network=self.settings.network or reach.network,
                 tmp=private,
                 processes=self.processes,

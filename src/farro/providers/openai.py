@@ -31,4 +31,9 @@ def _model(name: str, access: Access, client: httpx2.AsyncClient) -> Model:
     return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=speaker))
 
 
-_KIND = Kind(base_url="https://api.openai.com/v1", variables=("OPENAI_API_KEY",), model=_model)
+_KIND = Kind(
+    base_url="https://api.openai.com/v1",
+    variables=("OPENAI_API_KEY",),
+    libraries=("openai", "pydantic_ai.models.openai"),
+    model=_model,
+)

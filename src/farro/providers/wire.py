@@ -38,9 +38,10 @@ class Exchange:
     limit: int = _MOST_BYTES  # of its body
     requests: int = 0
     status: int | None = None  # of the reply; None: there was none
-    headers: dict[str, str] = field(default_factory=dict)  # of the reply, names in lower case
+    # Of the reply. Not in tracebacks: whoever echoes what it was sent echoes the key.
+    headers: dict[str, str] = field(default_factory=dict, repr=False)  # names in lower case
     received: int = 0  # bytes of its body
-    tail: bytes = b""  # the last of them
+    tail: bytes = field(default=b"", repr=False)  # the last of them
 
     @property
     def ended(self) -> bool:

@@ -93,13 +93,22 @@ class Calls:
 
 
 def bought_before(earlier: Sequence[str], step: str) -> dict[str, Bought]:
-    """Answers to the same step in earlier attempts that nobody decided about, by what they answer. What a failed
-    attempt was told, it failed of: that is asked again."""
+    """Answers to the same step in earlier attempts, by what they answer. What an attempt was told that failed, it failed
+    of: that is asked again."""
     found: dict[str, Bought] = {}
     for folder in earlier:
-        if not fs.exists(f"{folder}/result.json"):
+        if not _failed(folder):
             found |= {bought.request_sha256: bought for bought in _read(f"{folder}/steps/{step}/calls")}
     return found
+
+
+def _failed(folder: str) -> bool:
+    """Whether the attempt says so itself. One that was killed says nothing, or half of it."""
+    try:
+        result = json.loads(fs.read_bytes(f"{folder}/result.json", _LIMIT))
+    except (OSError, ValueError):
+        return False
+    return isinstance(result, dict) and result.get("success") is False
 
 
 def _read(folder: str) -> Iterator[Bought]:

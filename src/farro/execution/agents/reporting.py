@@ -38,6 +38,11 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
             told["diff"] = diff
             files = (*files, diff)
             markdown += f"\nThe diff is in `{diff}` of this attempt.\n"
+    if result.error is not None:
+        markdown = f"# {work.role}: failed\n\n**{result.error.category}**: {result.error.message}\n"
+        said = [] if step is None else step.last_words.strip().splitlines()[:-1]  # the last is the message again
+        if said:
+            markdown += "\nBefore that:\n\n" + "\n".join(f"    {line}" for line in said[-20:]) + "\n"
     if calls:
         markdown = f"{markdown}\n{_line(own, calls)}\n"
     return replace(plain, result={**plain.result, "agent": told}, markdown=markdown, files=files)
@@ -65,8 +70,9 @@ def _cost(calls: Sequence[CallRecord]) -> dict[str, Any]:
 
 def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
     cost = _cost(calls)
-    amount = "unknown" if cost["cost_usd"] is None else f"${cost['cost_usd']}"
-    about = " (estimated)" if cost["cost_estimated"] else ""
+    known = cost["cost_usd"] is not None
+    amount = f"${cost['cost_usd']}" if known else "unknown"
+    about = " at most (estimated)" if known and cost["cost_estimated"] else ""
     tokens = sum(call.usage.input_tokens + call.usage.output_tokens for call in calls if call.usage is not None)
     who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
     return f"*{who or 'no answer'}: {len(calls)} calls, {tokens} tokens, cost {amount}{about}*"

@@ -1,0 +1,164 @@
+"""The providers that the contract suite holds to the port: how each is made to behave, and what can be seen of it.
+
+A stage for another kind is one class more in STAGES. What they promise is in test_provider.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from fake_providers import FakeProvider, Reply, answers, hangs, is_cut, raw, says
+from farro.ports.provider import Message, Provider, Request
+from farro.providers.registry import make_provider
+from farro.settings import ProviderSettings
+
+KEY = "sk-canary-5f3c9a7d21"
+WORDS = "the number is forty-two, and this is why"
+BEHAVIOURS = ("answers", "is_cut_short", "is_rate_limited", "fails", "refuses", "talks_rubbish", "breaks_off", "hangs")
+
+
+class Stage(Protocol):
+    def provider(self, *behaviours: str) -> Provider:
+        """One that behaves so, call after call, and like the last of them from then on."""
+
+    def began(self) -> None:
+        """Returns when a call is under way."""
+
+    def made(self) -> int | None:
+        """How often somebody was asked: requests on the wire, or processes. None: nobody can be."""
+
+    def ended(self) -> None:
+        """Returns when nothing of an ended call goes on any more."""
+
+    def close(self) -> None: ...
+
+
+class Http:
+    def __init__(self, kind: str, *, stream: bool) -> None:
+        self._kind = kind
+        self._stream = stream
+        self._server: FakeProvider | None = None
+        self._made: list[Provider] = []
+        make_ready(kind)
+
+    def provider(self, *behaviours: str) -> Provider:
+        self._server = FakeProvider(self._kind, *(_replies(self._kind)[behaviour] for behaviour in behaviours))
+        settings = ProviderSettings(
+            kind=self._kind,
+            api_key="${CANARY}",
+            base_url=self._server.base_url,
+            model=MODELS[self._kind],
+            stream=self._stream,
+        )
+        self._made.append(make_provider("p", settings, root="/nowhere", environ={"CANARY": KEY}))
+        return self._made[-1]
+
+    def began(self) -> None:
+        assert self._server is not None
+        assert self._server.arrived.wait(60)
+
+    def made(self) -> int | None:
+        assert self._server is not None
+        return len(self._server.asked)
+
+    def ended(self) -> None:
+        assert self._server is not None
+        assert self._server.left.wait(60)
+
+    def close(self) -> None:
+        for provider in self._made:
+            provider.close()
+        if self._server is not None:
+            self._server.close()
+
+
+MODELS = {"openai": "gpt-x", "google": "gemini-x", "openrouter": "somebody/model-x"}
+
+
+def _replies(kind: str) -> dict[str, Reply]:
+    return {
+        "answers": says(WORDS),
+        "is_cut_short": says(WORDS, finish="length"),
+        "is_rate_limited": answers(429, f"slow down, {KEY}", Retry_After="7"),
+        "fails": answers(500, f"oh no, {KEY}"),
+        "refuses": answers(401, f"nobody knows the key {KEY}"),
+        "talks_rubbish": raw(200, f"<html>{KEY}".encode()),
+        "breaks_off": is_cut,
+        "hangs": hangs,
+    }
+
+
+@functools.cache
+def make_ready(kind: str) -> None:
+    """Import the kind's libraries now: that takes seconds, and would be counted as the first call's."""
+    provider = make_provider(
+        "p",
+        ProviderSettings(kind=kind, api_key="k", model=MODELS[kind], base_url="http://127.0.0.1:1"),
+        root="/",
+        environ={},
+    )
+    try:
+        provider.answer(request(1, timeout_s=120))
+    except Exception as error:
+        assert getattr(error, "kind", "") == "network", error  # noqa: PT017 - nobody listens at port 1
+    finally:
+        provider.close()
+
+
+class Scripted:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def provider(self, *behaviours: str) -> Provider:
+        entries = [{**_ENTRIES[behaviour], "times": 1} for behaviour in behaviours]
+        del entries[-1]["times"]
+        (self._folder / "answers.json").write_text(json.dumps({"answers": entries}))
+        settings = ProviderSettings(kind="scripted", file="answers.json", model="m")
+        return make_provider("p", settings, root=str(self._folder), environ={})
+
+    def began(self) -> None:
+        pass
+
+    def made(self) -> int | None:
+        return None
+
+    def ended(self) -> None:
+        pass  # there is nothing but its thread
+
+    def close(self) -> None:
+        pass
+
+
+_ENTRIES: dict[str, dict[str, Any]] = {
+    "answers": {"answer": WORDS, "usage": {"input_tokens": 120, "output_tokens": 7, "cache_read_tokens": 64}},
+    "is_cut_short": {"answer": WORDS, "whole": False},
+    "is_rate_limited": {"error": {"kind": "rate_limited", "retry_after_s": 7}},
+    "fails": {"error": {"kind": "server"}},
+    "refuses": {"error": {"kind": "refused"}},
+    "talks_rubbish": {"error": {"kind": "garbage"}},
+    "breaks_off": {"error": {"kind": "network"}},
+    "hangs": {"answer": WORDS, "delay_s": 3600},
+}
+
+STAGES: dict[str, Callable[[Path], Stage]] = {
+    **{kind: lambda _, kind=kind: Http(kind, stream=True) for kind in MODELS},
+    **{f"{kind} at once": lambda _, kind=kind: Http(kind, stream=False) for kind in MODELS},
+    "scripted": Scripted,
+}
+
+
+def request(number: int, *, timeout_s: float = 60.0, **more: Any) -> Request:
+    """A call of one attempt, by its number."""
+    return Request(
+        key=f"job-1/1/step/{number}",
+        system="You count.",
+        messages=(Message(author="user", text="What is the number?"),),
+        model=None,
+        max_output_tokens=500,
+        timeout_s=timeout_s,
+        **more,
+    )

@@ -1,0 +1,156 @@
+"""The Provider port: what every provider promises, over HTTP and from a file.
+
+What each says in its own words on the wire is tests/providers; how troubles are met is tests/execution/test_calling.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import threading
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from contracts.providers import BEHAVIOURS, KEY, STAGES, WORDS, Stage, request
+from farro.ports.provider import Answer, Provider, ProviderTrouble, Usage
+
+
+@pytest.fixture(params=list(STAGES))
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    made = STAGES[request.param](tmp_path)
+    yield made
+    made.close()
+
+
+def trouble_of(provider: Provider, number: int, *, timeout_s: float = 60.0) -> ProviderTrouble:
+    with pytest.raises(ProviderTrouble) as raised:
+        provider.answer(request(number, timeout_s=timeout_s))
+    return raised.value
+
+
+def test_an_answer_has_its_text_and_what_it_used(stage: Stage) -> None:
+    answer = stage.provider("answers").answer(request(1))
+    assert (answer.text, answer.whole) == (WORDS, True)
+    assert answer.usage == Usage(input_tokens=120, output_tokens=7, cache_read_tokens=64)
+    assert answer.model is not None
+
+
+def test_an_answer_that_was_cut_short_says_so(stage: Stage) -> None:
+    assert not stage.provider("is_cut_short").answer(request(1)).whole
+
+
+def test_people_can_read_along(stage: Stage) -> None:
+    partial = io.BytesIO()
+    answer = stage.provider("answers").answer(request(1, partial=partial))
+    assert partial.getvalue().decode() in (answer.text, "")  # "": it does not stream
+
+
+def test_nobody_who_reads_along_can_spoil_an_answer(stage: Stage) -> None:
+    closed = io.BytesIO()
+    closed.close()
+    assert stage.provider("answers").answer(request(1, partial=closed)).text == WORDS
+
+
+@pytest.mark.parametrize("behaviour", [name for name in BEHAVIOURS if name != "hangs"])
+def test_one_answer_is_one_request(stage: Stage, behaviour: str) -> None:
+    provider = stage.provider(behaviour)
+    for number in (1, 2):
+        if behaviour == "is_cut_short" or behaviour == "answers":
+            provider.answer(request(number))
+        else:
+            trouble_of(provider, number)
+        assert stage.made() in (number, None)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "retryable"),
+    [
+        ("is_rate_limited", "rate_limited", True),
+        ("fails", "server", True),
+        ("refuses", "refused", False),
+        ("talks_rubbish", "garbage", True),
+        ("breaks_off", "network", True),
+    ],
+)
+def test_troubles_say_whether_another_try_helps(stage: Stage, behaviour: str, kind: str, retryable: bool) -> None:
+    trouble = trouble_of(stage.provider(behaviour), 1)
+    assert (trouble.kind, trouble.retryable) == (kind, retryable)
+    assert trouble.retry_after_s == (7.0 if behaviour == "is_rate_limited" else None)
+
+
+def test_what_was_refused_at_the_door_costs_nothing(stage: Stage) -> None:
+    provider = stage.provider("is_rate_limited", "refuses")
+    assert [trouble_of(provider, number).charged for number in (1, 2)] == [False, False]
+
+
+def test_a_provider_answers_again_after_a_trouble(stage: Stage) -> None:
+    provider = stage.provider("fails", "breaks_off", "talks_rubbish", "answers")
+    for number in (1, 2, 3):
+        trouble_of(provider, number)
+    assert provider.answer(request(4)).text == WORDS
+
+
+def test_a_hanging_provider_is_left_in_time(stage: Stage) -> None:
+    provider = stage.provider("answers", "hangs")
+    provider.answer(request(1))  # what the first call of all makes ready is ready now
+    trouble = trouble_of(provider, 2, timeout_s=2)
+    assert (trouble.kind, trouble.retryable) == ("timeout", True)
+    stage.ended()
+
+
+class Ended(BaseException):
+    """As execution.functions sends it into a thread whose step is over."""
+
+
+def test_an_ended_call_ends_its_request(stage: Stage) -> None:
+    provider = stage.provider("hangs")
+    come: list[BaseException | Answer] = []
+
+    def work() -> None:
+        try:
+            come.append(provider.answer(request(1, timeout_s=3600)))
+        except BaseException as error:
+            come.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    stage.began()
+    assert thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended))
+    thread.join(60)
+    assert [type(one) for one in come] == [Ended]
+    stage.ended()
+
+
+@pytest.mark.parametrize("behaviour", [name for name in BEHAVIOURS if name not in ("answers", "is_cut_short")])
+def test_no_trouble_tells_the_key(stage: Stage, behaviour: str) -> None:
+    trouble = trouble_of(stage.provider(behaviour), 1, timeout_s=0.5 if behaviour == "hangs" else 60.0)
+    told = "".join(traceback.TracebackException.from_exception(trouble, capture_locals=True).format())
+    assert KEY not in told
+    assert KEY not in repr(vars(trouble))
+    assert trouble.__cause__ is None  # a library's exception has the request in it, and that has the key
+    assert trouble.__context__ is None or KEY not in repr(vars(trouble.__context__))
+
+
+def test_calls_from_many_threads_each_get_their_answer(stage: Stage) -> None:
+    provider = stage.provider("answers")
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda number: provider.answer(request(number)), range(1, 25)))
+    assert {answer.text for answer in answers} == {WORDS}
+    assert stage.made() in (24, None)
+
+
+def test_a_closed_provider_may_be_closed_again(stage: Stage) -> None:
+    provider = stage.provider("answers")
+    provider.close()
+    provider.answer(request(1))
+    provider.close()
+    provider.close()
+
+
+def test_the_number_of_tries_is_as_pinned(stage: Stage) -> None:
+    assert stage.provider("answers").tries == 4
