@@ -283,8 +283,7 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
     durable = settings.durability == "power"
 
     def redactor(of: Settings) -> Redactor:
-        names = of.secret_variables() if hasattr(of, 'secret_variables') else ()
-        return Redactor({name: os.environ[name] for name in names if name in os.environ})
+        return Redactor.of_variables(of.secret_variables(), os.environ)
 
     return Agents(
         root=root,

@@ -96,9 +96,7 @@ def test_it_works_in_a_folder_of_its_own_that_is_gone_afterwards(answered_by: An
     assert not os.path.exists(cwd)
 
 
-def test_it_gets_the_variables_that_were_named_and_no_other(
-    answered_by: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_gets_the_variables_that_were_named_and_no_other(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANTED", "yes")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for you")
     body = "assert os.environ['WANTED'] == 'yes' and 'AWS_SECRET_ACCESS_KEY' not in os.environ, sorted(os.environ)"
@@ -149,7 +147,7 @@ def test_an_answer_in_json_is_read_where_the_config_says_with_its_cost(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = json.dumps({"result": ANSWER, "usage": {"total": 0.0375}})
-    script = "cat > /dev/null; printf %s \"$SAID\""
+    script = 'cat > /dev/null; printf %s "$SAID"'
     described = {"kind": "cli", "command": ["sh", "-c", script], "answer_field": "result", "cost_field": "usage.total"}
     stage = make(providers={"script": {**described, "environment": ["SAID"]}})
     monkeypatch.setenv("SAID", said)

@@ -58,7 +58,9 @@ class Paid:
 
     def answer(self, request: Request) -> Answer:
         self.answers += 1
-        return Answer(text='{"verdict": "approve"}', model="m", usage=Usage(input_tokens=9, output_tokens=1), cost_usd=COST)
+        return Answer(
+            text='{"verdict": "approve"}', model="m", usage=Usage(input_tokens=9, output_tokens=1), cost_usd=COST
+        )
 
     def close(self) -> None: ...
 

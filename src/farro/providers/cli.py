@@ -15,14 +15,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, BinaryIO
+from typing import Any
 
 from farro.errors import InputError, NotPermitted
 from farro.guard import judge
 from farro.guard.confinement import Confinement
 from farro.guard.paths import Allowed, PathRefused, allowed
 from farro.guard.sandbox import Sandbox
-from farro.ports.provider import SLICE_S, Answer, ProviderTrouble, Reach, Request
+from farro.ports.provider import SLICE_S, Answer, Partial, ProviderTrouble, Reach, Request
 from farro.providers.registry import Place
 from farro.providers.workspaces import DIFF, Workspace, workspace
 from farro.settings import ProviderSettings
@@ -235,7 +235,7 @@ class _Output:
     def too_long(self) -> bool:
         return max(os.fstat(fd).st_size for fd in self._fds) > OUTPUT_LIMIT
 
-    def pass_on(self, partial: BinaryIO) -> None:
+    def pass_on(self, partial: Partial) -> None:
         """What came since the last time, for people who read along."""
         while piece := os.pread(self._fds[0], 1 << 16, self._passed):
             partial.write(piece)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from hashlib import sha256
-from typing import Protocol
+from typing import BinaryIO
 
 from farro import tasks
 from farro.errors import BadDocument, BudgetExceeded, FarroError, TryAgain
@@ -28,6 +28,7 @@ from farro.execution.agents.calls import Bought, Calls, bought_before
 from farro.execution.agents.material import SNAPSHOT, gather, job_folder
 from farro.execution.results import PlanResult
 from farro.execution.tools import Call, Function, StepFailure
+from farro.guard.redaction import Redactor
 from farro.kernel.outcome import Report
 from farro.kernel.retry import Uniform
 from farro.plans.model import Plan
@@ -40,12 +41,6 @@ from farro.roles import prompt as prompts
 from farro.settings import ProviderSettings, RoleSettings, Settings
 
 
-class Redact(Protocol):
-    """Takes secrets out of a text (guard.redaction)."""
-
-    def text(self, text: str, /) -> str: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Agents:
     """Answers the agent steps of a root. One for all slots of a worker."""
@@ -55,7 +50,7 @@ class Agents:
     provider: Callable[[str, ProviderSettings, Settings], Provider]  # the same one for the same settings
     ledger: Ledger
     prices: Callable[[Mapping[str, ProviderSettings]], Prices]
-    redactor: Callable[[Settings], Redact]
+    redactor: Callable[[Settings], Redactor]
     clock: Clock
     uniform: Uniform
 
@@ -82,8 +77,9 @@ class _Step:
         redact: Callable[[str], str] = str
         try:
             settings = self._agents.settings_of(f"{job_folder(self._work)}/{SNAPSHOT}")
-            redact = self._agents.redactor(settings).text
-            self._call.stdout.write(self._answer(settings, redact).encode("utf-8", "replace"))
+            redactor = self._agents.redactor(settings)
+            redact = redactor.text
+            self._call.stdout.write(self._answer(settings, redactor).encode("utf-8", "replace"))
         except StepFailure as failure:
             category, retryable, code = failure.category, failure.retryable, failure.exit_code
             raise StepFailure(category, redact(str(failure)), retryable=retryable, exit_code=code) from None
@@ -100,7 +96,7 @@ class _Step:
             self._call.stderr.write(redact(traceback.format_exc()).encode("utf-8", "replace"))
             raise StepFailure("internal_error", redact(f"{type(error).__name__}: {error}")) from None
 
-    def _answer(self, settings: Settings, redact: Callable[[str], str]) -> str:
+    def _answer(self, settings: Settings, redactor: Redactor) -> str:
         role = settings.roles.get(self._role, RoleSettings())
         material = gather(self._work, self._plan, role, name=self._role, args=self._call.args, stdin=self._call.stdin)
         asked = _Asked(
@@ -112,7 +108,7 @@ class _Step:
             role_name=self._role,
             candidates=self._candidates(settings, role),
             material=material,
-            redact=redact,
+            redactor=redactor,
         )
         messages: tuple[Message, ...] = (Message(author="user", text=briefing.user(material)),)
         problems: list[str] = []
@@ -159,7 +155,7 @@ class _Asked:
     role_name: str
     candidates: Sequence[Candidate]
     material: Material
-    redact: Callable[[str], str]
+    redactor: Redactor
 
     def __post_init__(self) -> None:
         self._step = self.call.env[tasks.STEP]
@@ -199,7 +195,7 @@ class _Asked:
         cost_usd = answer.cost_usd
         if cost_usd is None and answer.usage is not None:
             cost_usd = self._prices.cost_usd(candidate.name, answer.model or candidate.model, answer.usage)
-        clean = replace(answer, text=self.redact(answer.text), cost_usd=cost_usd)
+        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd)
         kept = Bought(
             request_sha256=self._digest,
             call_id=self._call_id,
@@ -228,7 +224,7 @@ class _Asked:
             max_output_tokens=self.role.max_output_tokens or described.max_output_tokens,
             timeout_s=self.role.timeout_s or described.timeout_s or usual_s,
             role=self.role_name,
-            partial=self.call.stderr if described.stream else None,
+            partial=_ReadAlong(self.redactor, self.call.stderr) if described.stream else None,
             folder=self._calls.folder,
             env=own,
             reach=Reach(
@@ -272,8 +268,26 @@ class _Asked:
     def _tell(self, tried: Tried) -> None:
         """For who reads along: what went wrong, and that it goes on."""
         if tried.message:
-            self.call.stderr.write(f"{self.redact(tried.message)}\n".encode("utf-8", "replace"))
+            self.call.stderr.write(f"{self.redactor.text(tried.message)}\n".encode("utf-8", "replace"))
             self.call.stderr.flush()
+
+
+class _ReadAlong:
+    """What a provider says, as it comes, for people: into the step's stderr, without secrets."""
+
+    def __init__(self, redactor: Redactor, stderr: BinaryIO) -> None:
+        self._stderr = stderr
+        self._stream = redactor.stream(stderr.write)
+
+    def write(self, data: bytes, /) -> int:
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stderr.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+        self._stderr.flush()
 
 
 class _Keeping:
@@ -285,7 +299,11 @@ class _Keeping:
         self.tries = candidate.provider.tries
 
     def answer(self, request: Request) -> Answer:
-        return self.asked.keep(self.candidate, self.candidate.provider.answer(request))
+        try:
+            return self.asked.keep(self.candidate, self.candidate.provider.answer(request))
+        finally:
+            if request.partial is not None:
+                request.partial.close()
 
     def close(self) -> None:
         """The provider is not this step's alone."""

@@ -93,8 +93,8 @@ class Calls:
 
 
 def bought_before(earlier: Sequence[str], step: str) -> dict[str, Bought]:
-    """Answers to the same step in earlier attempts, by what they answer. What an attempt was told that failed, it failed
-    of: that is asked again."""
+    """Answers to the same step in earlier attempts, by what they answer. What a failed attempt was told, it failed of:
+    that is asked again."""
     found: dict[str, Bought] = {}
     for folder in earlier:
         if not _failed(folder):
