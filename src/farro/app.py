@@ -5,18 +5,21 @@ Rules and loops live below; arguments and printing live in cli.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import random
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from farro.observe.audit import AuditLog, AuditPolicy
-from farro.observe.log import Log
+from farro.observe.log import Log, redact_with
 from farro.ports.clock import Clock
-from farro.ports.runner import Runner
+from farro.ports.runner import Guarding, Runner
 from farro.ports.runtime import Runtime
 from farro.ports.store import StorePolicy
-from farro.settings import Settings
+from farro.settings import UNCAPPED, ProviderSettings, Settings
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
 from farro.stores.files.journal import Journal
@@ -24,7 +27,11 @@ from farro.system import process_identity
 from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
+    from farro.execution.agents.answering import Agents
+    from farro.ports.ledger import Ledger
+    from farro.ports.provider import Provider
     from farro.services.perform import Performer
+    from farro.services.snapshot import Snapshots
 
 
 def open_store(
@@ -58,6 +65,7 @@ def open_store(
                 retry=settings.retry.policy(),
                 stale_after_s=settings.watchdog.stale_after_s,
                 poll_s=settings.runners.poll_interval,
+                policy_version=lambda role: snapshots(root, settings).version(role, exactly=role != UNCAPPED),
             ),
             journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
             clock=clock or SystemClock(),
@@ -69,6 +77,18 @@ def open_store(
         ),
         on_close=audit.close,
     )
+
+
+def snapshots(root: str, settings: Settings) -> Snapshots:
+    """What keeps the config and the policies of a claim."""
+    return _snapshots(root, settings.durability == "power")
+
+
+@functools.cache
+def _snapshots(root: str, durable: bool) -> Snapshots:
+    from farro.services.snapshot import Snapshots
+
+    return Snapshots(root=root, clock=SystemClock(), durable=durable)
 
 
 def _audit_policy(settings: Settings) -> AuditPolicy:
@@ -172,7 +192,122 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
         step_timeout_s=settings.runners.task_timeout,
         durable=settings.durability == "power",
         ahead_bytes=settings.runners.ahead_bytes,
+        agents_runner=functools.cache(lambda: agents_runner(root, settings, clock)),
+        snapshots=snapshots(root, settings),
+        max_job_bytes=settings.security.max_job_bytes,
+        guarding=guarding(settings),
     )
+
+
+def guarding(settings: Settings) -> Guarding:
+    """How jobs with allowed_paths are confined."""
+    security = settings.security
+    return Guarding(
+        sandbox=security.sandbox,
+        required=security.require_sandbox,
+        paths_required=security.require_allowed_paths,
+        absolute=security.allow_absolute_paths,
+        network=security.network,
+        processes=security.max_processes,
+        memory_bytes=security.max_memory_bytes,
+        free_bytes=security.min_free_bytes,
+    )
+
+
+def agents_runner(root: str, settings: Settings, clock: Clock) -> Runner[Any]:
+    """How jobs are executed that ask providers: inside the worker, which has their libraries loaded."""
+    from farro.runners.inline import InlineRunner
+
+    return InlineRunner(tools=tools(settings), clock=clock, agents=agents(root, settings, clock))
+
+
+class _Remembered:
+    """The settings in a folder, read once for each content."""
+
+    def __init__(self, load: Callable[[str], Settings]) -> None:
+        self._load = load
+        self._known: dict[tuple[int, int, int], Settings] = {}
+
+    def __call__(self, folder: str) -> Settings:
+        found = None
+        for name in ("agents-config.json", "agents-config.yaml"):
+            with contextlib.suppress(FileNotFoundError):
+                found = os.lstat(f"{folder}/{name}")
+        if found is None:
+            return self._load(folder)
+        which = found.st_ino, found.st_size, found.st_mtime_ns  # a hard link: one file for each content
+        if which not in self._known:
+            if len(self._known) >= _CONFIGS:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[which] = self._load(folder)
+        return self._known[which]
+
+
+_CONFIGS = 16
+
+
+class _Providers:
+    """One for each name and its settings: connections are kept, and a changed config is another provider."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._known: list[tuple[str, ProviderSettings, Provider]] = []
+        self._lock = threading.Lock()
+
+    def of(self, name: str, described: ProviderSettings, settings: Settings) -> Provider:
+        from farro.providers.registry import make_provider
+
+        with self._lock:
+            for known, same, provider in self._known:
+                if (known, same) == (name, described):
+                    return provider
+            made = make_provider(name, described, root=self._root, environ=os.environ, security=settings.security)
+            self._known.append((name, described, made))
+            return made
+
+
+def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:
+    """What agents' calls cost."""
+    from farro.stores.files.ledger import FilesLedger
+
+    return FilesLedger(root, clock, durable=durable)
+
+
+def agents(root: str, settings: Settings, clock: Clock) -> Agents:
+    """Who answers agent steps. The settings of each job are those of its own snapshot."""
+    from farro.config import load
+    from farro.execution.agents.answering import Agents
+    from farro.guard.redaction import Redactor
+    from farro.providers.prices import GenaiPrices
+
+    durable = settings.durability == "power"
+
+    def redactor(of: Settings) -> Redactor:
+        return Redactor.of_variables(of.secret_variables(), os.environ)
+
+    return Agents(
+        root=root,
+        settings_of=_Remembered(load),
+        provider=_Providers(root).of,
+        ledger=ledger(root, durable=durable, clock=clock),
+        prices=GenaiPrices,
+        redactor=redactor,
+        clock=clock,
+        uniform=random.SystemRandom().uniform,
+    )
+
+
+def keep_secrets(settings: Settings) -> None:
+    """From here on nothing that this process logs, complains of or breaks with tells what the config calls a secret."""
+    names = [name for name in settings.secret_variables() if os.environ.get(name)]
+    if not names:
+        redact_with(None)
+        return
+    from farro.guard.redaction import Redactor, guard_tracebacks
+
+    redactor = Redactor.of_variables(names, os.environ)
+    redact_with(redactor.text)
+    guard_tracebacks(redactor)
 
 
 def runtime(root: str) -> Runtime:

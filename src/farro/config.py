@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from farro import documents
@@ -16,7 +16,8 @@ from farro.documents.model import SURROGATE
 from farro.documents.shapes import Fault
 from farro.errors import BadDocument, BadName, NotARoot, Problem
 from farro.kernel import ids
-from farro.settings import ROLES, Settings
+from farro.roles import providing
+from farro.settings import ROLES, Secret, Settings
 from farro.system import fs
 
 NAMES = ("agents-config.json", "agents-config.yaml")
@@ -63,9 +64,61 @@ def load(root: str, *, warn: Callable[[str], None] = lambda _: None) -> Settings
 
     `warn` is told of each key that is ignored, where the config says `strict: false`.
     """
+    try:
+        document = _document(root)
+        return Settings() if document is None else settings_of(document, os.environ, warn)
+    except BadDocument as error:
+        raise ConfigError(error.source, error.problems) from error
+
+
+def check_contract(root: str, settings: Settings, roles: Collection[str]) -> None:
+    """Refuse agent work for those roles where the config lacks what SPEC-1 §3.1 requires of it. A queue of commands
+    needs none of it, so `load` does not ask."""
+    document = _document(root)
+    if document is None:
+        path = f"{root}/{NAMES[0]}"
+        message = f"there is no such file, and agents need one; make it with: farro init --root {root}"
+        raise ConfigError(path, [Problem(path="", message=message)])
+    faults = list(contract_faults(document.data))
+    for role in dict.fromkeys(roles):
+        if role != "Manager" and settings.providers and settings.provider_of(role) is None:
+            message = f"is required for agent work: which of {', '.join(settings.providers)} shall answer it?"
+            faults.append(Fault(("roles", role, "provider"), message))
+    if faults:
+        problems = [_problem(document, fault) for fault in faults]
+        raise ConfigError(document.source, documents.refusal(document.source, problems).problems)
+
+
+def contract_faults(data: Any) -> Iterator[Fault]:
+    """What a config for agents must say, and this one does not."""
+    defaults = Settings()
+    required: list[tuple[Path, str]] = [
+        (("version",), f'"{defaults.version}"'),
+        (("security", "max_job_bytes"), str(defaults.security.max_job_bytes)),
+        (("security", "payload_allowlist"), '[".md", ".txt", ".json", ".patch", ".diff"]'),
+    ]
+    for path, example in required:
+        if path[-1] not in (data if len(path) == 1 else _members(data, str(path[0]))):
+            yield Fault(path, f"is required for agent work, such as {example}")
+    if not _members(data, "providers"):
+        yield Fault(
+            ("providers",),
+            "is required for agent work, with somebody who answers; "
+            "`farro init --agents claude` (or codex, or gemini) adds one",
+        )
+
+
+def secrets(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What must never be written anywhere: the values of the variables that hold secrets, as far as they are set."""
+    found = (environ.get(name, "").strip() for name in settings.secret_variables())
+    return tuple(dict.fromkeys(value for value in found if value))
+
+
+def _document(root: str) -> Document | None:
+    """The config's document; None when there is no file."""
     present = [name for name in NAMES if os.path.lexists(f"{root}/{name}")]
     if not present:
-        return Settings()
+        return None
     if len(present) > 1:
         raise ConfigError(root, [Problem(path="", message=f"both {' and '.join(present)} are there; keep one of them")])
     path = f"{root}/{present[0]}"
@@ -73,18 +126,19 @@ def load(root: str, *, warn: Callable[[str], None] = lambda _: None) -> Settings
         text = fs.read_regular(path, documents.DEFAULT.size)
     except OSError as error:
         raise ConfigError(path, [Problem(path="", message=f"cannot be read: {error.strerror}")]) from error
-    try:
-        return settings_of(documents.parse(text, path), os.environ, warn)
-    except BadDocument as error:
-        raise ConfigError(error.source, error.problems) from error
+    return documents.parse(text, path)
 
 
 def settings_of(document: Document, environ: Mapping[str, str], warn: Callable[[str], None]) -> Settings:
     """The settings in a document; raises `BadDocument` with every problem and its place, in text order."""
-    data, faults = _expand(document.data, environ)
+    data, faults = _expand(_without_schema(document.data), environ)
     checked = shapes.check(Settings, data)
     unset = {fault.path for fault in faults}  # what stands there instead is nobody's mistake
-    faults += [fault for fault in (*checked.faults, *_wrong_roles(data)) if fault.path not in unset]
+    faults += [
+        fault
+        for fault in (*checked.faults, *_wrong_roles(data), *_wrong_providers(document.data))
+        if fault.path not in unset
+    ]
     lenient = isinstance(data, dict) and data.get("strict") is False
     ignored = [fault for fault in faults if lenient and fault.unknown]
     problems = [_problem(document, fault) for fault in faults if not (lenient and fault.unknown)]
@@ -93,6 +147,24 @@ def settings_of(document: Document, environ: Mapping[str, str], warn: Callable[[
     for fault in ignored:
         warn(f"{_problem(document, fault).render(document.source)} (ignored)")
     return checked.value
+
+
+def _without_schema(data: Any) -> Any:
+    """`$schema` is the editors' own."""
+    if not (isinstance(data, dict) and isinstance(data.get("$schema"), str)):
+        return data
+    return {name: value for name, value in data.items() if name != "$schema"}
+
+
+def _wrong_providers(data: Any) -> Iterator[Fault]:
+    yield from providing.faults(data, _installed)
+
+
+def _installed() -> list[str]:
+    """The kinds of provider that installed packages offer. None of them is imported."""
+    from importlib.metadata import entry_points  # here: most kinds are farro's own
+
+    return [point.name for point in entry_points(group=providing.ENTRY_POINTS)]
 
 
 def _problem(document: Document, fault: Fault) -> Problem:
@@ -124,7 +196,7 @@ def _expand(data: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
 
     def walk(path: Path, value: Any) -> Any:
         if isinstance(value, str):
-            return text_at(path, value)
+            return _secret(path, value) or text_at(path, value)
         if isinstance(value, dict):
             return {name: walk((*path, name), member) for name, member in value.items()}
         if isinstance(value, list):
@@ -132,6 +204,20 @@ def _expand(data: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
         return value
 
     return walk((), data), faults
+
+
+def _secret(path: Path, text: str) -> str | Secret | None:
+    """What is not expanded, for it may be a secret: it stays a name until it is used."""
+    if path[:1] != ("providers",):
+        return None
+    if path[2:] == ("api_key",):
+        return text  # the shape makes a Secret of it, or refuses it
+    if path[2:3] == ("options",):
+        try:
+            return Secret.of_text(text)
+        except ValueError:
+            return None
+    return None
 
 
 def _wrong_roles(data: Any) -> Iterator[Fault]:

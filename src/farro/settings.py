@@ -5,18 +5,22 @@ Reading files and the environment lives in config; what a value does lives where
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from farro.documents.constraints import AnyCase, Argument, Bounds, Size
+from farro.documents.constraints import AnyCase, Argument, Bounds, Matching, Size
+from farro.errors import InputError
 from farro.kernel.moments import duration_fault, parse_duration
 from farro.kernel.retry import RetryPolicy
 from farro.plans.model import AHEAD_BYTES
+from farro.roles.names import ROLES as ROLES
+from farro.roles.names import RUNNER
+from farro.roles.policy import SEMVER
+from farro.roles.providing import names_a_secret
 
-# The six of SPEC-1, and Runner, the built-in role for command plans.
-ROLES = ("Manager", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter", "Runner")
-UNCAPPED = "Runner"  # command plans come by the thousand; its queue is bounded only when the config says so
+UNCAPPED = RUNNER  # command plans come by the thousand; its queue is bounded only when the config says so
 
 Positive = Annotated[float, Bounds(more_than=0)]
 Count = Annotated[int, Bounds(at_least=1)]
@@ -33,8 +37,46 @@ class Duration:
     def fault(self, value: str, /) -> str | None:
         return duration_fault(value)
 
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^\s*[0-9][0-9.wdhmsWDHMS]*\s*$"}
+
 
 Lasting = Annotated[str, Duration()]
+Ending = Annotated[str, Matching(r"\.[A-Za-z0-9][A-Za-z0-9._-]{0,31}", "a file's ending such as .md")]
+Version = Annotated[str, Matching(SEMVER, "a version such as 1.0.0 (semver)")]
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret by the name of the variable that holds it. The value is never part of the settings: whoever needs it
+    asks when it is needed, so that nothing can print it, and nobody else's command stops for want of it."""
+
+    name: str
+
+    @classmethod
+    def of_text(cls, text: str) -> Secret:
+        found = re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text)
+        if found is None:
+            raise ValueError(
+                "must be a variable of the environment, ${NAME}, and nothing else: no secret is written into a config; "
+                "set the variable where workers are started"
+            )
+        return cls(found[1])
+
+    @staticmethod
+    def schema() -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"}
+
+    def reveal(self, environ: Mapping[str, str], wanted_by: str = "the config") -> str:
+        """What the variable holds."""
+        value = environ.get(self.name, "")
+        if not value.strip():
+            what = "is empty" if self.name in environ else "is not set"
+            raise InputError(f"the variable {self.name} {what}, and {wanted_by} needs it; set it and start again")
+        return value.strip()  # a line break at the end, as of a file that was read into it, breaks a header
+
+    def __str__(self) -> str:
+        return f"${{{self.name}}}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +119,15 @@ class SecuritySettings:
     """SPEC-1 §7: what a job may bring."""
 
     max_job_bytes: Count = 25 << 20
-    payload_allowlist: tuple[str, ...] = (".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip")
+    payload_allowlist: tuple[Ending, ...] = (".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip")
     allow_absolute_paths: bool = False
     require_allowed_paths: bool = False
+    sandbox: Literal["auto", "A", "B", "none"] = "auto"  # the best that works here, or the one named
+    require_sandbox: bool = False  # jobs with allowed_paths are not run without one
+    network: bool = False  # of steps with allowed_paths
+    max_processes: Annotated[int, Bounds(at_least=1, at_most=1_000_000)] = 512  # of such a step, at once
+    max_memory_bytes: Annotated[int, Bounds(at_least=64 << 20)] | None = None  # of such a step
+    min_free_bytes: Annotated[int, Bounds(at_least=0)] = 256 << 20  # such a step is ended when the disk has less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +148,10 @@ class ProviderSettings:
     max_output_tokens: Count = 8192
     prices: dict[str, PriceSettings] = field(default_factory=dict)  # by model
     call_usd: Positive | None = None  # the most that one call may cost, where it cannot be computed
-    options: dict[str, Any] = field(default_factory=dict)  # of an installed provider, handed on as they are
+    # Of an installed provider, handed on as they are; a text that is one ${NAME} is a Secret.
+    options: dict[str, Any] = field(default_factory=dict)
     # over HTTP
-    api_key: FilledText | None = None  # ${NAME}, never the key itself
+    api_key: Secret | None = None  # ${NAME}, never the key itself
     base_url: FilledText | None = None
     stream: bool = True
     # cli
@@ -221,7 +270,7 @@ class PruneSettings:
 class Settings:
     """The whole config of a root."""
 
-    version: str = "1.0.0"
+    version: Version = "1.0.0"
     strict: bool = True  # unknown keys are errors; else warnings
     durability: Literal["power", "process"] = "power"
     roles: dict[str, RoleSettings] = field(default_factory=dict)
@@ -249,3 +298,25 @@ class Settings:
     def may_force(self, user: str) -> bool:
         """Whether that user may enqueue beyond a cap."""
         return "*" in self.capacity.force or user in self.capacity.force
+
+    def provider_of(self, role: str) -> str | None:
+        """Who answers that role: the one that it names, else the only one that there is."""
+        named = self.roles[role].provider if role in self.roles else None
+        return named or (next(iter(self.providers)) if len(self.providers) == 1 else None)
+
+    def secret_variables(self) -> tuple[str, ...]:
+        """Names of the variables that hold secrets: those that the config calls so, and those that programs are given
+        under such a name."""
+        found: dict[str, None] = {}
+        for provider in self.providers.values():
+            found.update((secret.name, None) for secret in _secrets((provider.api_key, provider.options)))
+            found.update((name, None) for name in provider.environment if names_a_secret(name))
+        return tuple(found)
+
+
+def _secrets(value: Any) -> Iterator[Secret]:
+    if isinstance(value, Secret):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _secrets(member)

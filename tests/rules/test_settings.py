@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from farro.config import settings_of
+from farro.config import contract_faults, secrets, settings_of
 from farro.documents import Document, parse_json, parse_yaml
-from farro.errors import BadDocument
-from farro.settings import RunnersSettings, Settings
+from farro.errors import BadDocument, InputError
+from farro.settings import RunnersSettings, Secret, Settings
 from support import ROOT
 
 DOCUMENT = Path(ROOT, "docs", "configuration.md")
@@ -123,14 +123,14 @@ def test_variables_expand_in_every_text_value_and_in_no_key() -> None:
         {
             "tools": {"${BIN}": {"command": "${BIN}/say-${USER}${EMPTY}"}, "b": {"command": "$BIN $$ $${BIN} $"}},
             "capacity": {"force": ["${USER}"]},
-            "providers": {"deep": [{"key": "<${USER}>", "number": 1}]},
+            "providers": {"cli": {"command": ["run", "--as=${USER}"]}},
         },
         environ,
     )
     assert settings.tools["${BIN}"].command == "/opt/bin/say-ann"
     assert settings.tools["b"].command == "$BIN $$ ${BIN} $"
     assert settings.capacity.force == ("ann",)
-    assert settings.providers == {"deep": [{"key": "<ann>", "number": 1}]}
+    assert settings.providers["cli"].command == ("run", "--as=ann")
 
 
 def test_what_a_variable_holds_is_not_expanded_again() -> None:
@@ -141,7 +141,7 @@ def test_what_a_variable_holds_is_not_expanded_again() -> None:
 def test_variables_that_are_missing_or_malformed_are_all_told_with_their_places() -> None:
     text = b"""{"tools": {"a": {"command": "${NOPE}/${NEITHER}"}},
  "runners": {"base_path": "${NOPE}"},
- "version": "${not-a-name}", "providers": {"x": ["${"]}}"""
+ "version": "${not-a-name}", "audit": {"mode": "${"}}"""
     with pytest.raises(BadDocument) as caught:
         settings_of(parse_json(text, source="c"), {}, pytest.fail)
     missing = "the environment has no variable {0}; set it, or write $${{{0}}} for the text itself"
@@ -151,7 +151,7 @@ def test_variables_that_are_missing_or_malformed_are_all_told_with_their_places(
         f"c:1:29: tools.a.command: {missing.format('NEITHER')}",
         f"c:2:27: runners.base_path: {missing.format('NOPE')}",
         f"c:3:13: version: {malformed}",
-        f"c:3:50: providers.x[0]: {malformed}",
+        f"c:3:48: audit.mode: {malformed}",
     ]
 
 
@@ -177,6 +177,8 @@ SECRET = "hunter2-9d"
         {"capacity": {"force": "${S}", "roles": {"Runner": "${S}"}}},
         {"roles": {"Packer": "${S}"}, "tools": ["${S}"]},
         {"bogus": "${S}", "version": "${MISSING}${S}"},
+        {"version": "${S}", "providers": {"openai": {"api_key": "sk-${S}", "base_url": "${S}", "kind": 1}}},
+        {"providers": {"${S}": {"kind": "${S}"}}, "roles": {"Architect": {"provider": "${S}", "fallbacks": "${S}"}}},
         "${S}",
     ],
 )
@@ -207,21 +209,164 @@ def test_other_mistakes_remain_mistakes_where_the_config_is_not_strict() -> None
     ]
 
 
+# --- agents: providers, roles, secrets
+
+CLI = {"kind": "cli", "command": ["ask"]}
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"version": "1.0"}, "version: is not a version such as 1.0.0 (semver); it must match"),
+        ({"providers": {"gpt": {}}}, "providers.gpt: is no kind of provider, and names none; known: openai, google"),
+        ({"providers": {"x": {"kind": "opnai"}}}, "providers.x.kind: is not a kind of provider; known: openai"),
+        ({"providers": {"openai": {}}}, "providers.openai.api_key: is required of a provider of kind openai"),
+        ({"providers": {"cli": {}}}, "providers.cli.command: is required of a provider of kind cli"),
+        ({"providers": {"cli": {"command": []}}}, "providers.cli.command: must have at least 1"),
+        ({"providers": {"scripted": {}}}, "providers.scripted.file: is required of a provider of kind scripted"),
+        (
+            {"providers": {"a": {**CLI, "api_key": "${K}"}}},
+            "providers.a.api_key: is of openai, google, openrouter; this",
+        ),
+        ({"providers": {"a": {**CLI, "file": "x"}}}, "providers.a.file: is of scripted; this provider is cli"),
+        (
+            {"providers": {"a": {**CLI, "options": {}}}},
+            "providers.a.options: is of installed providers; this one is cli",
+        ),
+        ({"providers": {"a": {**CLI, "cost_field": "c"}}}, "providers.a.answer_field: is required where cost_field is"),
+        ({"providers": {"a": {**CLI, "comand": 1}}}, "providers.a.comand: is not a known field; did you mean command?"),
+        ({"providers": {"openai": {"base_url": "api.example"}}}, "providers.openai.base_url: must begin with https://"),
+        (
+            {"providers": {"openai": {"base_url": "https://u:p@h/"}}},
+            "providers.openai.base_url: has a user or a password",
+        ),
+        (
+            {"providers": {"cli": {"command": ["ask", "--key", "${API_KEY}"]}}},
+            "providers.cli.command[2]: a secret on a command line is seen by every user",
+        ),
+        (
+            {"roles": {"Architect": {"provider": "x"}}},
+            "roles.Architect.provider: is none of `providers`; there is none",
+        ),
+        (
+            {"providers": {"local": CLI}, "roles": {"Architect": {"provider": "locl"}}},
+            "roles.Architect.provider: is none of `providers`; did you mean local?",
+        ),
+        (
+            {
+                "providers": {"local": CLI},
+                "roles": {"Architect": {"provider": "local", "fallbacks": [{"provider": "z"}]}},
+            },
+            "roles.Architect.fallbacks[0].provider: is none of `providers`; there is local",
+        ),
+        (
+            {"providers": {"local": CLI}, "roles": {"Runner": {"provider": "local"}}},
+            "roles.Runner.provider: Runner runs command plans and asks no provider",
+        ),
+        (
+            {"security": {"payload_allowlist": ["md"]}},
+            "security.payload_allowlist[0]: is not a file's ending such as .md",
+        ),
+    ],
+)
+def test_a_mistake_about_agents_is_told_with_its_place(data: Any, problem: str) -> None:
+    (told,) = refused(data, {"API_KEY": "k"})
+    assert told.startswith(f"c: {problem}")
+
+
+def test_a_key_is_a_variable_and_stays_a_name_until_it_is_used() -> None:
+    settings = read({"providers": {"openai": {"api_key": "${OPENAI_API_KEY}"}}})  # which is not set: nobody minds yet
+    key = settings.providers["openai"].api_key
+    assert key is not None
+    assert str(key) == "${OPENAI_API_KEY}"
+    with pytest.raises(InputError, match="the variable OPENAI_API_KEY is not set, and openai needs it"):
+        key.reveal({}, "openai")
+    with pytest.raises(InputError, match="is empty"):
+        key.reveal({"OPENAI_API_KEY": " "})
+    assert key.reveal({"OPENAI_API_KEY": f"{SECRET}\n"}) == SECRET
+
+
+@pytest.mark.parametrize("text", [SECRET, f"Bearer {SECRET}", f"${{A}}{SECRET}", ""])
+def test_a_key_that_is_written_into_the_config_is_refused_and_not_repeated(text: str) -> None:
+    (told,) = refused({"providers": {"openai": {"api_key": text}}}, {"A": "a"})
+    assert told.startswith("c: providers.openai.api_key: must be a variable of the environment, ${NAME}")
+    assert SECRET not in told
+
+
+def test_the_settings_never_hold_a_secret() -> None:
+    environ = {"OPENAI_API_KEY": SECRET, "CLAUDE_TOKEN": "canary-2", "EDITOR": "vi", "MINE": "canary-3"}
+    settings = read(
+        {
+            "providers": {
+                "openai": {"api_key": "${OPENAI_API_KEY}"},
+                "cli": {"command": ["ask"], "environment": ["CLAUDE_TOKEN", "EDITOR", "NOT_SET_KEY"]},
+            }
+        },
+        environ,
+    )
+    assert SECRET not in repr(settings)
+    assert set(secrets(settings, environ)) == {SECRET, "canary-2"}
+
+
+def test_an_installed_kind_has_options_whose_secrets_stay_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farro.config._installed", lambda: ["acme"])
+    options = {"token": "${MINE}", "region": "${R}-1", "deep": [{"k": "${MINE}"}], "n": 3}
+    settings = read({"providers": {"acme": {"options": options}}}, {"R": "eu"})
+    assert settings.providers["acme"].options == {
+        "token": Secret("MINE"),
+        "region": "eu-1",
+        "deep": [{"k": Secret("MINE")}],
+        "n": 3,
+    }
+    assert secrets(settings, {"MINE": SECRET}) == (SECRET,)
+
+
+def test_a_role_is_answered_by_whom_it_names_else_by_the_only_one_there_is() -> None:
+    one = read({"providers": {"local": CLI}})
+    assert one.provider_of("Architect") == "local"
+    two = read({"providers": {"local": CLI, "far": CLI}, "roles": {"DocWriter": {"provider": "far"}}})
+    assert (two.provider_of("DocWriter"), two.provider_of("Architect")) == ("far", None)
+
+
+def test_the_contract_of_a_config_for_agents_is_asked_apart() -> None:
+    assert [fault.path for fault in contract_faults({})] == [
+        ("version",),
+        ("security", "max_job_bytes"),
+        ("security", "payload_allowlist"),
+        ("providers",),
+    ]
+    whole = {"version": "1.0.0", "providers": {"a": CLI}, "security": {"max_job_bytes": 1, "payload_allowlist": []}}
+    assert list(contract_faults(whole)) == []
+    read(whole)
+
+
+def test_editors_may_have_their_schema_line() -> None:
+    assert read({"$schema": "schemas/agents-config.schema.json", "version": "1.0.0"}) == Settings()
+
+
 # --- the document
 
 
 def keys(shape: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every key that a config may have, as the document writes it, with its default."""
-    defaults = shape()
-    for name, hint in typing.get_type_hints(shape).items():
-        value = getattr(defaults, name)
+    for each in dataclasses.fields(shape):
+        name, hint = each.name, typing.get_type_hints(shape)[each.name]
+        value = None if each.default_factory is dataclasses.MISSING else each.default_factory()
+        value = value if each.default is dataclasses.MISSING else each.default
         member = typing.get_args(hint)[1] if typing.get_origin(hint) is dict else None
         if dataclasses.is_dataclass(hint):
             yield from keys(typing.cast(type, hint), f"{prefix}{name}.")
+        elif (items := [item for item in typing.get_args(hint) if dataclasses.is_dataclass(item)]) and not member:
+            if items == [Secret]:
+                yield f"{prefix}{name}", "null"
+            else:
+                yield from keys(items[0], f"{prefix}{name}[].")
         elif member is Any or member is None:
-            yield f"{prefix}{name}", json.dumps(value)
+            required = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+            yield f"{prefix}{name}", None if required else json.dumps(value)
         else:
-            one = f"{prefix}{name}.{'<name>' if name == 'tools' else '<Role>'}"
+            word = {"tools": "<name>", "providers": "<name>", "prices": "<model>"}.get(name, "<Role>")
+            one = f"{prefix}{name}.{word}"
             yield from keys(member, f"{one}.") if dataclasses.is_dataclass(member) else [(one, None)]
 
 

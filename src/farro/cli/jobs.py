@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from farro import app
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, say
@@ -90,7 +91,12 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
-    details = jobs.show(store, store.root, naming.resolve(store, store.root, job))
+    from farro.cli.costs import spent_data, spent_text
+    from farro.operations.costs import of_job
+
+    ledger = app.ledger(store.root, durable=False, clock=SystemClock())
+    job_id = naming.resolve(store, store.root, job)
+    details = jobs.show(store, store.root, job_id, cost_of=lambda job_id: of_job(ledger, job_id))
     if as_json:
         extras: dict[str, Any] = {
             "files": list(details.files),
@@ -98,6 +104,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
             "orphaned": details.orphaned,
         }
         extras["name"] = details.name
+        extras["cost"] = None if details.cost is None else spent_data(details.cost)
         answer({**_view(details.view), **extras})
         return
     life = details.view.lifecycle
@@ -112,6 +119,10 @@ def show(job: str, root: str | None, as_json: bool) -> None:
         ("finished", life.finalized_at),
         ("agent", f"{life.agent} is dead; {RECOVERS}" if details.orphaned else life.agent),
         ("retry of", life.retry_of),
+        (
+            "cost",
+            details.cost and f"{spent_text(details.cost)} USD, {details.cost.calls} calls (`farro costs {job_id}`)",
+        ),
     ):
         if value:
             say(f"  {name:<9} {value}")

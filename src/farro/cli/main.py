@@ -45,6 +45,7 @@ SECTIONS = {
         ("history", "The whole life of a job.", "farro.cli.history:history"),
         ("watch", "Watch the queues, or a job, live.", "farro.cli.watching:watch"),
         ("stats", "How each role does.", "farro.cli.statistics:stats"),
+        ("costs", "What agents' calls cost, and what budgets have left.", "farro.cli.costs:costs"),
     ),
     "Steer": (
         ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),

@@ -74,7 +74,9 @@ def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
     path = config.find_root(root, own=True, make=make)
     if make and not os.path.isdir(f"{path}/jobs"):
         _make_own_root(path)
-    return path, config.load(path, warn=terminal.complain)
+    settings = config.load(path, warn=terminal.complain)
+    app.keep_secrets(settings)
+    return path, settings
 
 
 def _make_own_root(path: str) -> None:

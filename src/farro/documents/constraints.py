@@ -1,6 +1,7 @@
 """What a value must be beyond its type, as data in an annotation: `Annotated[int, Bounds(at_least=1)]`.
 
-Checking lives in `shapes`; a schema can be written from the same annotations. Any object with `fault` is a constraint.
+Checking lives in `shapes`; `json_schema` writes a schema from the same annotations. Any object with both methods is a
+constraint.
 
 Constraints are no tuples, and equal only to themselves: typing keeps `Annotated[int, X]` by what X equals, and would
 answer one constraint for another of the same content.
@@ -20,6 +21,9 @@ class Constraint(Protocol):
     def fault(self, value: Any, /) -> str | None:
         """What is wrong with a value of the right type; never with its text in it, which may be a secret."""
 
+    def schema(self) -> dict[str, Any]:
+        """The same as keywords of JSON Schema; empty where it has no words for it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Matching:
@@ -33,6 +37,9 @@ class Matching:
             return f"is not {self.meaning}; it must match {self.pattern}"
         return None
 
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": f"^(?:{self.pattern})$"}
+
 
 @dataclass(frozen=True, eq=False)
 class Argument:
@@ -44,6 +51,26 @@ class Argument:
         if "\0" in value:
             return "holds a NUL, which no argument, variable or path can carry; take it out"
         return "must not be empty" if self.filled and not value else None
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^[^\u0000]+$"} if self.filled else {"pattern": r"^[^\u0000]*$"}
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """Words for somebody to read: not blank, and of a length that is read."""
+
+    at_most: int
+
+    def fault(self, value: str, /) -> str | None:
+        if not value or value.isspace():
+            return "must not be empty"
+        if len(value) > self.at_most:
+            return f"may have at most {self.at_most} characters; it has {len(value)}"
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        return {"maxLength": self.at_most, "pattern": r"\S"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +90,10 @@ class Bounds:
             return f"must be at most {self.at_most}, not {show(value)}"
         return None
 
+    def schema(self) -> dict[str, Any]:
+        told = {"exclusiveMinimum": self.more_than, "minimum": self.at_least, "maximum": self.at_most}
+        return {name: bound for name, bound in told.items() if bound is not None}
+
 
 @dataclass(frozen=True, eq=False)
 class Size:
@@ -78,6 +109,10 @@ class Size:
             return f"may have at most {self.at_most}; it has {len(value)}"
         return None
 
+    def schema(self) -> dict[str, Any]:
+        least = {"minItems": self.at_least} if self.at_least else {}
+        return least if self.at_most is None else {**least, "maxItems": self.at_most}
+
 
 @dataclass(frozen=True, eq=False)
 class AnyCase:
@@ -85,3 +120,6 @@ class AnyCase:
 
     def fault(self, value: str, /) -> str | None:
         return None
+
+    def schema(self) -> dict[str, Any]:
+        return {}

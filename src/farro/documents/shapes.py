@@ -104,6 +104,8 @@ def _reader(hint: Any) -> _Read:
         if any(isinstance(each, AnyCase) for each in constraints):
             reader = _any_case(reader)
         return _constrained(reader, constraints)
+    if (of_text := getattr(hint, "of_text", None)) is not None:  # a class of its own for some text: settings.Secret
+        return _made(of_text)
     if isinstance(hint, type) and is_dataclass(hint):
         shape: type = hint
         return lambda value, path, faults: _reader_of_class(shape)(value, path, faults)
@@ -121,6 +123,19 @@ def _reader(hint: Any) -> _Read:
     if hint is float:
         return _float
     return _exactly(hint)
+
+
+def _made(of_text: Callable[[str], Any]) -> _Read:
+    def read(value: Any, path: Path, faults: list[Fault]) -> Any:
+        if type(value) is not str:
+            return _expected("text", value, path, faults)
+        try:
+            return of_text(value)
+        except ValueError as error:
+            faults.append(Fault(path, str(error)))
+            return _INVALID
+
+    return read
 
 
 _EXPECTED = {str: "text", int: "a whole number", bool: "true or false"}

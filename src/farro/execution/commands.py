@@ -48,9 +48,17 @@ class Missing:
 
 
 def find(
-    step: Step, *, tools: Tools, env: Mapping[str, str], cwd: str, attempt_dir: str, may_appear: bool
+    step: Step,
+    *,
+    tools: Tools,
+    env: Mapping[str, str],
+    cwd: str,
+    attempt_dir: str,
+    may_appear: bool,
+    confined: bool = False,
 ) -> Command | Missing:
-    """What `step` executes with this environment and cwd. `may_appear`: an earlier step may still make it."""
+    """What `step` executes with this environment and cwd. `may_appear`: an earlier step may still make it. `confined`:
+    in a process of its own, for a thread of the worker cannot be held to allowed_paths."""
     if step.tool == UNIX:
         return _program((step.command, *step.args), step, env, cwd, may_appear)
     try:
@@ -65,7 +73,12 @@ def find(
             return Missing(message=f"tool {step.tool}: {found.message}; the config's `tools` names it")
         return found
     if isinstance(tool, Python):
-        if tool.reference is not None and step.timeout is not None:  # asked for, not the default
+        if tool.reference is None and confined and step.tool != AGENT:  # whose calls are confined each by itself
+            return Missing(
+                message=f"tool {step.tool} is a function inside the worker, which cannot be held to allowed_paths; "
+                'register it by reference ("package.module:function"), or take allowed_paths out'
+            )
+        if tool.reference is not None and (confined or step.timeout is not None):  # asked for, not the default
             argv = child.command_line(tool.reference, step.command, step.args, attempt_dir)
             return Executable(argv=tuple(argv), file=argv[0])
         return InWorker(function=tool.function)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
 from farro.execution.stop import Flag
-from farro.execution.tools import Call, Function, exit_code
+from farro.execution.tools import Call, Function, StepFailure, exit_code
 from farro.system import fs
 from farro.system.processes import Exit
 from farro.system.turns import RESTING
@@ -104,6 +104,7 @@ class FunctionRun:
     ) -> None:
         """Files as for `processes.start`, by path; raises as that does."""
         self.exit: Exit | None = None
+        self.failure: StepFailure | None = None  # what the tool itself said of it
         self._function = function
         self._started_s = time.monotonic()
         self._lock = threading.Lock()
@@ -214,6 +215,9 @@ class FunctionRun:
             code = exit_code(self._function(call))
         except _Ended:
             code = _ENDED
+        except StepFailure as failure:
+            self.failure, code = failure, failure.exit_code
+            _say(call.stderr, f"{failure}\n")
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         except BaseException:  # noqa: BLE001 - whatever a tool raises is that step's failure, never the worker's

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from farro.execution import resume
 from farro.execution.added import Task, TaskFolder
 from farro.execution.along import Along
-from farro.execution.commands import Missing
+from farro.execution.confined import Confined
 from farro.execution.records import Added, Records
 from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
@@ -55,6 +55,7 @@ def run_plan(
     earlier: Sequence[str] = (),
     durable: bool = True,
     ahead_bytes: int = AHEAD_BYTES,
+    confined: Confined | None = None,
 ) -> PlanResult:
     """Run every step, or up to the first that fails. A failed step is a result; only these are raised:
 
@@ -66,7 +67,7 @@ def run_plan(
     process that carries it is ended. `root` is what steps see as FARRO_ROOT, `step_timeout_s` the timeout of a step
     that names none. `earlier` are folders of earlier attempts, oldest first: what succeeded there is not run again.
     `durable`: successes survive a power cut. `ahead_bytes`: a step that has said more and goes on is read along by the
-    step that reads it; when that one has enough, it is ended, and has succeeded.
+    step that reads it; when that one has enough, it is ended, and has succeeded. `confined`: what its steps may touch.
     """
     watch = Watch(
         marker=claim_marker,
@@ -89,22 +90,25 @@ def run_plan(
         task_folder=TaskFolder(attempt_dir, clock.sleep),
         step_timeout_s=step_timeout_s,
         clock=clock,
+        confined=confined,
     )
     records = Records(attempt_dir, durable=durable)
     run = _Run(plan=plan, tries=tries, records=records, watch=watch, stop=stop, clock=clock, ahead_bytes=ahead_bytes)
     try:
         if earlier:
             run.resume(earlier)
-        error = run.missing()
+        error = tries.missing(plan, run.succeeded, run.frontier.first)
         while True:
             error = error or run.steps()
             watch.end_rest(grace_s=REST_GRACE_S, look=tries.called_functions)
+            error = tries.rest_judged(error)
             error = run.over() if error is None else run.sealed(error)
             if error is not None or not run.frontier.waiting:
                 return run.result(error)
     except BaseException:
         run.kill()
         watch.end_rest(grace_s=0, look=tries.called_functions)
+        tries.end_strays()
         raise
     finally:
         watch.close()
@@ -165,18 +169,6 @@ class _Run:
         for ended in self.done:
             self._skip(ended.id)
 
-    def missing(self) -> ErrorInfo | None:
-        """What cannot be executed, told before anything is."""
-        places = {step.id: place for place, step in enumerate(self.plan.steps)}
-        first = self.frontier.first
-        missing = [
-            f"steps[{places[step.id]}] ({step.id}): {found.message}"
-            for step in self.plan.steps
-            if step.id not in self.succeeded
-            and isinstance(found := self.tries.find(step, may_appear=step.id != first), Missing)
-        ]
-        return ErrorInfo(category="missing_tool", message="; ".join(missing)) if missing else None
-
     def steps(self) -> ErrorInfo | None:
         """Run them into `done`, and those that come meanwhile; why the plan failed, or None.
 
@@ -192,12 +184,15 @@ class _Run:
                 raise Interrupted(self.result(None))
             if not self.running:
                 return self.error
-            at_most_s = _LOOK_S if any(self._reader_of(one) for one in self.running) else math.inf
+            looking = self.tries.confined is not None or any(self._reader_of(one) for one in self.running)
+            at_most_s = _LOOK_S if looking else math.inf
             over = self.watch.until_one_is_over([one.watched for one in self.running], at_most_s)
             for watched in over:
                 self._over(next(one for one in self.running if one.watched is watched))
             if not over:
                 self._read_along()
+            for one in self.tries.in_the_way(self.running):
+                self.watch.cut_off(one.watched, grace_s=0)
 
     def kill(self) -> None:
         """Whatever happened, nothing of it goes on."""
@@ -356,7 +351,7 @@ class _Run:
             self.frontier.succeeded(step.id)
         elif self.error is None:
             self.retryable = tried.passing
-            category = "timeout" if ended.timed_out else "step_failed"
+            category = tried.category or ("timeout" if ended.timed_out else "step_failed")
             self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
         # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.
         if len(self.listed) > 1 and added is not None:

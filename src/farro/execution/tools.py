@@ -29,6 +29,16 @@ class ToolTrouble(Exception):
     """A tool is registered, but its function cannot be had; the message says why."""
 
 
+class StepFailure(Exception):
+    """Raised by a tool that knows why its step fails: the job's error says it in these words, without a traceback."""
+
+    def __init__(self, category: str, message: str, *, retryable: bool = False, exit_code: int = 1) -> None:
+        self.category = category  # from a small set, for audit and metrics
+        self.retryable = retryable  # a later attempt of the job may succeed
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """One step, as a Python tool gets it.
@@ -114,6 +124,13 @@ class Tools:
         self._mapping: dict[str, str | Function | Sequence[str]] = {**BUILT_IN, **(mapping or {})}
         self._installed: dict[str, str] | None = None
         self._resolved: dict[str, Python | Program] = {}
+
+    def with_one(self, name: str, function: Function) -> Tools:
+        """These, and one more that only the present plan has."""
+        more = Tools({**self._mapping, name: function})
+        more._installed = self._installed
+        more._resolved = {known: tool for known, tool in self._resolved.items() if known != name}
+        return more
 
     def find(self, name: str) -> Python | Program | None:
         """The tool of that name; None when there is none here. ToolTrouble when it cannot be imported."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from farro import tasks
@@ -16,11 +16,13 @@ from farro.execution import commands, results
 from farro.execution.added import Environment, TaskFolder
 from farro.execution.along import Along
 from farro.execution.commands import Command, Executable, InWorker, Missing
+from farro.execution.confined import VIOLATION, Confined
 from farro.execution.functions import FunctionRun
 from farro.execution.results import StepResult
 from farro.execution.tools import Call, Tools
 from farro.execution.watch import Watched
-from farro.plans.model import Step
+from farro.kernel.outcome import ErrorInfo
+from farro.plans.model import Plan, Step
 from farro.ports.clock import Clock
 from farro.system import fs, processes
 from farro.system.processes import Exit, NotStarted, Process
@@ -37,6 +39,7 @@ class Tried:
     timed_out: bool = False
     again: bool = True  # another try may end otherwise
     passing: bool = False  # the machine's trouble
+    category: str | None = None  # of the error, where it is not the usual one
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,6 +50,7 @@ class Running:
     attempt: int
     watched: Watched
     along: Along | None = None  # it reads what another step says that runs beside it
+    trouble: ErrorInfo | None = None  # why it was cut off, when that is its own doing
 
 
 @dataclass(kw_only=True)
@@ -62,6 +66,7 @@ class Tries:
     task_folder: TaskFolder
     step_timeout_s: float
     clock: Clock
+    confined: Confined | None = None
 
     def __post_init__(self) -> None:
         self.called_functions = False
@@ -77,10 +82,20 @@ class Tries:
             cwd=self._cwd(step),
             attempt_dir=self.attempt_dir,
             may_appear=may_appear,
+            confined=self.confined is not None,
         )
         if isinstance(found, InWorker) or (isinstance(found, Executable) and found.file is not None):
             self._found[step.id] = found
         return found
+
+    def missing(self, plan: Plan, succeeded: Collection[str], first: str | None) -> ErrorInfo | None:
+        """What cannot be executed, told before anything is."""
+        missing = [
+            f"steps[{place}] ({step.id}): {found.message}"
+            for place, step in enumerate(plan.steps)
+            if step.id not in succeeded and isinstance(found := self.find(step, may_appear=step.id != first), Missing)
+        ]
+        return ErrorInfo(category="missing_tool", message="; ".join(missing)) if missing else None
 
     def start(self, step: Step, attempt: int, plan_deadline_s: float, along: Along | None = None) -> Running | Tried:
         """A try that runs, or what came of it already. `along` is what it reads when that is not over yet."""
@@ -98,8 +113,23 @@ class Tries:
 
     def judge(self, running: Running, *, plan_deadline_s: float, plan_time_s: float) -> Tried:
         """What came of a try that is over, and was not stopped."""
+        tried = self._judged(running, plan_deadline_s, plan_time_s)
+        if self.confined is None:
+            return tried
+        failed = tried.error is not None and running.watched.ending == "by itself"
+        stderr = f"{self.attempt_dir}/steps/{running.step.id}/stderr"
+        violation = self.confined.violation(stderr if failed else None)
+        if violation is None:
+            hit = self.confined.hit() if failed else None
+            return tried if hit is None else replace(tried, error=f"{tried.error}: {hit}")
+        return Tried(exit=tried.exit, error=violation, timed_out=tried.timed_out, again=False, category=VIOLATION)
+
+    def _judged(self, running: Running, plan_deadline_s: float, plan_time_s: float) -> Tried:
         step, watched = running.step, running.watched
         ended = watched.started.exit or _no_exit(137)  # killed, and still not gone: it is in `watch.left`
+        if running.trouble is not None:
+            why = running.trouble
+            return Tried(exit=ended, error=why.message, again=False, category=why.category)
         if watched.ending == "cut off":
             return Tried(exit=ended, error=f"its input, step {step.input_from_step}, failed", again=False)
         if watched.ending == "timed out":
@@ -107,9 +137,36 @@ class Tries:
             timeout_s = step.timeout_s(self.step_timeout_s)
             whose = f"the step's timeout of {timeout_s:g} s" if own else f"the plan's timeout of {plan_time_s:g} s"
             return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
+        failure = watched.started.failure if isinstance(watched.started, FunctionRun) else None
+        if failure is not None:
+            more, category = failure.retryable, failure.category
+            return Tried(exit=ended, error=str(failure), again=more, passing=more, category=category)
         if ended.code in step.ok_exit_codes:
             return Tried(exit=ended, error=None)
         return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")
+
+    def in_the_way(self, running: Sequence[Running]) -> list[Running]:
+        """Those that use up what others need too, and have to be ended: what they did is told in their `trouble`."""
+        found = []
+        for one in running if self.confined is not None else ():
+            started = one.watched.started
+            if self.confined is not None and one.trouble is None and isinstance(started, Process):
+                one.trouble = self.confined.trouble(started)
+                if one.trouble is not None:
+                    found.append(one)
+        return found
+
+    def rest_judged(self, error: ErrorInfo | None) -> ErrorInfo | None:
+        """What confined steps left running is ended too; did it touch what it may not?"""
+        self.end_strays()
+        violation = None if self.confined is None else self.confined.violation(None)
+        if violation is None or error is not None:
+            return error
+        return ErrorInfo(category=VIOLATION, message=f"what the steps left running: {violation}")
+
+    def end_strays(self) -> None:
+        if self.confined is not None:
+            self.confined.end_strays()
 
     def put_aside(self, step: Step, attempt: int) -> None:
         """A failed try makes room for the next: the names without a number are those of the try that counts."""
@@ -174,6 +231,11 @@ class Tries:
             self._mkdir(f"{self.attempt_dir}/steps")
             self._mkdir(folder)
             self.task_folder.open()
+            if self.confined is not None:
+                tasks_dir = self.task_folder.path
+                return self.confined.start(
+                    command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, tasks=tasks_dir
+                )
             return processes.start(
                 command.argv, executable=command.file, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env
             )

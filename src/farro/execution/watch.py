@@ -163,20 +163,19 @@ class Watch:
         for one in free:
             one.started.wait(0)
 
-    def cut_off(self, one: Watched) -> None:
-        """End it, because of another; it is over later."""
+    def cut_off(self, one: Watched, grace_s: float | None = None) -> None:
+        """End it, because of another, or of what it does; it is over later."""
         if one.ender is None and one.started.wait(0) is None:
-            self._begin_end(one, "cut off")
+            self._begin_end(one, "cut off", grace_s)
 
-    def _begin_end(self, one: Watched, ending: Ending) -> None:
+    def _begin_end(self, one: Watched, ending: Ending, grace_s: float | None = None) -> None:
+        grace_s = self._term_grace_s if grace_s is None else grace_s
         one.ending = ending
         self._ended = ended = self._ended or Flag()
 
         def end() -> None:
             try:
-                left = one.started.end(
-                    one.marker, grace_s=self._term_grace_s, while_waiting=self._patience, every_s=_HURRY_S
-                )
+                left = one.started.end(one.marker, grace_s=grace_s, while_waiting=self._patience, every_s=_HURRY_S)
                 self.left.update(left)
             except BaseException as failure:  # noqa: BLE001 - raised by whoever waits
                 one.failure = failure

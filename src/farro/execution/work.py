@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 from farro.encoding import encoder
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
+from farro.execution.commands import AGENT
+from farro.execution.confined import CannotConfine, Confined
+from farro.execution.results import PlanResult
 from farro.execution.run import run_plan
+from farro.execution.size import ArtifactCap, TooLarge
 from farro.execution.stop import Interrupted, Stop
-from farro.execution.tools import Tools
+from farro.execution.tools import Function, Tools
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.plans.forms import is_agent_prompt
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.ports.clock import Clock
@@ -30,13 +36,23 @@ def perform_work(
     tick: Callable[[], None],
     stop: Stop,
     tick_every_s: float = TICK_S,
+    agents: AgentSteps | None = None,
 ) -> Outcome:
     """The outcome of the attempt. What `tick` raises goes through, and so does SyncFailed.
 
     Whatever a plan does, it is an outcome of that job alone (RELIABILITY 26).
     """
+    cap = None if work.max_bytes is None else ArtifactCap(work.folder.rsplit("/", 2)[0], work.max_bytes)
     try:
-        return _run(work, plans, tools, clock, tick, stop, tick_every_s)
+        if cap is None:
+            return _run(work, plans, tools, clock, tick, stop, tick_every_s, agents)
+        outcome = _run(work, plans, tools, clock, cap.then(tick), stop, tick_every_s, agents)
+        if isinstance(outcome, Succeeded) and cap.exceeded():  # between two looks
+            return failed(work.job_id, "artifact_cap", cap.message)
+        return outcome
+    except TooLarge:
+        assert cap is not None
+        return failed(work.job_id, "artifact_cap", cap.message)
     except (Lost, SyncFailed):
         raise
     except Interrupted as interrupted:
@@ -58,15 +74,42 @@ def _run(
     tick: Callable[[], None],
     stop: Stop,
     tick_every_s: float,
+    agents: AgentSteps | None,
 ) -> Outcome:
     plan = plans.of(work.prompt)
-    if plan.allowed_paths is not None:
-        return failed(
-            work.job_id,
-            "sandbox_missing",
-            "the plan has allowed_paths, and this farro has no sandbox yet to keep them: it is not run unconfined",
-        )
-    result = run_plan(
+    if agents is not None and any(step.tool == AGENT for step in plan.steps):
+        tools = tools.with_one(AGENT, agents.tool(work, plan))
+    if is_agent_prompt(work.prompt):  # each call is confined by itself
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
+    if plan.allowed_paths is None:
+        if work.guarding.paths_required:
+            return failed(
+                work.job_id,
+                "allowed_paths_missing",
+                "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
+            )
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
+    try:
+        confined = Confined.of(work, plan.allowed_paths)
+    except CannotConfine as cannot:
+        return failed(work.job_id, cannot.category, str(cannot))
+    try:
+        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, confined), agents)
+    finally:
+        confined.close()
+
+
+def _run_plan(
+    work: Work,
+    plan: Plan,
+    tools: Tools,
+    clock: Clock,
+    tick: Callable[[], None],
+    stop: Stop,
+    tick_every_s: float,
+    confined: Confined | None,
+) -> PlanResult:
+    return run_plan(
         plan,
         attempt_dir=work.folder,
         job_id=work.job_id,
@@ -83,12 +126,30 @@ def _run(
         earlier=work.earlier,
         durable=work.durable,
         ahead_bytes=work.ahead_bytes,
+        confined=confined,
     )
+
+
+def _told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:
+    if result.error is not None and is_agent_prompt(work.prompt):  # of one step, which nobody wrote
+        message = result.error.message.removeprefix(f"step {plan.steps[0].id}: ")
+        result = replace(result, error=replace(result.error, message=message))
     report = Report(result=result.to_json(work.job_id, plan.plan_id), markdown=result.summary_md(), files=result.files)
+    if agents is not None and is_agent_prompt(work.prompt):
+        report = agents.report(work, result, report)
     if result.success:
         return Succeeded(report=report)
     assert result.error is not None
     return Failed(error=result.error, report=report, retryable=result.retryable)
+
+
+class AgentSteps(Protocol):
+    """Who answers agent steps (execution.agents)."""
+
+    def tool(self, work: Work, plan: Plan) -> Function: ...
+
+    def report(self, work: Work, result: PlanResult, plain: Report) -> Report:
+        """What an agent prompt leaves behind: the plain report, in the words of its role."""
 
 
 class Plans:

@@ -1,4 +1,4 @@
-"""Guardrails: the sandbox, physical path checks, redaction.
+"""The guard: what a job's processes may touch, kept by the kernel; and what is looked at where the kernel cannot.
 
-What a prompt may say lives in roles; starting ordinary processes lives in system.
+What a job is lives above (execution, services); starting and ending processes, below (system).
 """

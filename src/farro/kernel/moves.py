@@ -84,7 +84,15 @@ def dependency_failed(role: str, why: str) -> Move:
     return Move(reason=Reason.KILLED, status=Status.KILLED, role=role, error=error, note=why)
 
 
-def claimed(before: Lifecycle, *, agent: str, attempt: int, correlation_id: str, now: datetime) -> Lifecycle:
+def claimed(
+    before: Lifecycle,
+    *,
+    agent: str,
+    attempt: int,
+    correlation_id: str,
+    now: datetime,
+    policy_version: str | None = None,
+) -> Lifecycle:
     states.check(
         before.job_id, before.status, Status.IN_PROGRESS, Reason.CLAIMED, finalized=before.finalized_at is not None
     )
@@ -98,6 +106,7 @@ def claimed(before: Lifecycle, *, agent: str, attempt: int, correlation_id: str,
         first_claimed_at=before.first_claimed_at or stamp,
         not_before=None,
         error=None,
+        policy_version=policy_version,
     )
 
 

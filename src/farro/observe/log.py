@@ -1,6 +1,9 @@
 """The structured log: one JSON object a line with the seed's fields, on stdout for daemons and stderr for commands.
 
 Which events exist is up to the callers; the append-only audit log is a separate file with codes only.
+
+A process that knows secrets says so once (`redact_with`): from then on no line of any log, and nothing that is made
+`printable` for a person, tells one. Set here and not handed to each: whoever forgot it would be the one who leaks.
 """
 
 from __future__ import annotations
@@ -19,6 +22,18 @@ GRAVE = ("error", "critical")
 LEVELS = ("debug", "info", "warning", *GRAVE)
 
 _encode = encoder(ensure_ascii=True, allow_nan=True, default=str)
+
+_redact: Callable[[str], str] | None = None
+
+
+def redact_with(redact: Callable[[str], str] | None) -> None:
+    """What every text of this process goes through before it is shown or logged; None takes it away."""
+    global _redact
+    _redact = redact
+
+
+def redacted(text: str) -> str:
+    return text if _redact is None else _redact(text)
 
 
 def lines(
@@ -49,7 +64,7 @@ def lines(
             if dropped:
                 line["dropped_lines"] = dropped
             try:
-                stream.write((short_line(line) if short else _encode(line)) + "\n")
+                stream.write((short_line(line) if short else redacted(_encode(line))) + "\n")
                 stream.flush()
                 dropped = 0
             except (OSError, ValueError):  # ValueError: closed
@@ -87,4 +102,5 @@ def short_line(line: Mapping[str, Any]) -> str:
 
 def printable(text: str, keep: str = "") -> str:
     """Names and messages come from files and arguments: no escape sequence of theirs reaches a terminal."""
+    text = redacted(text)
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)

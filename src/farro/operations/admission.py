@@ -76,15 +76,18 @@ class Gate:
     user: str = ""
     force: bool = False
     may_force: tuple[str, ...] = ()  # users, or "*" for everybody
+    allowed_paths: bool = False  # every job must say what it may write (security.require_allowed_paths)
 
     @classmethod
     def of(cls, settings: Any, *, user: str, force: bool) -> Gate:
-        capacity = getattr(settings, "capacity", None)
+        capacity, security = getattr(settings, "capacity", None), getattr(settings, "security", None)
+        allowed_paths = bool(getattr(security, "require_allowed_paths", False))
         if capacity is None:
-            return cls(user=user, force=force)
+            return cls(user=user, force=force, allowed_paths=allowed_paths)
         roles = {UNCAPPED: None, **capacity.roles}
         caps = Caps(role=capacity.role_cap, total=capacity.total_cap, roles=roles)
-        return cls(caps=caps, user=user, force=force, may_force=tuple(capacity.force))
+        may_force = tuple(capacity.force)
+        return cls(caps=caps, user=user, force=force, may_force=may_force, allowed_paths=allowed_paths)
 
 
 def admitted(
@@ -102,6 +105,11 @@ def admitted(
         raise NotPermitted(
             f"--force: {gate.user} may not exceed the caps; the config's `capacity.force` lists the users who may. "
             "Nothing was queued"
+        )
+    if gate.allowed_paths and any(item.prompt.get("allowed_paths") is None for item in submissions):
+        raise NotPermitted(
+            "the config's `security.require_allowed_paths` is on, and this job does not say what it may write; give it "
+            "`allowed_paths`. Nothing was queued"
         )
     refusal = _refusal(store, submissions, gate.caps)
     if refusal is None:

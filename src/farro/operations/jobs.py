@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from farro.errors import UnknownJob
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.ports.store import Agent, JobView, Store
 from farro.system import fs
+
+if TYPE_CHECKING:
+    from farro.stores.budgets import Spent
 
 _MESSAGE_LIMIT = 64 * 1024
 
@@ -26,6 +30,7 @@ class JobDetails:
     message: str | None  # result.md or error.md, as it lies at the top
     orphaned: bool  # the agent that holds it is dead
     name: str | None  # that it was given
+    cost: Spent | None = None  # of its agents' calls; None: it made none
 
 
 def orphans(store: Store) -> frozenset[str]:
@@ -33,7 +38,7 @@ def orphans(store: Store) -> frozenset[str]:
     return frozenset(job_id for agent in store.agents() if not agent.alive for job_id in agent.jobs)
 
 
-def show(store: Store, root: str, job_id: str) -> JobDetails:
+def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent | None] | None = None) -> JobDetails:
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
@@ -47,7 +52,8 @@ def show(store: Store, root: str, job_id: str) -> JobDetails:
             message = fs.read_bytes(f"{folder}/{name}", _MESSAGE_LIMIT).decode("utf-8", "replace")
     orphaned = view.status is Status.IN_PROGRESS and job_id in orphans(store)
     named = next((name for name, owner in store.names().items() if owner == job_id), None)
-    return JobDetails(view=view, files=files, message=message, orphaned=orphaned, name=named)
+    cost = None if cost_of is None else cost_of(job_id)
+    return JobDetails(view=view, files=files, message=message, orphaned=orphaned, name=named, cost=cost)
 
 
 def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:

@@ -18,7 +18,6 @@ from farro.kernel.states import Status
 from farro.operations import steps as progress
 from farro.operations import wishes
 from farro.operations.history import attempt_numbers, read_result
-from farro.operations.submit import unkept
 from farro.plans.drawing.labels import State
 from farro.plans.forms import Fault
 from farro.plans.graph import order
@@ -63,10 +62,7 @@ def check(document: Document, ground: Ground) -> Checked:
         return Checked(source=document.source, problems=tuple(found))
     found_here = dict(_machine(plan, ground))
     found_here.update(suspicions(plan))  # of two at one place this is the one that helps: `cd` is missing everywhere
-    warnings = [
-        document.problem(shaped.original(path), message, key=path == ("allowed_paths",))
-        for path, message in found_here.items()
-    ]
+    warnings = [document.problem(shaped.original(path), message) for path, message in found_here.items()]
     warnings.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
     return Checked(
         source=document.source,
@@ -81,8 +77,8 @@ def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
     roles = ground.settings.all_roles()
     if plan.role is not None and plan.role not in roles:
         yield ("role",), f"{plan.role} is no role here; there is {', '.join(roles)}"
-    if (message := unkept(plan)) is not None:
-        yield ("allowed_paths",), message
+    if plan.allowed_paths is None and ground.settings.security.require_allowed_paths:
+        yield (), "has no allowed_paths, and security.require_allowed_paths is on: it would be refused"
     places = {step.id: index for index, step in enumerate(plan.steps)}
     for turn, step in enumerate(order(plan)):
         at = ("steps", places[step.id])
@@ -96,6 +92,7 @@ def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
             cwd=cwd,
             attempt_dir=ground.cwd,
             may_appear=turn > 0,
+            confined=plan.allowed_paths is not None,
         )
         if isinstance(found, Missing):
             yield (*at, "command" if step.tool == commands.UNIX else "tool"), found.message

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from farro.documents import Document, refusal
-from farro.errors import BadName, InputError, Problem, Refused, UnknownJob, UnknownRole
+from farro.errors import BadName, InputError, Problem, UnknownJob, UnknownRole
 from farro.kernel import ids
 from farro.operations import wishes as wishing
 from farro.operations.admission import Gate, admitted
@@ -66,8 +66,6 @@ def submissions(
     problems += _unknown_dependencies(store, pairs, job_id)
     if problems:
         raise refusal(source, problems)
-    for plan, document in pairs:
-        _refuse_unkept(plan, document)
     return [
         Submission(
             role=role or plan.role or DEFAULT_ROLE,
@@ -166,22 +164,6 @@ def _told_twice(pairs: Sequence[tuple[Plan, Document]]) -> list[Problem]:
             line, _ = first[plan.id].locate(("id",)) or (0, 0)
             found.append(document.problem(("id",), f"line {line} has another plan of this id; choose another"))
     return found
-
-
-def _refuse_unkept(plan: Plan, document: Document) -> None:
-    """Refuse what this farro could not keep: a plan with allowed_paths is never run unconfined."""
-    if (message := unkept(plan)) is not None:
-        raise Refused(document.problem(("allowed_paths",), message, key=True).render(document.source))
-
-
-def unkept(plan: Plan) -> str | None:
-    """Why this farro would not run the plan, though nothing is wrong with it."""
-    if plan.allowed_paths is None:
-        return None
-    return (
-        "this farro has no sandbox yet to keep them, and does not run such a plan unconfined; "
-        "take allowed_paths out to run it as from a shell"
-    )
 
 
 def _check_role(role: str, known: set[str]) -> None:

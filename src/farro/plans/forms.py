@@ -5,6 +5,8 @@ No judging of values: what is wrong goes through unchanged, so that `loading` ca
     the memo's        {"id", "plan_id", "steps": [{"step_number": 1, …, "input_from_step": 1}]}
     farro's own       {"steps": [{"id": "build", …, "needs": ["fetch"]}]}
     Air-Executor's    [{"id", "job_name", "command", "args", "dependencies", "status", …}], or {"tasks": [ … ]}
+    an agent prompt   {"role", "rubric", "allowed_paths", "success", "routing", …}: one step, `tool: agent`. What it may
+                      say is the contract of roles.prompt, which whoever accepts one asks as well
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ SINGLE_STEP = (
     '{"id": …, "plan_id": …, "steps": [{"step_number": 1, "tool": …, "command": …, "args": […]}]}'
 )
 
+_AGENT_FIELDS = ("rubric", "success", "routing")  # what no plan has
+AGENT_STEP = "1"  # the id of an agent prompt's one step
+_NAME_LIMIT = 80
+
 Fault = tuple[Path, str]  # in the paths of the normal shape
 
 
@@ -34,6 +40,7 @@ class Shaped:
     prefix: Path  # where the list of steps stands in the text: ("steps",), ("tasks",) or ()
     numbered: bool = False  # the memo's form: references are numbers of earlier steps
     tasks: bool = False  # Air-Executor's form
+    agent: bool = False  # an agent prompt
     aliases: dict[Path, str] = field(default_factory=dict)  # normal path → the name used in the text
     named_at: Path | None = None  # where the plan's name stands, when a task gives it
     faults: list[Fault] = field(default_factory=list)
@@ -44,6 +51,8 @@ class Shaped:
             return self.named_at
         if path[:1] != ("steps",):
             return path
+        if self.agent:
+            return ("role",)  # all that its step has of the text
         name = self.aliases.get(path[:3])
         return self.prefix + path[1:] if name is None else (*self.prefix, path[1], name, *path[3:])
 
@@ -72,9 +81,27 @@ def shape(data: Any) -> Shaped:
         return shaped
     if "tasks" in data:
         return _with_steps(rest, data["tasks"], ("tasks",), tasks=True)
+    if is_agent_prompt(data):
+        return _agent_prompt(data)
     if "command" in data or "step_number" in data:
         return Shaped(data=None, prefix=(), faults=[((), SINGLE_STEP)])
     return Shaped(data=rest, prefix=("steps",))
+
+
+def is_agent_prompt(data: Any) -> bool:
+    """By what only it has."""
+    if not isinstance(data, dict) or "steps" in data or "tasks" in data:
+        return False
+    return any(name in data for name in _AGENT_FIELDS)
+
+
+def _agent_prompt(data: dict[str, Any]) -> Shaped:
+    plan: dict[str, Any] = {name: data[name] for name in ("role", "allowed_paths", "metadata") if name in data}
+    rubric = data.get("rubric")
+    if isinstance(rubric, str) and (words := rubric.split("\0", 1)[0].split("\n", 1)[0].strip()):
+        plan["name"] = words if len(words) <= _NAME_LIMIT else words[: _NAME_LIMIT - 1] + "…"
+    step = {"id": AGENT_STEP, "step_number": 1, "tool": "agent", "command": data.get("role")}
+    return Shaped(data={**plan, "steps": [step]}, prefix=(), agent=True)
 
 
 def _with_steps(plan: dict[str, Any], steps: Any, prefix: Path, *, tasks: bool) -> Shaped:

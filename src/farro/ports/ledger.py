@@ -5,10 +5,13 @@ execution.agents.
 
 - `reserve` returns after the call is on the disk with the most that it may cost: from then on it counts, whatever
   becomes of this process. A call whose price nobody knows counts as unknown, never as nothing.
-- `settle` replaces that by what it did cost, once. A call that was never settled counts as the most that it might have
-  cost, and is shown as estimated.
+- `settle` replaces that by what it did cost, once, whoever comes and however late; it counts for the day on which the
+  call was reserved. A call that was never settled, or of which nobody could say what it did cost, counts as the most
+  that it might have cost, and is shown as estimated.
 - Many processes may reserve at once: a budget is never exceeded by two that looked at the same time.
 - The cost of a reserve does not grow with the history, only with the calls of the day.
+- What cannot be read counts as unknown. Where a budget is set that unknown calls belong to, a call is refused.
+- Forgetting a job (prune) takes nothing from its days.
 """
 
 from __future__ import annotations
@@ -50,15 +53,16 @@ class CallRecord:
     cost_usd: Decimal | None  # None while unsettled, and where nobody knows
 
     @property
-    def estimated(self) -> bool:
-        return self.end is None
+    def counts_usd(self) -> Decimal | None:
+        """What it counts as against budgets; None: unknown. Where nobody said what it did cost, the most it might."""
+        if self.end == "not_charged":
+            return Decimal(0)
+        return self.charge.most_usd if self.end is None or self.cost_usd is None else self.cost_usd
 
     @property
-    def counts_usd(self) -> Decimal | None:
-        """What it counts as against budgets; None: unknown."""
-        if self.end is None:
-            return self.charge.most_usd
-        return Decimal(0) if self.end == "not_charged" else self.cost_usd
+    def estimated(self) -> bool:
+        """Whether it counts as the most that it might have cost: it was not settled, or nobody said its cost."""
+        return self.end is None or (self.end != "not_charged" and self.cost_usd is None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,13 +80,16 @@ class Ledger(Protocol):
         call may cost; then nothing was written."""
 
     def settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
-        """What came of it. Settling again changes nothing."""
+        """What came of it. Settling again changes nothing. Damaged: no such call was reserved."""
 
     def of_job(self, job_id: str) -> Sequence[CallRecord]:
         """Every call of that job, in order."""
 
     def of_day(self, day: str) -> Sequence[CallRecord]:
-        """Every call that was reserved on that UTC day, YYYY-MM-DD."""
+        """Every call that was reserved on that UTC day, YYYY-MM-DD, in order."""
+
+    def days(self) -> Sequence[str]:
+        """The UTC days that have calls, the oldest first."""
 
 
 class Prices(Protocol):

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from farro.errors import FarroError
 
@@ -74,6 +74,16 @@ class Message:
     text: str
 
 
+class Partial(Protocol):
+    """Where a provider passes on what comes. Closed by the caller."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reach:
     """What a provider that is a program may touch: the sandbox keeps it."""
@@ -95,7 +105,7 @@ class Request:
     timeout_s: float
     role: str = ""
     schema: Mapping[str, Any] | None = None  # JSON Schema of the wanted answer, for providers that take one
-    partial: BinaryIO | None = None  # gets the text as it comes; for people who read along
+    partial: Partial | None = None  # gets the text as it comes; for people who read along
     # For programs only:
     folder: str = ""  # the step's own, for files of the call
     env: Mapping[str, str] = field(default_factory=dict)  # what every process of the step carries

@@ -19,8 +19,8 @@ worker's alone, whatever the runner.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from farro.kernel.outcome import Outcome
 from farro.plans.model import AHEAD_BYTES
@@ -28,6 +28,23 @@ from farro.plans.model import AHEAD_BYTES
 R = TypeVar("R")
 
 TICK_S = 1.0  # how soon a job that was taken away is noticed: its tree is ended within two seconds of a kill
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guarding:
+    """How jobs with allowed_paths are confined, as the config says it (`security`)."""
+
+    sandbox: Literal["auto", "A", "B", "none"] = "auto"
+    required: bool = False  # without a sandbox nothing is run
+    paths_required: bool = False  # nor without allowed_paths
+    absolute: bool = False  # allowed paths may be
+    network: bool = False
+    processes: int = 512  # at once
+    memory_bytes: int | None = None
+    free_bytes: int = 0  # of the root's disk: whoever lets it fall below is ended
+
+
+DEFAULTS = Guarding()  # the defaults: a job with allowed_paths is confined as well as this machine can
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +62,20 @@ class Work:
     earlier: tuple[str, ...] = ()  # folders of earlier attempts of this hop, oldest first
     durable: bool = True  # successes of steps survive a power cut
     ahead_bytes: int = AHEAD_BYTES  # a step that has said more and goes on is read along
+    role: str = "Runner"  # whose queue it was claimed from
+    attempt: int = 1
+    previous: tuple[tuple[str, str], ...] = ()  # earlier hops: the role, and the folder of the attempt that ended it
+    max_bytes: int | None = None  # of the job's folder while it runs; None: any number
+    guarding: Guarding = DEFAULTS
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__slots__} | {"guarding": asdict(self.guarding)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Work:
-        return cls(**{**data, "earlier": tuple(data["earlier"])})
+        previous = tuple((role, folder) for role, folder in data["previous"])
+        guarding = Guarding(**data["guarding"])
+        return cls(**{**data, "earlier": tuple(data["earlier"]), "previous": previous, "guarding": guarding})
 
 
 class StopRequest(Protocol):

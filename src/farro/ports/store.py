@@ -23,7 +23,7 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -279,3 +279,5 @@ class StorePolicy:
     rescan_s: float = 30.0  # inotify tells neither a due time nor a dead lock
     poll_s: float = 30.0  # … and at the latest so often while a worker knows of nothing to do
     max_prompt_bytes: int = 1 << 20
+    # What a claim notes of the policies that hold for it, by role.
+    policy_version: Callable[[str], str | None] = lambda role: None

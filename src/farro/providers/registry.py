@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from farro.errors import InputError
 from farro.ports.provider import Provider
-from farro.settings import ProviderSettings
+from farro.settings import ProviderSettings, SecuritySettings
 
 GROUP = "farro.providers"
 
@@ -26,6 +26,7 @@ BUILT_IN = {
     "openai": "farro.providers.openai:make",
     "google": "farro.providers.google:make",
     "openrouter": "farro.providers.openrouter:make",
+    "cli": "farro.providers.cli:make",
     "scripted": "farro.providers.scripted:make",
 }
 
@@ -36,6 +37,7 @@ class Place:
 
     root: str  # what relative paths in the config are relative to
     environ: Mapping[str, str]  # where secrets are: never os.environ itself
+    security: SecuritySettings = field(default_factory=SecuritySettings)  # for those that start programs
 
 
 class Factory(Protocol):
@@ -49,10 +51,18 @@ class UnknownProvider(InputError):
     """The config names a kind of provider that is not installed, or that cannot be loaded."""
 
 
-def make_provider(name: str, settings: ProviderSettings, *, root: str, environ: Mapping[str, str]) -> Provider:
+def make_provider(
+    name: str,
+    settings: ProviderSettings,
+    *,
+    root: str,
+    environ: Mapping[str, str],
+    security: SecuritySettings | None = None,
+) -> Provider:
     """The provider of that name, as the config has it. UnknownProvider: nobody knows its kind."""
     kind = settings.kind or name
-    return _factory(name, kind)(name, settings, Place(root=root, environ=environ))
+    place = Place(root=root, environ=environ, security=security or SecuritySettings())
+    return _factory(name, kind)(name, settings, place)
 
 
 def kinds() -> tuple[str, ...]:

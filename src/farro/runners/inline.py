@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.execution.work import Plans, failed, perform_work
+from farro.execution.work import AgentSteps, Plans, failed, perform_work
 from farro.kernel.outcome import Outcome
 from farro.ports.clock import Clock
 from farro.ports.runner import TICK_S, StopRequest, Work
@@ -32,8 +32,11 @@ class _Terminated(BaseException):
 
 
 class InlineRunner:
-    def __init__(self, *, tools: Tools, clock: Clock, tick_every_s: float = TICK_S) -> None:
+    def __init__(
+        self, *, tools: Tools, clock: Clock, tick_every_s: float = TICK_S, agents: AgentSteps | None = None
+    ) -> None:
         self._tools = tools
+        self._agents = agents
         self._clock = clock
         self._tick_every_s = tick_every_s
         self._plans = Plans()
@@ -64,6 +67,7 @@ class InlineRunner:
                 tick=own_tick,
                 stop=stop,
                 tick_every_s=self._tick_every_s,
+                agents=self._agents,
             )
         except _Terminated:
             return failed(run.work.job_id, "runner_died", "the run was terminated", retryable=True)

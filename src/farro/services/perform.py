@@ -11,13 +11,17 @@ from typing import Any
 
 from farro.errors import Lost, SyncFailed
 from farro.execution import resume
+from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
 from farro.execution.work import bug
 from farro.kernel.outcome import Outcome
+from farro.kernel.states import Reason
+from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
-from farro.ports.runner import Runner, Work
+from farro.ports.runner import DEFAULTS, Guarding, Runner, Work
 from farro.ports.store import Claim
+from farro.services.snapshot import Snapshots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,12 +35,23 @@ class Performer:
     step_timeout_s: float = DEFAULT_TIMEOUT_S  # of a step that names none
     durable: bool = True  # successes of steps survive a power cut
     ahead_bytes: int = AHEAD_BYTES
+    # Of jobs that ask a provider, which needs libraries that a runner of its own would import for each job anew. Made
+    # when the first such job comes. None: as the others.
+    agents_runner: Callable[[], Runner[Any]] | None = None
+    snapshots: Snapshots | None = None
+    max_job_bytes: int | None = None  # of jobs that are kept within paths
+    guarding: Guarding = DEFAULTS
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written."""
         try:
-            run = self.runner.spawn(self.work(claim), tick=tick, stop=stop)
-            return self.runner.wait(run, tick=tick, stop=stop)
+            work = self.work(claim)
+            runner = self.runner
+            if asks_agents(claim.envelope.prompt):
+                self._keep_snapshot(claim)
+                runner = runner if self.agents_runner is None else self.agents_runner()
+            run = runner.spawn(work, tick=tick, stop=stop)
+            return runner.wait(run, tick=tick, stop=stop)
         except (Lost, SyncFailed):
             raise
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
@@ -57,4 +72,31 @@ class Performer:
             earlier=resume.earlier(claim.folder, claim.attempt, life.hop_start, retried=life.retry_of is not None),
             durable=self.durable,
             ahead_bytes=self.ahead_bytes,
+            role=life.role,
+            attempt=claim.attempt,
+            previous=_previous(claim),
+            max_bytes=self.max_job_bytes if "allowed_paths" in claim.envelope.prompt else None,
+            guarding=self.guarding,
         )
+
+    def _keep_snapshot(self, claim: Claim) -> None:
+        """The config and policies of the claim, into the job: what its agents work under."""
+        if self.snapshots is not None:
+            life = claim.envelope.lifecycle
+            snapshot = self.snapshots.claimed(life.role, life.policy_version)
+            self.snapshots.keep(snapshot, claim.folder.rsplit("/", 2)[0])
+
+
+def asks_agents(prompt: Mapping[str, Any]) -> bool:
+    """Whether a provider is asked: for the prompt itself, or by one of its steps."""
+    if is_agent_prompt(prompt):
+        return True
+    steps = prompt.get("steps", prompt.get("tasks"))
+    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in steps or ())
+
+
+def _previous(claim: Claim) -> tuple[tuple[str, str], ...]:
+    """Earlier hops: who worked, and where its result lies."""
+    attempts = claim.folder.rpartition("/")[0]
+    hops = claim.envelope.lifecycle.hops
+    return tuple((hop.role, f"{attempts}/{hop.attempt:04d}") for hop in hops if hop.reason is Reason.ROUTED)

@@ -39,6 +39,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 _started: set[int] = set()  # unreaped processes of `processes.start`; set operations are atomic under the GIL
 _starting: set[object] = set()  # whoever is between a fork and `started`
+_spared: set[int] = set()  # of those: shells that end by themselves, and take what is in them along when they are ended
 _adopting = False
 
 
@@ -169,6 +170,12 @@ def started(pid: int) -> None:
 def reaped(pid: int) -> None:
     """`processes` has waited for it."""
     _started.discard(pid)
+    _spared.discard(pid)
+
+
+def spare(pid: int) -> None:
+    """Send it no SIGTERM: a sandbox's monitor would end at once, and its death kills those inside it, without grace."""
+    _spared.add(pid)
 
 
 class _Patience:
@@ -249,7 +256,7 @@ def _signal_and_wait(
                 continue
             if patience.killing():
                 _send(entry.pid, fd, _KILL)
-            elif (entry.pid, entry.start) not in termed:
+            elif entry.pid not in _spared and (entry.pid, entry.start) not in termed:
                 termed.add((entry.pid, entry.start))
                 _send(entry.pid, fd, signal.SIGTERM)
                 # A stopped process would sleep through its SIGTERM until the SIGKILL.

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 from farro.system import fs, process_limits, process_tree
 from farro.system.cgroup import kill_cgroup, own_cgroup, remove_cgroup
@@ -69,6 +69,7 @@ __all__ = [
     "starting",
 ]
 
+Spawn = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
 Reason = Literal["not_found", "not_executable", "bad_cwd", "bad_argument", "too_long", "no_resources", "not_supported"]
 
 
@@ -103,6 +104,14 @@ class NotStarted:
         return self.reason == "no_resources"
 
 
+class Shell(Protocol):
+    """What stands around a process that was started in a sandbox."""
+
+    def ended(self) -> tuple[float, float, int] | None:
+        """Called once when the process has ended: returns when nothing inside lives, with what was used there (user and
+        system seconds, largest memory in KiB); None when that is not known."""
+
+
 def start(
     argv: Sequence[str],
     *,
@@ -113,11 +122,14 @@ def start(
     env: Mapping[str, str],
     executable: str | None = None,
     limits: Limits | None = None,
+    pass_fds: Sequence[int] = (),
+    spawn: Spawn | None = None,
 ) -> Process | NotStarted:
     """Execute `argv`: never a shell. `stdout` and `stderr` are created and must not exist; `stdin` None is /dev/null.
     A number is a descriptor, and is closed here.
 
-    `executable` is the file to execute when it is not to be looked for on the PATH of `env`.
+    `executable` is the file to execute when it is not to be looked for on the PATH of `env`. `pass_fds` are inherited
+    beside the three streams. `spawn` makes the one call that forks, perhaps on a thread that has given up rights.
     Raises StorageTrouble when the disk does not take the two files, OSError when `stdin` cannot be opened.
     """
     if limits is not None and not process_limits.available():
@@ -135,17 +147,21 @@ def start(
         started_s = time.monotonic()
         try:
             with process_tree.starting():
-                popen = subprocess.Popen(
-                    argv,
-                    executable=executable,
-                    stdin=stdin_fd,
-                    stdout=stdout_fd,
-                    stderr=stderr_fd,
-                    cwd=cwd,
-                    env=env,
-                    start_new_session=True,
-                )
-                process = Process(popen, started_s)
+
+                def fork() -> subprocess.Popen[bytes]:
+                    return subprocess.Popen(
+                        argv,
+                        executable=executable,
+                        stdin=stdin_fd,
+                        stdout=stdout_fd,
+                        stderr=stderr_fd,
+                        cwd=cwd,
+                        env=env,
+                        start_new_session=True,
+                        pass_fds=pass_fds,
+                    )
+
+                process = Process(fork() if spawn is None else spawn(fork), started_s)
         except (OSError, ValueError) as error:
             return _not_started(error, executable or argv[0], cwd)
     if limits is not None:
@@ -166,6 +182,7 @@ class Process:
         self.exit: Exit | None = None
         self._popen = popen
         self._started_s = started_s
+        self._shell: Shell | None = None
         process_tree.started(self.pid)
         self._pidfd: int | None = None
         # Old kernels, other systems, no descriptors left: `wait` then looks every few milliseconds instead.
@@ -180,6 +197,11 @@ class Process:
             elif _readable(self._pidfd, timeout_s, wake_fd):
                 self._reap()
         return self.exit
+
+    def enclosed(self, shell: Shell) -> None:
+        """It is only the shell of what it was started for: a sandbox's monitor, which ends by itself when that has."""
+        self._shell = shell
+        process_tree.spare(self.pid)
 
     def fileno(self) -> int | None:
         """Readable when it has ended, for whoever waits for several; None: there is no such descriptor here."""
@@ -237,6 +259,8 @@ class Process:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
+        if self._shell is not None and (used := self._shell.ended()) is not None:
+            user_s, system_s, max_rss_kb = used
         self.exit = Exit(
             code=code if code >= 0 else 128 - code,
             signal=-code if code < 0 else None,

@@ -260,6 +260,8 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
         if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.due_now():
             raise _NotDue
+    if before.attempt > 0:
+        folders.reconcile_mirrors(path)
     prompt = look.prompt if look.prompt is not None else _owned_prompt(ground, path)
     if before.attempt == 0 and folders.first_attempt(path):
         attempt = 1
@@ -273,6 +275,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
         attempt=attempt,
         correlation_id=f"{ground.random_bits(128):032x}",
         now=ground.clock.now(),
+        policy_version=ground.policy.policy_version(role),
     )
     # What job.json alone knows: the hops, and which job this one repeats. Everything else is rebuilt when it is torn.
     precious = bool(before.hops or before.retry_of)

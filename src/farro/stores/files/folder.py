@@ -230,6 +230,16 @@ def refresh_mirrors(folder: str, attempt: int) -> None:
         _mirror(f"{home}/error.md", f"{folder}/error.md")
 
 
+def reconcile_mirrors(folder: str) -> None:
+    """Where both mirrors stand, the highest attempt that left a report says which (SPEC-1 §9)."""
+    if fs.exists(f"{folder}/result.md") and fs.exists(f"{folder}/error.md"):
+        for attempt in range(highest_attempt(folder), 0, -1):
+            home = attempt_folder(folder, attempt)
+            if fs.exists(f"{home}/result.md") or fs.exists(f"{home}/error.md"):
+                refresh_mirrors(folder, attempt)
+                return
+
+
 def first_mirror(folder: str, attempt: int, name: str) -> None:
     """The same for the report that this attempt has just written, where there is none from before."""
     _mirror(f"{attempt_folder(folder, attempt)}/{name}", f"{folder}/{name}")

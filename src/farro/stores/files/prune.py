@@ -11,6 +11,8 @@ Which jobs, and how slowly, is decided in operations.prune.
   finished by the next prune, which knows the id from the folder's name. That name is the one that the id points to, so
   that an id which was submitted anew meanwhile is never taken. [test_a_pruned_id_may_be_used_again]
 - So does its name (names), while the folder's name still tells whose it was. [test_a_pruned_job_frees_its_name]
+- So does the way from the job to what its calls cost (ledger); the days keep the calls themselves.
+  [test_a_pruned_job_takes_nothing_from_its_days]
 - The rename is on the disk before the id goes: else a power cut could keep the job and lose its id.
 - A job of which a journal still speaks is left alone: after a power cut that record would bring it back. It is gone
   from there within seconds. [test_a_job_in_a_journal_is_not_pruned]
@@ -106,6 +108,7 @@ class Trash:
         job_id = name.split(".", 1)[0]
         if ids.is_job_id(job_id):
             self._free_name(job_id)
+            _forget_calls(self._ground.root, job_id)
             with contextlib.suppress(Damaged, FileNotFoundError):
                 if submit.registered(self._ground, job_id)[1] == name:
                     fs.unlink(f"{self._ground.registry}/{job_id}")
@@ -118,6 +121,12 @@ class Trash:
             self._named = names.pointing(self._ground)
         if job_id in self._named:
             names.free(self._ground, self._named[job_id], job_id)
+
+
+def _forget_calls(root: str, job_id: str) -> None:
+    from farro.stores.files.ledger import forget_job  # here: decimals take as long to load as a queue to list
+
+    forget_job(root, job_id)
 
 
 def _empty(path: str) -> None:

@@ -172,7 +172,14 @@ class MemoryStore(State):
 
     def _claimed(self, job: Job, agent: Agent, now: datetime) -> Claim:
         attempt, correlation = job.attempts + 1, f"{self._random_bits(128):032x}"
-        lifecycle = moves.claimed(job.lifecycle, agent=agent.id, attempt=attempt, correlation_id=correlation, now=now)
+        lifecycle = moves.claimed(
+            job.lifecycle,
+            agent=agent.id,
+            attempt=attempt,
+            correlation_id=correlation,
+            now=now,
+            policy_version=self._policy.policy_version(job.lifecycle.role),
+        )
         job.attempts, job.owner = attempt, agent.id
         self._put(job, lifecycle)
         prompt = copy.deepcopy(job.prompt)  # what a worker does to its own is never written back

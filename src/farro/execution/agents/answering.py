@@ -1,0 +1,325 @@
+"""The agent tool: one step that a provider answers. Gather → ask → read → ask again where the form is wrong → say.
+
+Retries and fallbacks live in calling, what a call costs in the ledger, what the answer means in roles.answers.
+
+What survives a crash: a call is in the ledger before it is made, and its answer is in the attempt's folder before it is
+settled and before the step says anything. The next attempt asks the same question, finds the answer, and settles the
+call that brought it: the cost is neither lost nor doubled. A worker that dies before the answer is kept leaves a call
+that counts as the most that it may have cost.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from hashlib import sha256
+from typing import BinaryIO
+
+from farro import tasks
+from farro.errors import BadDocument, BudgetExceeded, FarroError, TryAgain
+from farro.execution.agents import briefing, reporting
+from farro.execution.agents.briefing import Material
+from farro.execution.agents.calling import Candidate, Tried
+from farro.execution.agents.calling import call as call_in_turn
+from farro.execution.agents.calls import Bought, Calls, bought_before
+from farro.execution.agents.material import SNAPSHOT, gather, job_folder
+from farro.execution.results import PlanResult
+from farro.execution.tools import Call, Function, StepFailure
+from farro.guard.redaction import Redactor
+from farro.kernel.outcome import Report
+from farro.kernel.retry import Uniform
+from farro.plans.model import Plan
+from farro.ports.clock import Clock
+from farro.ports.ledger import Budgets, CallEnd, Charge, Ledger, Prices
+from farro.ports.provider import Answer, Message, Provider, ProviderTrouble, Reach, Request, Usage
+from farro.ports.runner import Work
+from farro.roles import answers
+from farro.roles import prompt as prompts
+from farro.settings import ProviderSettings, RoleSettings, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agents:
+    """Answers the agent steps of a root. One for all slots of a worker."""
+
+    root: str
+    settings_of: Callable[[str], Settings]  # the config in a folder: the job's own snapshot
+    provider: Callable[[str, ProviderSettings, Settings], Provider]  # the same one for the same settings
+    ledger: Ledger
+    prices: Callable[[Mapping[str, ProviderSettings]], Prices]
+    redactor: Callable[[Settings], Redactor]
+    clock: Clock
+    uniform: Uniform
+
+    def tool(self, work: Work, plan: Plan) -> Function:
+        """What a step of that plan calls, whose tool is `agent`."""
+        return lambda call: _Step(self, work, plan, call).run()
+
+    def report(self, work: Work, result: PlanResult, plain: Report) -> Report:
+        return reporting.report(work, result, plain, self.ledger.of_job(work.job_id))
+
+
+class _Step:
+    """One agent step of one attempt."""
+
+    def __init__(self, agents: Agents, work: Work, plan: Plan, call: Call) -> None:
+        self._agents = agents
+        self._work = work
+        self._plan = plan
+        self._call = call
+        self._role = work.role if prompts.is_agent_prompt(work.prompt) else call.command
+
+    def run(self) -> None:
+        """Write the answer to stdout; StepFailure when there is none. No secret is in what it says or raises."""
+        redact: Callable[[str], str] = str
+        try:
+            settings = self._agents.settings_of(f"{job_folder(self._work)}/{SNAPSHOT}")
+            redactor = self._agents.redactor(settings)
+            redact = redactor.text
+            self._call.stdout.write(self._answer(settings, redactor).encode("utf-8", "replace"))
+        except StepFailure as failure:
+            category, retryable, code = failure.category, failure.retryable, failure.exit_code
+            raise StepFailure(category, redact(str(failure)), retryable=retryable, exit_code=code) from None
+        except BudgetExceeded as exceeded:
+            raise StepFailure("budget_exceeded", str(exceeded), exit_code=exceeded.exit_code) from None
+        except BadDocument as bad:
+            raise StepFailure("bad_prompt", redact(str(bad)), exit_code=bad.exit_code) from None
+        except ProviderTrouble as trouble:
+            raise _failure(trouble, redact(str(trouble))) from None
+        except (FarroError, OSError) as error:
+            passing = isinstance(error, (TryAgain, OSError))
+            raise StepFailure("provider_refused", redact(str(error)), retryable=passing) from None
+        except Exception as error:  # noqa: BLE001 - a bug's traceback may hold what a provider was told: it is redacted
+            self._call.stderr.write(redact(traceback.format_exc()).encode("utf-8", "replace"))
+            raise StepFailure("internal_error", redact(f"{type(error).__name__}: {error}")) from None
+
+    def _answer(self, settings: Settings, redactor: Redactor) -> str:
+        role = settings.roles.get(self._role, RoleSettings())
+        material = gather(self._work, self._plan, role, name=self._role, args=self._call.args, stdin=self._call.stdin)
+        asked = _Asked(
+            agents=self._agents,
+            work=self._work,
+            call=self._call,
+            settings=settings,
+            role=role,
+            role_name=self._role,
+            candidates=self._candidates(settings, role),
+            material=material,
+            redactor=redactor,
+        )
+        messages: tuple[Message, ...] = (Message(author="user", text=briefing.user(material)),)
+        problems: list[str] = []
+        for _ in range(role.repairs + 1):
+            answer = asked.ask(messages)
+            read = answers.read(self._role, answer.text)
+            if not isinstance(read, list):
+                return answer.text if isinstance(read, answers.Free) else _as_json(read)
+            problems = [problem.render("answer") for problem in read]
+            if not answer.whole:
+                problems.append("it was cut off at the end: be shorter")
+            again = briefing.repair(problems)
+            more = (Message(author="assistant", text=answer.text), Message(author="user", text=again))
+            messages = (*messages, *more)
+        told = "; ".join(problems[:5])
+        message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}"
+        raise StepFailure("bad_answer", message)
+
+    def _candidates(self, settings: Settings, role: RoleSettings) -> list[Candidate]:
+        """Who is asked, in turn."""
+        name = role.provider or (next(iter(settings.providers)) if len(settings.providers) == 1 else None)
+        if name is None:
+            message = f"no provider answers for {self._role}; name one under roles.{self._role}.provider in the config"
+            raise StepFailure("no_provider", message, exit_code=2)
+        found = []
+        for wanted, model in [(name, role.model), *((one.provider, one.model) for one in role.fallbacks)]:
+            described = settings.providers.get(wanted)
+            if described is None:
+                raise StepFailure("no_provider", f"the config has no provider {wanted} under providers", exit_code=2)
+            made = self._agents.provider(wanted, described, settings)
+            found.append(Candidate(name=wanted, provider=made, model=model or described.model))
+        return found
+
+
+@dataclass(kw_only=True)
+class _Asked:
+    """The calls of one step: each is in the ledger, and its answer on the disk, before anything rests on it."""
+
+    agents: Agents
+    work: Work
+    call: Call
+    settings: Settings
+    role: RoleSettings
+    role_name: str
+    candidates: Sequence[Candidate]
+    material: Material
+    redactor: Redactor
+
+    def __post_init__(self) -> None:
+        self._step = self.call.env[tasks.STEP]
+        self._calls = Calls(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
+        self._calls.make_folder()
+        self._system = briefing.system(self.material)
+        self._bought = bought_before(self.work.earlier, self._step)
+        self._prices = self.agents.prices(self.settings.providers)
+        self._made = 0  # calls so far
+        self._digest = ""
+        self._call_id = ""
+
+    def ask(self, messages: tuple[Message, ...]) -> Answer:
+        """The answer to the last of these: one that was bought before, else a new one."""
+        self._digest = self._question(messages)
+        bought = self._bought.get(self._digest)
+        if bought is not None:
+            self._settle(bought.call_id, end="answered", usage=bought.answer.usage, cost_usd=bought.answer.cost_usd)
+            self._made += 1
+            self._calls.keep(self._made, bought)
+            return bought.answer
+        keeping = [replace(one, provider=_Keeping(self, one)) for one in self.candidates]
+        answered = call_in_turn(
+            keeping,
+            lambda candidate, number: self._request(messages, candidate, number),
+            reserve=self._reserve,
+            settle=self._settle,
+            clock=self.agents.clock,
+            uniform=self.agents.uniform,
+            on_try=self._tell,
+            first_number=self._made + 1,
+        )
+        return answered.answer
+
+    def keep(self, candidate: Candidate, answer: Answer) -> Answer:
+        """An answer that has just come, without secrets and with its price: on the disk."""
+        cost_usd = answer.cost_usd
+        if cost_usd is None and answer.usage is not None:
+            cost_usd = self._prices.cost_usd(candidate.name, answer.model or candidate.model, answer.usage)
+        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd)
+        kept = Bought(
+            request_sha256=self._digest,
+            call_id=self._call_id,
+            provider=candidate.name,
+            model=candidate.model,
+            answer=clean,
+        )
+        self._calls.keep(self._made, kept)
+        return clean
+
+    def _question(self, messages: tuple[Message, ...]) -> str:
+        """What an answer answers: the same question of a later attempt has the same digest."""
+        said = [[message.author, message.text] for message in messages]
+        asked = [[one.name, one.model] for one in self.candidates]
+        return sha256(json.dumps([self._system, said, asked]).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _request(self, messages: tuple[Message, ...], candidate: Candidate, number: int) -> Request:
+        described, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
+        usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
+        own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
+        return Request(
+            key=f"{self.work.job_id}/{self.work.attempt:04d}/{self._step}/{number}",
+            system=self._system,
+            messages=messages,
+            model=candidate.model,
+            max_output_tokens=self.role.max_output_tokens or described.max_output_tokens,
+            timeout_s=self.role.timeout_s or described.timeout_s or usual_s,
+            role=self.role_name,
+            partial=_ReadAlong(self.redactor, self.call.stderr) if described.stream else None,
+            folder=self._calls.folder,
+            env=own,
+            reach=Reach(
+                root=self.work.root,
+                writable=() if self.role.read_only else self.material.allowed_paths,
+                network=self.role.network,
+            ),
+        )
+
+    def _reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+        self._made = number
+        size = len(request.system.encode()) + sum(len(message.text.encode()) for message in request.messages)
+        most = self._prices.most_usd(
+            candidate.name, candidate.model, prompt_bytes=size, max_output_tokens=request.max_output_tokens
+        )
+        charge = Charge(
+            job_id=self.work.job_id,
+            attempt=self.work.attempt,
+            role=self.role_name,
+            step=self._step,
+            number=number,
+            provider=candidate.name,
+            model=candidate.model,
+            request_sha256=self._digest,
+            most_usd=most,
+        )
+        self._call_id = self.agents.ledger.reserve(charge, self._budgets())
+        return self._call_id
+
+    def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
+        self.agents.ledger.settle(call_id, end=end, usage=usage, cost_usd=cost_usd)
+
+    def _budgets(self) -> Budgets:
+        budgets = self.settings.budgets
+        return Budgets(
+            job_usd=_amount(budgets.job_usd),
+            role_usd=_amount(self.role.budget_usd),
+            day_usd=_amount(budgets.day_usd),
+        )
+
+    def _tell(self, tried: Tried) -> None:
+        """For who reads along: what went wrong, and that it goes on."""
+        if tried.message:
+            self.call.stderr.write(f"{self.redactor.text(tried.message)}\n".encode("utf-8", "replace"))
+            self.call.stderr.flush()
+
+
+class _ReadAlong:
+    """What a provider says, as it comes, for people: into the step's stderr, without secrets."""
+
+    def __init__(self, redactor: Redactor, stderr: BinaryIO) -> None:
+        self._stderr = stderr
+        self._stream = redactor.stream(stderr.write)
+
+    def write(self, data: bytes, /) -> int:
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stderr.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+        self._stderr.flush()
+
+
+class _Keeping:
+    """Port: Provider. Whatever it answers is on the disk before anyone has it."""
+
+    def __init__(self, asked: _Asked, candidate: Candidate) -> None:
+        self.asked = asked
+        self.candidate = candidate
+        self.tries = candidate.provider.tries
+
+    def answer(self, request: Request) -> Answer:
+        try:
+            return self.asked.keep(self.candidate, self.candidate.provider.answer(request))
+        finally:
+            if request.partial is not None:
+                request.partial.close()
+
+    def close(self) -> None:
+        """The provider is not this step's alone."""
+
+
+def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
+    if trouble.violation:
+        return StepFailure("path_violation", message)
+    if trouble.kind in ("refused", "missing"):
+        return StepFailure("provider_refused", message, retryable=trouble.retryable)
+    return StepFailure("provider_unavailable", message, retryable=trouble.retryable)
+
+
+def _as_json(answer: answers.Answer) -> str:
+    return json.dumps(asdict(answer), ensure_ascii=False, indent=2) + "\n"
+
+
+def _amount(value: float | None) -> Decimal | None:
+    return None if value is None else Decimal(str(value))

@@ -1,0 +1,108 @@
+"""Gathers what an agent is told: policies from the snapshot, the prompt, its payload, what earlier hops found.
+
+Files are opened beneath the job without following links, and are capped. What is made of them lives in briefing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from farro.documents import Document
+from farro.execution.agents.briefing import CUT, Earlier, Material
+from farro.execution.tools import StepFailure
+from farro.plans.model import Plan
+from farro.ports.runner import Work
+from farro.roles import answers, policy
+from farro.roles import prompt as prompts
+from farro.settings import RoleSettings
+from farro.system import fs
+
+SNAPSHOT = ".snapshot"
+_TEXT = 1 << 20  # bytes of prompt.md and of an input
+_EARLIER = 256 << 10  # … of what one earlier hop found
+
+
+def gather(
+    work: Work, plan: Plan, settings: RoleSettings, *, name: str, args: Sequence[str], stdin: BinaryIO
+) -> Material:
+    """Everything that the step's request is made of."""
+    job = job_folder(work)
+    shared: dict[str, Any] = {
+        "role": name,
+        "policies": tuple(_policies(job)),
+        "instructions": answers.instructions(name),
+        "allowed_paths": plan.allowed_paths or (),
+        "read_only": settings.read_only,
+        "payload": tuple(_payload(job)),
+        "input_text": _decoded(stdin.read(_TEXT + 1), "stdin"),
+    }
+    if not prompts.is_agent_prompt(work.prompt):
+        return Material(**shared, task="\n".join(args) or "Work on the input.")
+    asked = prompts.load(Document(work.prompt, "prompt.json"))
+    return Material(
+        **shared,
+        task=asked.rubric,
+        success=asked.success,
+        inputs=asked.inputs,
+        narrative=_narrative(job, asked.context_md),
+        earlier=tuple(_earlier(work.previous)),
+    )
+
+
+def job_folder(work: Work) -> str:
+    return work.folder.rsplit("/", 2)[0]
+
+
+def _policies(job: str) -> list[str]:
+    found = []
+    for name in ("AGENTS.md", "AGENTS-ROLE.md"):
+        text = _text(f"{job}/{SNAPSHOT}/{name}", _TEXT)
+        if text is not None:
+            found.append(policy.read(text, name).text)
+    return found
+
+
+def _narrative(job: str, context_md: str | None) -> str:
+    """prompt.md, under whatever name the prompt calls it. Named and not there: the agent would work without what it
+    was to read, so it does not work."""
+    text = _text(f"{job}/prompt.md", _TEXT)
+    if text is None and context_md is not None:
+        raise StepFailure("bad_prompt", f"context_md names {context_md}, and the job has no prompt.md")
+    return text or ""
+
+
+def _payload(job: str) -> list[str]:
+    try:
+        return sorted(fs.listdir(f"{job}/payload"))
+    except FileNotFoundError:
+        return []
+
+
+def _earlier(previous: Sequence[tuple[str, str]]) -> list[Earlier]:
+    found = []
+    for role, folder in previous:
+        text = _text(f"{folder}/result.md", _EARLIER)
+        if text:
+            found.append(Earlier(role=role, text=text))
+    return found
+
+
+def _text(path: str, limit: int) -> str | None:
+    """A regular file, not a link, not a pipe: one that somebody planted must not be told to a provider."""
+    try:
+        data = fs.read_bytes(path, limit)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP, errno.ENXIO):
+            raise
+        raise StepFailure("bad_prompt", f"{os.path.basename(path)} is not an ordinary file") from error
+    return _decoded(data[: limit + 1], os.path.basename(path), limit)
+
+
+def _decoded(data: bytes, name: str, limit: int = _TEXT) -> str:
+    text = data[:limit].decode("utf-8", "replace")
+    return text if len(data) <= limit else text + CUT.format(size=f"more than {limit}", path=name)

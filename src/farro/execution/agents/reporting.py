@@ -1,0 +1,83 @@
+"""What an agent prompt leaves behind: the role's answer as data and as Markdown, with what it cost.
+
+Asking lives in answering; the plain report of a plan in results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from decimal import Decimal
+from typing import Any
+
+from farro.execution.results import PlanResult
+from farro.kernel.outcome import Report
+from farro.ports.ledger import CallRecord
+from farro.ports.runner import Work
+from farro.roles import answers, telling
+from farro.system import fs
+
+_LIMIT = 8 << 20
+DIFF = "diff.patch"
+
+
+def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRecord]) -> Report:
+    """The plain report and more: `agent` in result.json, and a result.md in the role's own words."""
+    step = result.step_results[0] if result.step_results else None
+    own = [call for call in calls if call.charge.attempt == work.attempt]
+    told: dict[str, Any] = {"role": work.role, "answer": None, "calls": [_call(call) for call in calls], **_cost(calls)}
+    markdown, files = plain.markdown, plain.files
+    if step is not None and step.stdout_path is not None and result.success:
+        text = fs.read_bytes(f"{work.folder}/{step.stdout_path}", _LIMIT).decode("utf-8", "replace")
+        answer = answers.read(work.role, text)
+        if not isinstance(answer, list):
+            told["answer"] = asdict(answer)
+            markdown = telling.markdown(work.role, answer)
+        diff = f"steps/{step.id}/{DIFF}"
+        if fs.exists(f"{work.folder}/{diff}"):
+            told["diff"] = diff
+            files = (*files, diff)
+            markdown += f"\nThe diff is in `{diff}` of this attempt.\n"
+    if result.error is not None:
+        markdown = f"# {work.role}: failed\n\n**{result.error.category}**: {result.error.message}\n"
+        said = [] if step is None else step.last_words.strip().splitlines()[:-1]  # the last is the message again
+        if said:
+            markdown += "\nBefore that:\n\n" + "\n".join(f"    {line}" for line in said[-20:]) + "\n"
+    if calls:
+        markdown = f"{markdown}\n{_line(own, calls)}\n"
+    return replace(plain, result={**plain.result, "agent": told}, markdown=markdown, files=files)
+
+
+def _call(call: CallRecord) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "attempt": call.charge.attempt,
+        "provider": call.charge.provider,
+        "model": call.charge.model,
+        "end": call.end,
+        "usage": None if call.usage is None else call.usage.to_json(),
+        "cost_usd": _number(call.counts_usd),
+        "estimated": call.estimated,
+    }
+
+
+def _cost(calls: Sequence[CallRecord]) -> dict[str, Any]:
+    """Of the whole job so far. Unknown is null: a sum that leaves some out would pass for the whole."""
+    counted = [call.counts_usd for call in calls]
+    total = None if None in counted else sum((one for one in counted if one is not None), Decimal(0))
+    return {"cost_usd": _number(total), "cost_estimated": any(call.estimated for call in calls)}
+
+
+def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
+    cost = _cost(calls)
+    known = cost["cost_usd"] is not None
+    amount = f"${cost['cost_usd']}" if known else "unknown"
+    about = " at most (estimated)" if known and cost["cost_estimated"] else ""
+    tokens = sum(call.usage.input_tokens + call.usage.output_tokens for call in calls if call.usage is not None)
+    who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
+    return f"*{who or 'no answer'}: {len(calls)} calls, {tokens} tokens, cost {amount}{about}*"
+
+
+def _number(amount: Decimal | None) -> str | None:
+    """As text: a float would not be what it was."""
+    return None if amount is None else format(amount.normalize() if amount else Decimal(0), "f")

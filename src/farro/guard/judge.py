@@ -1,0 +1,144 @@
+"""Was there a violation? Looked at when a confined process has ended, and nothing of it lives.
+
+What the kernel refused cannot have happened; it is a violation only if the process failed of it: Python tries to write
+__pycache__ next to every module, git its index, and both go on without. Where the kernel does not keep everything
+(levels B and none) the tree under the root is compared with what it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from farro.guard.confinement import within
+from farro.system import fs
+
+ENTRIES = 50_000  # of a tree that is compared; what lies beyond is not
+_UNSEEN = frozenset({"agents", "jobs", "logs"})  # other jobs change them all the time, and the kernel keeps them
+_TAIL = 64 * 1024
+_REFUSED = re.compile(
+    rb"read-only file system|permission denied|operation not permitted|\bEROFS\b|\bEACCES\b|\bEPERM\b|"
+    rb"cross-device link|\bEXDEV\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at a name tells of the thing behind it, without opening it."""
+
+    kind: int
+    inode: int
+    mode: int
+    owner: tuple[int, int]
+    links: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    attributes: tuple[str, ...]
+
+
+Snapshot = Mapping[str, Seen]
+
+
+def snapshot(root: str, beside: Collection[str], limit: int = ENTRIES) -> Snapshot:
+    """Every name under the root, but for what lies in the folders `beside` (allowed) and in farro's own."""
+    return dict(_walk(root, root, frozenset(beside), [limit]))
+
+
+def changed(before: Snapshot, after: Snapshot, *, only_attributes: bool) -> list[str]:
+    """The names that are not what they were.
+
+    `only_attributes` (level B): contents, names and links are the kernel's to keep, so that a difference there is
+    somebody else's work; what counts is a file that is the same and as long as it was, and was touched all the same.
+    """
+    names = before.keys() & after.keys() if only_attributes else before.keys() | after.keys()
+    return sorted(name for name in names if _differs(before.get(name), after.get(name), only_attributes))
+
+
+def _differs(old: Seen | None, new: Seen | None, only_attributes: bool) -> bool:
+    if old == new:
+        return False
+    if old is None or new is None or not only_attributes:
+        return True
+    if old.inode != new.inode or old.kind != new.kind:
+        return False  # another took its place: a rename, which the kernel keeps
+    if (old.mode, old.owner, old.attributes) != (new.mode, new.owner, new.attributes):
+        return True
+    # A write, or a new name in a folder, sets both times at once, and to the same moment; utime sets one at will.
+    return old.links == new.links and new.mtime_ns != new.ctime_ns and old.mtime_ns != new.mtime_ns
+
+
+def refused(stderr: str) -> str | None:
+    """The line in which a failed process says that a write was refused; None: it says nothing like that."""
+    try:
+        fd = fs.open_read(stderr)
+    except OSError:
+        return None
+    try:
+        said = os.pread(fd, _TAIL, max(os.fstat(fd).st_size - _TAIL, 0))
+    finally:
+        os.close(fd)
+    return refused_in(said)
+
+
+def refused_in(said: bytes) -> str | None:
+    """The same in the end of what it said."""
+    for line in reversed(said.splitlines()):
+        if _REFUSED.search(line):
+            return " ".join("".join(c if c.isprintable() else " " for c in line.decode("utf-8", "replace")).split())[
+                :300
+            ]
+    return None
+
+
+def listed(paths: Sequence[str]) -> str:
+    """For people, bounded."""
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return ", ".join(paths[:5]) + more
+
+
+def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> Iterator[tuple[str, Seen]]:
+    try:
+        with os.scandir(folder) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if left[0] <= 0:
+            return
+        if entry.path in beside or (folder == root and entry.name in _UNSEEN):
+            continue
+        left[0] -= 1
+        try:
+            seen = _seen(entry.path, entry.stat(follow_symlinks=False))
+        except OSError:
+            continue
+        holds_allowed = seen.kind == stat.S_IFDIR and any(within(path, entry.path) for path in beside)
+        if not holds_allowed:  # its times change with what is made beside it
+            yield entry.path[len(root) + 1 :], seen
+        if seen.kind == stat.S_IFDIR and not entry.path.endswith("/.git/objects"):
+            yield from _walk(root, entry.path, beside, left)
+
+
+def _seen(path: str, status: os.stat_result) -> Seen:
+    attributes: tuple[str, ...] = ()
+    if hasattr(os, "listxattr"):
+        try:
+            attributes = tuple(sorted(os.listxattr(path, follow_symlinks=False)))
+        except OSError:
+            attributes = ()
+    return Seen(
+        kind=stat.S_IFMT(status.st_mode),
+        inode=status.st_ino,
+        mode=stat.S_IMODE(status.st_mode),
+        owner=(status.st_uid, status.st_gid),
+        links=status.st_nlink,
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        attributes=attributes,
+    )

@@ -1,0 +1,215 @@
+"""Level A: bubblewrap builds a machine of its own around the process: mounts, processes, network, names.
+
+What may be touched is a Confinement; which system calls are refused lives in filters.
+
+How it is started, and why so:
+- bubblewrap tells the PID of the sandbox's first process (`--info-fd`), and lets that wait (`--block-fd`) until limits
+  are set on it. So no instruction of the step runs without them.
+- Its first process reaps and is killed with the sandbox; the monitor, which is our child, ends before it. `Box.ended`
+  waits for the first one: when that is gone the kernel has ended every process of the PID namespace.
+- `--die-with-parent` follows the thread that started it: the slot's own, which waits for the step as long as it runs.
+- Root stays root, without a capability, in a user namespace: its files stay its own, and those of others closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+from collections.abc import Mapping
+
+from farro.guard import filters, paths
+from farro.guard.bounds import Bounds
+from farro.guard.confinement import Confinement, Launch, within
+from farro.guard.syscall_numbers import machine
+from farro.system import fs, process_limits, process_tree, processes
+from farro.system.processes import NotStarted, Process
+from farro.system.turns import RESTING
+
+_TMP = "/tmp"  # noqa: S108 - a mount point, as those below
+EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - what others put there is not seen
+_SHARED_BYTES = 64 << 20  # of what is kept in memory
+_BOX_S = 30.0  # bubblewrap is given up after so long
+_GONE_S = 10.0
+_PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
+
+
+def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
+    """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    confinement = launch.confinement
+    name = machine()
+    assert name is not None
+    with Pipes() as pipes, Pinned(confinement) as pinned:
+        filter_r, filter_w = pipes.make()
+        os.write(filter_w, filters.program(name, inet=True, attributes=True))  # noqa: TID251 - a pipe, no file
+        info_r, info_w = pipes.make()
+        block_r, block_w = pipes.make()
+        pipes.close(filter_w)
+        fds = ("--seccomp", str(filter_r), "--info-fd", str(info_w), "--block-fd", str(block_r))
+        process = processes.start(
+            [
+                *(bwrap, *arguments(confinement, pinned.fds, file=launch.file, cwd=launch.cwd), *fds, "--"),
+                *(launch.file, *launch.argv[1:]),
+            ],
+            executable=bwrap,
+            stdin=launch.stdin,
+            stdout=launch.stdout,
+            stderr=launch.stderr,
+            cwd="/",
+            env=launch.env,
+            pass_fds=(filter_r, info_w, block_r, *pinned.fds.values()),
+        )
+        if isinstance(process, NotStarted):
+            return process
+        pipes.close(filter_r, info_w, block_r)
+        first = _told_pid(info_r)
+        if first is None:
+            process.end(None, grace_s=0)
+            return NotStarted(reason="not_supported", message=f"the sandbox could not be built: {_said(launch.stderr)}")
+        process.enclosed(Box(first))
+        try:
+            if bounds is None:
+                process_limits.apply(first, confinement.limits)
+            else:
+                process_limits.apply(first, bounds.limits(confinement, alone=True))
+                bounds.attach(first)
+        except (OSError, ValueError) as error:
+            process.end(None, grace_s=0)
+            return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")
+        with contextlib.suppress(BrokenPipeError):  # it has failed already: its exit tells
+            os.write(block_w, b"1")  # noqa: TID251 - a pipe, no file
+    return process
+
+
+def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str, cwd: str) -> list[str]:
+    """The options that say what is seen and what may be written. Later mounts lie over earlier ones.
+
+    What can be written is bound by descriptor, which bubblewrap closes: by its path a link that somebody puts there in
+    the last moment would be followed.
+    """
+    words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    words += ["--cap-drop", "ALL", "--die-with-parent"]
+    if not confinement.network:
+        words.append("--unshare-net")
+    words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    words += ["--size", str(_SHARED_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+    # Sockets of the machine's services.
+    words += ["--size", str(1 << 20), "--tmpfs", "/run"] if os.path.isdir("/run") else []
+    if confinement.tmp is None:
+        words += ["--size", str(_SHARED_BYTES), "--tmpfs", _TMP]
+    else:
+        words += ["--bind-fd", str(pinned[_TMP]), _TMP]
+    seen = dict.fromkeys((*confinement.readable, cwd, file))
+    for path in (path for path in seen if any(within(path, folder) for folder in EMPTIED)):
+        words += ["--ro-bind-try", path, path]
+    if network_names := _resolver(confinement):
+        words += ["--ro-bind-try", network_names, network_names]
+    for path in (*confinement.writable, *((confinement.tmp,) if confinement.tmp is not None else ())):
+        words += ["--bind-fd", str(pinned[path]), path]
+    for path in confinement.protected:
+        words += ["--ro-bind-fd", str(pinned[path]), path]
+    for path in confinement.hidden:
+        if os.path.isdir(path):
+            words += ["--perms", "0000", "--tmpfs", path, "--remount-ro", path]
+        elif os.path.exists(path):
+            words += ["--ro-bind", "/dev/null", path]
+    return [*words, "--chdir", cwd]
+
+
+class Pinned:
+    """Descriptors of the paths that are bound, from before bubblewrap is started until it has them."""
+
+    def __init__(self, confinement: Confinement) -> None:
+        self.fds: dict[str, int] = {}
+        tmp = () if confinement.tmp is None else (confinement.tmp,)
+        try:
+            for path in tmp:
+                self.fds[_TMP] = paths.pin(path)  # of its own: bubblewrap closes each that it has bound
+            for path in dict.fromkeys((*confinement.writable, *tmp, *confinement.protected)):
+                self.fds[path] = paths.pin(path)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Pinned:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self.fds.values():
+            os.close(fd)
+
+
+class Box:
+    """What stands around a step of this level (processes.Shell)."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        process_tree.started(first)  # it becomes our child when the monitor is gone: nobody else may wait for it
+        self._pidfd: int | None = None
+        with contextlib.suppress(AttributeError, OSError):
+            self._pidfd = os.pidfd_open(first)
+
+    def ended(self) -> tuple[float, float, int] | None:
+        try:
+            if self._pidfd is not None:
+                poll = select.poll()
+                poll.register(self._pidfd, select.POLLIN)
+                with RESTING:
+                    poll.poll(_GONE_S * 1000)
+                os.close(self._pidfd)
+                self._pidfd = None
+            pid, _, usage = os.wait4(self._first, os.WNOHANG)
+        except ChildProcessError:  # it is not ours: this process does not adopt orphans
+            return None
+        finally:
+            process_tree.reaped(self._first)
+        return (usage.ru_utime, usage.ru_stime, usage.ru_maxrss) if pid else None
+
+
+def _told_pid(fd: int) -> int | None:
+    said = b""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while (found := _PID.search(said)) is None or not said.rstrip().endswith(b"}"):
+        with RESTING:
+            ready = poll.poll(_BOX_S * 1000)
+        piece = os.read(fd, 4096) if ready else b""
+        if not piece:
+            return None
+        said += piece
+    return int(found[1])
+
+
+def _resolver(confinement: Confinement) -> str | None:
+    """Where names of the network are looked up often lies in /run, behind a link."""
+    place = os.path.realpath("/etc/resolv.conf")
+    return place if confinement.network and within(place, "/run") else None
+
+
+def _said(stderr: str) -> str:
+    lines = fs.read_bytes(stderr, 4096).decode("utf-8", "replace").split("\n")
+    return next((line for line in lines if line), "bubblewrap ended without a word")
+
+
+class Pipes:
+    """Ends of pipes that are closed once each: a number that is closed twice may be another thread's by then."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+
+    def __enter__(self) -> Pipes:
+        return self
+
+    def make(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open += ends
+        return ends
+
+    def close(self, *fds: int) -> None:
+        for fd in fds:
+            self._open.remove(fd)
+            os.close(fd)
+
+    def __exit__(self, *_: object) -> None:
+        self.close(*self._open)

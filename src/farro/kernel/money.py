@@ -1,0 +1,27 @@
+"""Amounts of money as people read them and as settings spell them: US dollars, exact, never binary fractions.
+
+What something costs lives in providers.prices; what was spent lives in the ledger.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Decimal
+
+_CENT = Decimal("0.01")
+_MICRO = Decimal("0.000001")
+
+
+def usd(amount: Decimal) -> str:
+    """Two decimals, and as many more as it takes to tell it to the millionth of a dollar: 5.00, 0.0123."""
+    if amount == amount.quantize(_CENT):
+        return f"{amount.quantize(_CENT):f}"
+    if 0 < amount < _MICRO:
+        return "under 0.000001"
+    text = f"{amount.quantize(_MICRO, rounding=ROUND_HALF_EVEN):f}".rstrip("0")
+    whole, _, decimals = text.partition(".")
+    return f"{whole}.{decimals:0<2}"
+
+
+def exact(amount: float) -> Decimal:
+    """The amount that somebody wrote: 0.1 is a tenth, not the nearest binary fraction."""
+    return Decimal(repr(amount))

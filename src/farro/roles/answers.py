@@ -1,0 +1,252 @@
+"""What each role answers: one JSON object of a shape of its own. Reading it out of what a provider said.
+
+The words for a provider are in `instructions`; what becomes of an answer is the worker's and the manager's matter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from farro.documents import Limits, parse_json, shapes
+from farro.documents.constraints import AnyCase, Bounds, Said, Size
+from farro.errors import BadDocument, Problem
+from farro.roles import paths
+from farro.roles.names import Role
+from farro.roles.paths import AllowedPath
+from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths, Routing
+
+MAX_BYTES = 4 << 20
+_LIMITS = Limits(size=MAX_BYTES, nodes=20_000)
+_MAX_STARTS = 64  # braces in prose that may begin the answer: looking at each costs a pass over the rest
+
+Words = Annotated[str, Said(200_000)]
+Verdict = Annotated[Literal["approve", "changes_requested"], AnyCase()]
+Severity = Annotated[Literal["blocker", "major", "minor", "note"], AnyCase()]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """A prompt that an Architect proposes: a job to be, once somebody accepts it."""
+
+    role: Role
+    rubric: Annotated[str, Said(MAX_RUBRIC)]
+    allowed_paths: AllowedPaths
+    success: Annotated[str, Said(MAX_SUCCESS)]
+    routing: Routing = field(default_factory=lambda: Routing(mode="manager"))
+    inputs: dict[str, Any] = field(default_factory=dict)
+
+    def to_prompt(self) -> dict[str, Any]:
+        """As prompt.json has it."""
+        prompt: dict[str, Any] = {
+            "role": self.role,
+            "rubric": self.rubric,
+            "allowed_paths": list(self.allowed_paths),
+            "success": self.success,
+            "routing": self.routing.to_json(),
+        }
+        return {**prompt, "inputs": dict(self.inputs)} if self.inputs else prompt
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Analysis:
+    """Of an Architect."""
+
+    analysis: Words
+    prompts: Annotated[tuple[Draft, ...], Size(at_most=50)] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """Of an engineer."""
+
+    summary: Words
+    patch: str | None = None  # a unified diff, where it did not write the files itself
+    tests: str | None = None  # what was run, and what came of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    message: Words
+    path: AllowedPath | None = None
+    line: Annotated[int, Bounds(at_least=1)] | None = None
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Review:
+    """Of a CodeReviewer."""
+
+    verdict: Verdict
+    findings: Annotated[tuple[Finding, ...], Size(at_most=1000)] = ()
+    summary: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    path: AllowedPath
+    text: str | None = None  # None: it wrote the file itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Documents:
+    """Of a DocWriter."""
+
+    summary: Words
+    documents: Annotated[tuple[Written, ...], Size(at_most=200)] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Free:
+    """Of every other role: what it said, as it said it."""
+
+    text: str
+
+
+Answer = Analysis | Change | Review | Documents | Free
+
+_SHAPES: Mapping[str, type[Analysis | Change | Review | Documents]] = {
+    "Architect": Analysis,
+    "SeniorEngineer": Change,
+    "JuniorEngineer": Change,
+    "CodeReviewer": Review,
+    "DocWriter": Documents,
+}
+
+
+def shape_of(role: str) -> type[Analysis | Change | Review | Documents] | None:
+    """None: free text."""
+    return _SHAPES.get(role)
+
+
+def schema_of(role: str) -> dict[str, Any] | None:
+    """JSON Schema of the answer; None: free text."""
+    from farro.documents.json_schema import schema
+
+    shape = shape_of(role)
+    return None if shape is None else schema(shape)
+
+
+def read(role: str, text: str) -> Answer | list[Problem]:
+    """The answer in what was said, or what is wrong with it, for whoever is asked to put it right.
+
+    The whole text is the object, or its last ```json block is, or one that stands in the prose: the last that fits.
+    """
+    shape = shape_of(role)
+    if shape is None:
+        return Free(text=text) if text.strip() else [Problem(path="", message="the answer is empty")]
+    if len(text) > MAX_BYTES:
+        return [Problem(path="", message=f"the answer has {len(text)} characters; at most {MAX_BYTES} are read")]
+    first: list[Problem] | None = None
+    for candidate in _objects(text):
+        problems, answer = _fitting(shape, candidate)
+        if answer is not None:
+            return answer
+        first = first or problems
+    return first or [Problem(path="", message="there is no JSON object in the answer; answer with exactly one")]
+
+
+def _fitting(shape: type[Any], text: str) -> tuple[list[Problem], Answer | None]:
+    try:
+        document = parse_json(text.encode("utf-8", "surrogatepass"), source="answer", limits=_LIMITS)
+    except BadDocument as bad:
+        return bad.problems, None
+    checked = shapes.check(shape, document.data)
+    problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
+    if checked.value is not None and not problems:
+        problems = [document.problem(path, message) for path, message in _faults(checked.value)]
+    return problems, checked.value if not problems else None
+
+
+def _faults(answer: Answer) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What the shapes cannot say."""
+    if isinstance(answer, Review) and answer.verdict == "changes_requested" and not answer.findings:
+        yield ("findings",), "must have at least one where changes are requested: say which"
+    if isinstance(answer, Documents):
+        for index, document in enumerate(answer.documents):
+            if message := paths.fault(document.path, allow_absolute=True):
+                yield ("documents", index, "path"), message
+    if isinstance(answer, Analysis):
+        for index, draft in enumerate(answer.prompts):
+            at = ("prompts", index)
+            for place, path in enumerate(draft.allowed_paths):
+                if message := paths.fault(path, allow_absolute=True):
+                    yield (*at, "allowed_paths", place), message
+            if (draft.routing.mode == "role") != (draft.routing.next is not None):
+                yield (*at, "routing", "next"), "is there exactly when the mode is role"
+
+
+def _objects(text: str) -> Iterator[str]:
+    """Texts that may be the object, the likeliest first."""
+    bare = text.strip()
+    if bare.startswith("{"):
+        yield bare
+    fences = [(word, inside) for word, inside in _fences(text) if inside.startswith("{")]
+    yield from (inside for word, inside in reversed(fences) if word == "json")
+    yield from (inside for word, inside in reversed(fences) if word != "json")
+    yield from reversed(list(_in_prose(text)))
+
+
+def _fences(text: str) -> Iterator[tuple[str, str]]:
+    """The fenced blocks, each with the word that follows its opening. Line by line: a pattern over all of it would be
+    quadratic in fences that nobody closes."""
+    fence, word = "", ""
+    inside: list[str] = []
+    for line in text.splitlines():
+        bare = line.strip()
+        if not fence:
+            if opening := _OPENING.match(bare):
+                fence, word, inside = opening[1], opening[2].lower(), []
+        elif bare.startswith(fence) and not bare.strip(fence[0]):
+            yield word, "\n".join(inside).strip()
+            fence = ""
+        else:
+            inside.append(line)
+
+
+_OPENING = re.compile(r"(`{3,}|~{3,})\s*([A-Za-z0-9_-]*)")
+
+
+def _in_prose(text: str) -> Iterator[str]:
+    decoder = json.JSONDecoder()
+    start = text.find("{")
+    for _ in range(_MAX_STARTS):
+        if start < 0:
+            return
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            yield text[start:end]
+        start = text.find("{", end)
+
+
+_FORMS = {
+    Analysis: """{"analysis": "what the task needs, and why so (Markdown)",
+ "prompts": [{"role": "SeniorEngineer", "rubric": "what to do and how it is judged", "allowed_paths": ["src/"],
+   "success": "when it is done", "routing": {"mode": "role", "next": "CodeReviewer"}}]}
+`prompts` holds one item for each piece of work that another role shall do, in order; it may be empty. `routing` may be
+left out: then the manager decides.""",
+    Change: """{"summary": "what was changed, and why so (Markdown)",
+ "patch": "a unified diff, paths relative to the root of the repository", "tests": "what was run, and what came of it"}
+`patch` is left out when you changed the files yourself; `tests` when nothing was run.""",
+    Review: """{"verdict": "approve" or "changes_requested", "summary": "the judgement in a sentence or two",
+ "findings": [{"message": "what is wrong and what would be right", "path": "src/a.py", "line": 12,
+   "severity": "blocker", "major", "minor" or "note"}]}
+Of a finding only `message` is required. `changes_requested` needs at least one finding.""",
+    Documents: """{"summary": "what was written, and for whom",
+ "documents": [{"path": "docs/a.md", "text": "the whole of the document"}]}
+`text` is left out for a file that you wrote yourself.""",
+}
+
+
+def instructions(role: str) -> str:
+    """What a provider is told of the form of its answer."""
+    shape = shape_of(role)
+    if shape is None:
+        return "Answer in Markdown."
+    return f"Answer with exactly one JSON object, and no other field than these:\n\n{_FORMS[shape]}\n"

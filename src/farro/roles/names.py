@@ -1,0 +1,52 @@
+"""The built-in roles, and what a role's name is in a document.
+
+Which roles a root has beside these lives in its config (settings); the pattern lives in kernel.ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from farro.errors import BadName
+from farro.kernel import ids
+
+AGENTS = ("Manager", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter")  # SPEC-1 §3.1
+RUNNER = "Runner"  # for command plans
+ROLES = (*AGENTS, RUNNER)
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """The name of a role. Whether the root has it is asked where the root is known: `fault_of`."""
+
+    def fault(self, value: str, /) -> str | None:
+        try:
+            ids.check_role(value)
+        except BadName:
+            return f"is not a role; it must match {ids.ROLE.pattern}, such as {AGENTS[1]}"
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        # The names first, for editors; a config may declare others.
+        return {"anyOf": [{"enum": list(AGENTS)}, {"pattern": f"^(?:{ids.ROLE.pattern})$"}]}
+
+
+Role = Annotated[str, Named()]
+
+
+def fault_of(role: str, known: Collection[str]) -> str | None:
+    """Why agent work cannot go to that role of a root that has `known`."""
+    agents = [name for name in known if name != RUNNER]
+    if role == RUNNER:
+        return f"{RUNNER} runs command plans, no agents; there is {', '.join(agents)}"
+    if role in agents:
+        return None
+    from difflib import get_close_matches  # here: most names are right
+
+    near = get_close_matches(role, agents, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(agents)}."
+    return (
+        f"{role} is not a role here; {hint} A new one is declared under `roles` in the config and made by `farro init`"
+    )

@@ -1,0 +1,73 @@
+"""Policy files, AGENTS.md and AGENTS-ROLE.md: the header with their version, and the version that a job records.
+
+Where they lie and when they are copied lives in execution; what `farro init` writes lives in operations.
+
+    ---
+    version: 1.0.0
+    role: Architect
+    ---
+    # Architect …
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from farro.documents.model import refuse, show
+
+SEMVER = (  # semver.org
+    r"(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)"
+    r"(?:-(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?"
+    r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
+)
+UNVERSIONED = "0.0.0"
+MAX_BYTES = 256 << 10
+
+_RULE = "---"
+_FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)\s*:\s*(.*)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """One policy file. `text` is what agents read: all but the header."""
+
+    version: str | None
+    text: str
+    warning: str | None = None  # what a person should mend, though it works
+
+
+def read(text: str, source: str) -> Policy:
+    """The policy in that text. A file without a header, or without a version in it, has none, and says so; a header
+    that is begun and wrong is BadDocument with its place."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    if not lines or lines[0].rstrip() != _RULE:
+        return Policy(version=None, text=text, warning=_advice(source, "has no header with its version"))
+    end = next((number for number, line in enumerate(lines[1:], start=1) if line.rstrip() == _RULE), None)
+    if end is None:
+        raise refuse(source, "the header that begins here has no end; write --- on a line of its own after it", (1, 1))
+    body = "\n".join(lines[end + 1 :]).strip("\n") + "\n"
+    version = None
+    for number, line in enumerate(lines[1:end], start=2):
+        found = _FIELD.fullmatch(line.strip())
+        if found is None or found[1].lower() != "version":
+            continue  # the rest of the header is people's own
+        if version is not None:
+            raise refuse(source, "the version is here twice; keep one", (number, 1))
+        version = found[2].split(" #", 1)[0].strip().strip("\"'")
+        if re.fullmatch(SEMVER, version) is None:
+            message = f"the version is {show(version)}; it must be three numbers, such as 1.0.0 (semver)"
+            raise refuse(source, message, (number, 1))
+    if version is None:
+        return Policy(version=None, text=body, warning=_advice(source, "says no version in its header"))
+    return Policy(version=version, text=body)
+
+
+def policy_version(role_policy: Policy, sha256: str) -> str:
+    """What a job records: the role's version, and as build metadata of it the beginning of its snapshot's hash."""
+    version = role_policy.version or UNVERSIONED
+    return f"{version}{'.' if '+' in version else '+'}{sha256[:12]}"
+
+
+def _advice(source: str, what: str) -> str:
+    return f"{source} {what}; begin it with three lines: {_RULE}, version: 1.0.0, {_RULE}"

@@ -1,0 +1,160 @@
+"""The agent prompt of SPEC-1 §3.1: its shape, and loading one with every problem and its place.
+
+As a plan of one `agent` step it is read by plans.forms, which judges nothing; whoever accepts prompts loads them here.
+Files that it names (context_md, the payload) are the submitter's matter: operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from farro.documents import Document, refusal, shapes
+from farro.documents.constraints import Matching, Said, Size
+from farro.documents.shapes import Fault
+from farro.plans import loading
+from farro.plans.forms import is_agent_prompt
+from farro.plans.model import Metadata, Plan
+from farro.roles import names, paths
+from farro.roles.names import Role
+from farro.roles.paths import MAX_PATHS, AllowedPath
+
+__all__ = ["AgentPrompt", "Routing", "is_agent_prompt", "load", "load_any", "path_faults"]
+
+MAX_RUBRIC = 10_000
+MAX_SUCCESS = 5_000
+CONTEXT = "prompt.md"  # its name inside a job, whatever it was outside
+
+FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
+FileName = Annotated[str, Matching(FILE_NAME, "a plain file name, without folders")]
+AllowedPaths = Annotated[tuple[AllowedPath, ...], Size(at_least=1, at_most=MAX_PATHS)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routing:
+    """Where the job goes after its first role. Invariant: `next` is there exactly when the mode is role."""
+
+    schema_more: ClassVar[Mapping[str, Any]] = {
+        "if": {"properties": {"mode": {"const": "role"}}},
+        "then": {"required": ["next"], "properties": {"next": {"type": "string"}}},
+        "else": {"properties": {"next": {"type": "null"}}},
+    }
+
+    mode: Literal["manager", "role"]
+    next: Role | None = None
+
+    def to_json(self) -> dict[str, str]:
+        return {"mode": self.mode} if self.next is None else {"mode": self.mode, "next": self.next}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentPrompt:
+    """What an agent is asked to do."""
+
+    role: Role
+    rubric: Annotated[str, Said(MAX_RUBRIC)]
+    allowed_paths: AllowedPaths  # as they were written; paths.normalise says what they mean
+    success: Annotated[str, Said(MAX_SUCCESS)]
+    routing: Routing
+    context_md: FileName | None = None
+    inputs: dict[str, Any] = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=Metadata)
+
+
+def load(
+    document: Document,
+    *,
+    roles: Collection[str] | None = None,
+    allow_absolute: bool = True,
+    root: str | None = None,
+) -> AgentPrompt:
+    """The prompt in a document; BadDocument with every problem and its place, in text order.
+
+    Submitters say which roles the root has and what its config allows. Without that a prompt is only read: one that
+    was accepted stays readable when the config changes, and what it may write is judged by who lets it.
+    """
+    checked = shapes.check(AgentPrompt, document.data)
+    faults = [Fault(fault.path, _advised(fault), fault.key) for fault in checked.faults]
+    told = {fault.path for fault in faults}
+    more = [
+        *_routing_faults(document.data),
+        *path_faults(_member(document.data, "allowed_paths"), allow_absolute=allow_absolute, root=root),
+        *_role_faults(document.data, roles),
+    ]
+    faults += [fault for fault in more if fault.path not in told]
+    if checked.value is None or faults:
+        problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in faults]
+        raise refusal(document.source, problems)
+    return checked.value
+
+
+def load_any(document: Document) -> Plan:
+    """The plan in a document: an agent prompt, by its strict rules, or a plan in any form."""
+    if is_agent_prompt(document.data):
+        load(document)
+    return loading.load(document)
+
+
+def path_faults(allowed: Any, *, allow_absolute: bool, root: str | None = None) -> Iterator[Fault]:
+    """What the `allowed_paths` of a prompt or a plan may not have, whatever stands there."""
+    for index, path in enumerate(allowed if isinstance(allowed, list) else ()):
+        if isinstance(path, str) and (message := paths.fault(path, allow_absolute=allow_absolute, root=root)):
+            yield Fault(("allowed_paths", index), message)
+
+
+def _role_faults(data: Any, roles: Collection[str] | None) -> Iterator[Fault]:
+    if roles is None:
+        return
+    for path, role in (
+        (("role",), _member(data, "role")),
+        (("routing", "next"), _member(_member(data, "routing"), "next")),
+    ):
+        if isinstance(role, str) and (message := names.fault_of(role, roles)) is not None:
+            yield Fault(path, message)
+
+
+def _member(data: Any, name: str) -> Any:
+    return data.get(name) if isinstance(data, dict) else None
+
+
+def _routing_faults(data: Any) -> Iterator[Fault]:
+    """What the shape cannot say: `next` belongs to the mode role. Asked of the raw data, to be told with the rest."""
+    routing = _member(data, "routing")
+    onward = _member(routing, "next")
+    if _member(routing, "mode") == "role" and onward is None:
+        yield Fault(("routing", "next"), 'is required where the mode is role, such as "next": "CodeReviewer"')
+    if _member(routing, "mode") == "manager" and onward is not None:
+        yield Fault(
+            ("routing", "next"), 'is of no use where the mode is manager; take it out, or set "mode": "role"', True
+        )
+
+
+_EXAMPLES = {
+    "allowed_paths": 'it is a list of paths that may be written, such as ["src/", "tests/"]',
+    "routing": 'it is {"mode": "manager"} or {"mode": "role", "next": "CodeReviewer"}',
+    "rubric": "it says what to do and how it is judged",
+    "success": "it says when the work is done",
+    "role": f"it is one of {', '.join(names.AGENTS)}, or one of the config",
+    "inputs": "it is an object of your own",
+    "metadata": "it is an object of your own",
+}
+_WORDS = {  # what others call it
+    **dict.fromkeys(("prompt", "instructions", "task", "description", "goal"), "rubric"),
+    **dict.fromkeys(("acceptance", "success_criteria", "done", "criteria"), "success"),
+    **dict.fromkeys(("paths", "files", "writable"), "allowed_paths"),
+    **dict.fromkeys(("context", "narrative"), "context_md, a file's name"),
+    **dict.fromkeys(("tags", "priority", "after"), "metadata"),
+    "next": "routing",
+    "id": "--id, an option of enqueue",
+    "task_id": "inputs.task_id",
+}
+
+
+def _advised(fault: Fault) -> str:
+    name = fault.path[0] if fault.path else None
+    if fault.unknown and len(fault.path) == 1 and isinstance(name, str) and name.lower() in _WORDS:
+        return f"is not a known field; farro calls it {_WORDS[name.lower()]}"
+    if len(fault.path) == 1 and not fault.unknown and isinstance(name, str) and name in _EXAMPLES:
+        return f"{fault.message}; {_EXAMPLES[name]}"
+    return fault.message

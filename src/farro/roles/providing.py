@@ -1,0 +1,123 @@
+"""Rules of `providers` and `roles` in a config that no single field can say: kinds, what fits them, who names whom.
+
+The fields themselves live in settings, the file in config, the adapters in providers. Works on the raw data, so that
+these faults are told together with all others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from farro.documents.model import Path
+from farro.documents.shapes import Fault
+from farro.roles.names import RUNNER
+
+OVER_HTTP = ("openai", "google", "openrouter")
+KINDS = (*OVER_HTTP, "cli", "scripted")
+ENTRY_POINTS = "farro.providers"  # the group in which an installed package offers a kind of its own
+
+_OF_ALL = frozenset({"kind", "model", "timeout_s", "max_output_tokens", "prices", "call_usd"})
+_OF_HTTP = frozenset({"api_key", "base_url", "stream"})
+_FIELDS = {
+    **dict.fromkeys(OVER_HTTP, _OF_HTTP),
+    "cli": frozenset(
+        {"command", "environment", "workspace", "network", "fatal_exit_codes", "answer_field", "cost_field"}
+    ),
+    "scripted": frozenset({"file"}),
+}
+_NEEDED = {"cli": ("command", '["claude", "-p"]'), "scripted": ("file", '"answers.json"')}
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH", re.IGNORECASE)
+_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def names_a_secret(variable: str) -> bool:
+    """Whether a variable of that name most likely holds one."""
+    return _SECRET_NAME.search(variable) is not None
+
+
+def faults(data: Any, installed: Callable[[], Collection[str]]) -> Iterator[Fault]:
+    """What is wrong between the fields of a config, as it was written. `installed`: the kinds that packages here offer,
+    asked only where a kind is none of farro's own."""
+    providers = _members(data, "providers")
+    for name, provider in providers.items():
+        if isinstance(provider, dict):
+            yield from _provider_faults(("providers", name), name, provider, installed)
+    for role, settings in _members(data, "roles").items():
+        yield from _role_faults(("roles", role), role, settings, providers)
+
+
+def _provider_faults(
+    at: tuple[str, ...], name: str, provider: dict[str, Any], installed: Callable[[], Collection[str]]
+) -> Iterator[Fault]:
+    kind = provider.get("kind") or name
+    if not isinstance(kind, str):
+        return  # told by the shape
+    if kind not in KINDS:
+        offered = sorted(installed())
+        if kind not in offered:
+            known = ", ".join((*KINDS, *offered))
+            told = (*at, "kind") if provider.get("kind") else at
+            what = "is not a kind of provider" if provider.get("kind") else "is no kind of provider, and names none"
+            yield Fault(told, f"{what}; known: {known}. Others come with packages that offer {ENTRY_POINTS}")
+        return
+    for member in provider:
+        if member == "options":
+            yield Fault((*at, member), f"is of installed providers; this one is {kind}, whose fields are its own", True)
+        elif member not in _OF_ALL | _FIELDS[kind] and (owners := [k for k in KINDS if member in _FIELDS[k]]):
+            yield Fault((*at, member), f"is of {', '.join(owners)}; this provider is {kind}", True)
+    needed, example = _NEEDED.get(kind, ("", ""))
+    if needed and provider.get(needed) is None:
+        yield Fault((*at, needed), f"is required of a provider of kind {kind}, such as {example}")
+    if kind in OVER_HTTP and provider.get("api_key") is None and provider.get("base_url") is None:
+        example = f"${{{kind.upper()}_API_KEY}}"
+        yield Fault((*at, "api_key"), f'is required of a provider of kind {kind}, such as "{example}"')
+    if provider.get("cost_field") is not None and provider.get("answer_field") is None:
+        yield Fault((*at, "answer_field"), "is required where cost_field is: both are fields of the same JSON output")
+    yield from _url_faults(at, provider.get("base_url"))
+    command = provider.get("command")
+    for index, word in enumerate(command if isinstance(command, list) else ()):
+        if isinstance(word, str) and any(map(names_a_secret, _VARIABLE.findall(word))):
+            message = "a secret on a command line is seen by every user of this machine; name it under `environment`"
+            yield Fault((*at, "command", index), message)
+
+
+def _url_faults(at: tuple[str, ...], url: Any) -> Iterator[Fault]:
+    if not isinstance(url, str) or "${" in url:
+        return
+    if not url.startswith(("https://", "http://")):
+        yield Fault((*at, "base_url"), "must begin with https:// or http://")
+    elif "@" in url.split("/", 3)[2]:
+        yield Fault((*at, "base_url"), "has a user or a password in it; secrets go into api_key, as ${NAME}")
+
+
+def _role_faults(at: tuple[str, ...], role: str, settings: Any, providers: Collection[str]) -> Iterator[Fault]:
+    named: list[tuple[Path, Any]] = [((*at, "provider"), _member(settings, "provider"))]
+    fallbacks = _member(settings, "fallbacks")
+    for index, fallback in enumerate(fallbacks if isinstance(fallbacks, list) else ()):
+        named.append(((*at, "fallbacks", index, "provider"), _member(fallback, "provider")))
+    for path, name in named:
+        if not isinstance(name, str) or "${" in name:
+            continue
+        if role == RUNNER:
+            yield Fault(path, f"{RUNNER} runs command plans and asks no provider; take it out")
+        elif name not in providers:
+            from difflib import get_close_matches  # here: most names are right
+
+            near = get_close_matches(name, providers, n=1)
+            there = f"there is {', '.join(providers)}" if providers else "there is none"
+            hint = f"did you mean {near[0]}?" if near else f"{there}; name it under `providers`"
+            yield Fault(path, f"is none of `providers`; {hint}")
+    if _member(settings, "fallbacks") and _member(settings, "provider") is None:
+        yield Fault((*at, "provider"), "is required where fallbacks are: whom shall they stand in for?")
+
+
+def _member(data: Any, name: str) -> Any:
+    return data.get(name) if isinstance(data, dict) else None
+
+
+def _members(data: Any, name: str) -> dict[str, Any]:
+    found = _member(data, name)
+    return found if isinstance(found, dict) else {}

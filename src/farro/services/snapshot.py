@@ -1,0 +1,137 @@
+"""What holds for a job from its claim on: the config and the policies as they were then, kept with the job.
+
+Parsing them lives in config and roles.policy; whoever answers under them lives in execution.agents.
+
+A file that changes afterwards is another claim's: a running job reads its own copy (SPEC-1 §11). The copies are hard
+links to one file for each content, jobs/.snapshots/<hash>: a thousand jobs under one config keep one copy of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from farro.errors import BadDocument
+from farro.ports.clock import Clock
+from farro.roles import policy
+from farro.system import fs
+
+FOLDER = ".snapshot"
+KEPT = "jobs/.snapshots"
+_LIMIT = 4 << 20  # bytes of one file
+_FEW = 64  # slots claim at most so many at once
+_LOOK_S = 1.0  # how old a look may be for jobs that keep the hash alone: they come by the thousand
+
+_Seen = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """The files by name, and what is told of them."""
+
+    files: Mapping[str, bytes]
+    sha256: str
+    version: str  # <semver of the role's policy>+<12 digits of the hash>
+
+
+@dataclass(kw_only=True)
+class Snapshots:
+    """Of one root; one for all slots of a worker."""
+
+    root: str
+    clock: Clock
+    durable: bool = True
+    _known: dict[str, tuple[_Seen, float, Snapshot]] = field(default_factory=dict)  # by role; replaced whole
+    _told: dict[tuple[str, str], Snapshot] = field(default_factory=dict)  # by role and version: the last few
+
+    def version(self, role: str, *, exactly: bool) -> str:
+        """What a claim of that role notes."""
+        snapshot = self.now(role, exactly=exactly)
+        if (role, snapshot.version) not in self._told:
+            if len(self._told) >= _FEW:
+                self._told.pop(next(iter(self._told)), None)
+            self._told[role, snapshot.version] = snapshot
+        return snapshot.version
+
+    def claimed(self, role: str, version: str | None) -> Snapshot:
+        """What a claim noted: also when a file has changed since."""
+        return self._told.get((role, version or "")) or self.now(role, exactly=True)
+
+    def now(self, role: str, *, exactly: bool) -> Snapshot:
+        """As the files are; not `exactly`: as they were a second ago at the latest."""
+        now_s = self.clock.monotonic_s()
+        known = self._known.get(role)
+        if known is not None and not exactly and now_s - known[1] < _LOOK_S:
+            return known[2]
+        paths = self._paths(role)
+        seen = tuple(_seen(path) for path in paths.values())
+        if known is not None and known[0] == seen:
+            snapshot = known[2]
+        else:
+            files = {name: text for name, path in paths.items() if (text := _read(path)) is not None}
+            digest = sha256(b"".join(name.encode() + b"\0" + sha256(text).digest() for name, text in files.items()))
+            version = _version(files.get("AGENTS-ROLE.md", b""), digest.hexdigest())
+            snapshot = Snapshot(files=files, sha256=digest.hexdigest(), version=version)
+        self._known[role] = (seen, now_s, snapshot)
+        return snapshot
+
+    def keep(self, snapshot: Snapshot, job_folder: str) -> str:
+        """Put it into a job that is ours; the folder. An earlier attempt's is replaced, file by file."""
+        kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{FOLDER}"
+        for folder in (kept, home):
+            with contextlib.suppress(FileExistsError):
+                fs.mkdir(folder)
+        for name, text in snapshot.files.items():
+            copy = f"{kept}/{sha256(text).hexdigest()}"
+            if not fs.exists(copy):
+                fs.write_atomic(copy, text, sync=self.durable)
+            _link(copy, f"{home}/{name}")
+        for name in fs.listdir(home):
+            if name not in snapshot.files:
+                fs.unlink(f"{home}/{name}")
+        if self.durable:
+            fs.sync_all([kept, home, job_folder])
+        return home
+
+    def _paths(self, role: str) -> dict[str, str]:
+        shared = ("agents-config.json", "agents-config.yaml", "policy.lock.json", "AGENTS.md")
+        return {name: f"{self.root}/{name}" for name in shared} | {
+            "AGENTS-ROLE.md": f"{self.root}/agents/{role}/AGENTS-ROLE.md"
+        }
+
+
+def _version(role_policy: bytes, digest: str) -> str:
+    """A header that cannot be read is told when somebody works under it; the claim itself is not stopped by it."""
+    try:
+        found = policy.read(role_policy.decode("utf-8", "replace"), "AGENTS-ROLE.md")
+    except BadDocument:
+        found = policy.Policy(version=None, text="")
+    return policy.policy_version(found, digest)
+
+
+def _seen(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return fs.read_regular(path, _LIMIT)
+    except FileNotFoundError:
+        return None
+
+
+def _link(copy: str, path: str) -> None:
+    try:
+        fs.link(copy, path)
+    except FileExistsError:
+        if fs.lstat(copy).st_ino != fs.lstat(path).st_ino:
+            name = fs.temporary(path.rsplit("/", 1)[0])
+            fs.link(copy, name)
+            fs.replace(name, path)

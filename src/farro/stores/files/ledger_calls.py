@@ -1,0 +1,194 @@
+"""Calls of the ledger as names and bytes: how a call is spelled on the disk, and how a day of them is read.
+
+Reserving and settling live in ledger.
+
+A call is a file `<hhmmssmmm>.<job>.<role>.<random>.json`, and when it is settled a second one beside it that ends in
+`.settled.json` and says all of it. Neither is ever changed, so what was read once needs no second look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, get_args
+
+from farro.encoding import encoder
+from farro.errors import Damaged
+from farro.kernel import ids
+from farro.ports.ledger import CallEnd, CallRecord, Charge
+from farro.ports.provider import Usage
+from farro.system import fs
+
+SCHEMA = "1.0.0"
+CALL = ".json"
+SETTLED = ".settled.json"
+DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_NAME = re.compile(rf"(\d{{9}})\.({ids.JOB_ID.pattern})\.({ids.ROLE.pattern})\.([0-9a-f]{{12}})")
+_LIMIT = 64 << 10
+_ENDS = get_args(CallEnd)
+_encode = encoder()
+
+
+def name_of(at: str, job_id: str, role: str, random: int) -> str:
+    """The file's name without its ending: it sorts by time, and says whose it is."""
+    time = at[11:19].replace(":", "") + at[20:23]
+    return f"{time}.{ids.check_job_id(job_id)}.{ids.check_role(role)}.{random:012x}"
+
+
+def place_of(call_id: str) -> tuple[str, str]:
+    """The day and the name in an id. Damaged: it is none, and no path is built from it."""
+    day, _, name = call_id.partition("/")
+    if DAY.fullmatch(day) is None or _NAME.fullmatch(name) is None:
+        raise Damaged(f"{call_id!r} is no call of the ledger")
+    return day, name
+
+
+def encoded(call: CallRecord) -> bytes:
+    """A line to be read by people too. Money is text: no reader makes a binary fraction of it."""
+    charge = call.charge
+    data: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "id": call.id,
+        "at": call.at,
+        "job_id": charge.job_id,
+        "attempt": charge.attempt,
+        "role": charge.role,
+        "step": charge.step,
+        "number": charge.number,
+        "provider": charge.provider,
+        "model": charge.model,
+        "request_sha256": charge.request_sha256,
+        "most_usd": None if charge.most_usd is None else f"{charge.most_usd:f}",
+    }
+    if call.end is not None:
+        data["end"] = call.end
+        data["usage"] = None if call.usage is None else call.usage.to_json()
+        data["cost_usd"] = None if call.cost_usd is None else f"{call.cost_usd:f}"
+    return (_encode(data) + "\n").encode("utf-8", "backslashreplace")
+
+
+def decoded(data: bytes) -> CallRecord:
+    """Damaged: it is not one that this version of farro wrote."""
+    try:
+        told = json.loads(data)
+        if told["schema_version"] != SCHEMA:
+            raise Damaged(f"schema version {told['schema_version']!r}")
+        end = told.get("end")
+        if end is not None and end not in _ENDS:
+            raise Damaged(f"end {end!r}")
+        return CallRecord(
+            id=str(told["id"]),
+            at=str(told["at"]),
+            charge=Charge(
+                job_id=str(told["job_id"]),
+                attempt=int(told["attempt"]),
+                role=str(told["role"]),
+                step=str(told["step"]),
+                number=int(told["number"]),
+                provider=str(told["provider"]),
+                model=told["model"],
+                request_sha256=str(told["request_sha256"]),
+                most_usd=_amount(told["most_usd"]),
+            ),
+            end=end,
+            usage=_usage(told.get("usage")),
+            cost_usd=_amount(told.get("cost_usd")),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidOperation) as error:
+        raise Damaged(f"not a call of the ledger: {error}") from error
+
+
+def _amount(told: Any) -> Decimal | None:
+    if told is None:
+        return None
+    amount = Decimal(told)
+    if not amount.is_finite() or amount < 0:
+        raise ValueError(f"{told!r} is no amount")
+    return amount
+
+
+def _usage(told: Mapping[str, int] | None) -> Usage | None:
+    return None if told is None else Usage(**{name: int(count) for name, count in told.items()})
+
+
+class Day:
+    """The calls of one day's folder. It keeps what it read: each look reads only the files that are new."""
+
+    def __init__(self, folder: str, day: str) -> None:
+        self._folder = folder
+        self._day = day
+        self._known: dict[str, CallRecord] = {}
+        self._lock = threading.Lock()
+
+    def calls(self, job_id: str | None = None) -> list[CallRecord]:
+        """All, or those of one job, in order."""
+        try:
+            names = fs.listdir(self._folder)
+        except FileNotFoundError:
+            names = []
+        reserved: set[str] = set()
+        settled: set[str] = set()
+        for name in names:
+            if not name.endswith(CALL) or (job_id is not None and f".{job_id}." not in name):
+                continue
+            stem = name.removesuffix(SETTLED)
+            found = _NAME.fullmatch(stem.removesuffix(CALL))
+            if found is not None and job_id in (None, found[2]):
+                (reserved if stem == name else settled).add(found[0])
+        with self._lock:
+            if job_id is None:
+                for gone in self._known.keys() - reserved - settled:  # a person's hand
+                    del self._known[gone]
+            return [self._call(stem, stem in settled) for stem in sorted(reserved | settled)]
+
+    def _call(self, stem: str, settled: bool) -> CallRecord:
+        """What cannot be read is a call whose cost nobody knows: never none, and never a free one."""
+        known = self._known.get(stem)
+        if known is not None and (known.end is not None or not settled):
+            return known
+        for ending in (SETTLED, CALL) if settled else (CALL,):
+            with contextlib.suppress(Damaged, FileNotFoundError):
+                call = decoded(read(f"{self._folder}/{stem}{ending}"))
+                if call.id == f"{self._day}/{stem}":
+                    self._known[stem] = call
+                    return call
+        return self._unreadable(stem)
+
+    def _unreadable(self, stem: str) -> CallRecord:
+        found = _NAME.fullmatch(stem)
+        assert found is not None
+        time, job_id, role, _ = found.groups()
+        at = f"{self._day}T{time[:2]}:{time[2:4]}:{time[4:6]}.{time[6:]}Z"
+        charge = Charge(
+            job_id=job_id,
+            attempt=0,
+            role=role,
+            step="",
+            number=0,
+            provider=UNREADABLE,
+            model=None,
+            request_sha256="",
+            most_usd=None,
+        )
+        return CallRecord(id=f"{self._day}/{stem}", at=at, charge=charge, end=None, usage=None, cost_usd=None)
+
+
+UNREADABLE = "unreadable"  # stands for the provider of a call whose file is damaged
+
+
+def read(path: str) -> bytes:
+    try:
+        data = fs.read_bytes(path, _LIMIT)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in fs.PASSING:
+            raise
+        raise Damaged(f"{path}: {error.strerror}") from error
+    if len(data) > _LIMIT:
+        raise Damaged(f"{path} has more than {_LIMIT} bytes")
+    return data

@@ -1,0 +1,136 @@
+"""A root whose roles are answered, and a slot that works a queue of it: real store, runner, ledger and sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import farro.app as app
+from farro.config import load
+from farro.execution.stop import Stop
+from farro.kernel.envelope import Lifecycle
+from farro.operations.roots import init
+from farro.ports.ledger import CallRecord
+from farro.ports.store import Submission
+from farro.services.worker import Slot, Turn
+from farro.settings import Settings
+from farro.system.clock import SystemClock
+
+PROMPT: dict[str, Any] = {
+    "role": "SeniorEngineer",
+    "rubric": "Make the greeting polite.",
+    "allowed_paths": ["src/"],
+    "success": "The greeting says please.",
+    "routing": {"mode": "role", "next": "CodeReviewer"},
+}
+CHANGE = {"summary": "It says please now."}
+REVIEW = {"verdict": "approve", "findings": []}
+
+
+class Stage:
+    """One root. `answers` are the entries of the scripted provider."""
+
+    def __init__(self, path: Path, *, answers: list[Mapping[str, Any]] | None = None, **config: Any) -> None:
+        self.root = str(path)
+        self.path = path
+        init(self.root, Settings())
+        (path / "src").mkdir()
+        (path / "src" / "greeting.txt").write_text("hand it over\n")
+        self.answers(answers if answers is not None else [{"role": "SeniorEngineer", "answer": CHANGE}])
+        self.configure(**config)
+        self.clock = SystemClock()
+        self.log: list[tuple[str, str, Mapping[str, Any]]] = []
+
+    def answers(self, entries: list[Mapping[str, Any]]) -> None:
+        (self.path / "answers.json").write_text(json.dumps({"answers": entries}))
+
+    def configure(self, **changes: Any) -> None:
+        config: dict[str, Any] = {
+            "version": "1.0.0",
+            "durability": "process",
+            "retry": {"base_s": 0.001, "max_delay_s": 0.002},
+            "security": {"max_job_bytes": 1 << 20, "payload_allowlist": [".md"]},
+            "providers": {"script": {"kind": "scripted", "file": "answers.json"}},
+        }
+        for name, value in changes.items():
+            config[name] = {**config[name], **value} if isinstance(config.get(name), dict) else value
+        (self.path / "agents-config.json").write_text(json.dumps(config))
+
+    @property
+    def settings(self) -> Settings:
+        return load(self.root)
+
+    def store(self) -> Any:
+        return app.open_store(self.root, self.settings, brief=True)
+
+    def enqueue(self, job_id: str = "one", *, narrative: str | None = None, **changes: Any) -> str:
+        prompt = {**PROMPT, **changes}
+        prompt = {name: value for name, value in prompt.items() if value is not None}
+        store = self.store()
+        try:
+            role = prompt.get("role", "Runner")
+            return str(store.enqueue(Submission(role=role, prompt=prompt, job_id=job_id, narrative=narrative)))
+        finally:
+            store.close()
+
+    def work(self, role: str = "SeniorEngineer", *, turns: int = 1, stop: Stop | None = None) -> list[Turn]:
+        """So many turns of one slot."""
+        settings = self.settings
+        store = app.open_store(self.root, settings, brief=True)
+        performer = app.performer(self.root, settings, app.runner(self.root, settings), self.clock)
+        slot = Slot(
+            store=store,
+            role=role,
+            name="test",
+            number=0,
+            tags=(),
+            performer=performer,
+            stop=stop or Stop(self.clock),
+            clock=self.clock,
+            log=lambda level, message, fields: self.log.append((level, message, fields)),
+        )
+        try:
+            return [slot.run_once() for _ in range(turns)]
+        finally:
+            slot.leave()
+            store.close()
+
+    def until_over(self, job_id: str = "one", role: str = "SeniorEngineer") -> Lifecycle:
+        """Work until that job has left the role's queue."""
+        for _ in range(200):
+            self.work(role)
+            life = self.life(job_id)
+            if life.terminal or life.role != role:
+                return life
+            self.clock.sleep(0.005)
+        raise AssertionError(f"{job_id} is still {life.status}")
+
+    def life(self, job_id: str = "one") -> Lifecycle:
+        store = self.store()
+        try:
+            view = store.find(job_id)
+            assert view is not None
+            return view.lifecycle  # type: ignore[no-any-return]
+        finally:
+            store.close()
+
+    def folder(self, job_id: str = "one") -> Path:
+        store = self.store()
+        try:
+            view = store.find(job_id)
+            assert view is not None
+            return self.path / view.place / job_id
+        finally:
+            store.close()
+
+    def result(self, job_id: str = "one", attempt: int = 1) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.folder(job_id) / f"attempts/{attempt:04d}/result.json").read_text())
+        return data
+
+    def calls(self, job_id: str = "one") -> list[CallRecord]:
+        return list(app.ledger(self.root, durable=False, clock=self.clock).of_job(job_id))
+
+
+Make = Callable[..., Stage]

@@ -1,0 +1,196 @@
+"""The cli provider: any command answers a role, in the sandbox, with what the config gives it and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.stage import Make, Stage
+from farro.guard.sandbox import Sandbox
+from farro.kernel.states import Status
+from support import need
+
+ANSWER = json.dumps({"summary": "done"})
+
+
+@pytest.fixture(autouse=True)
+def sandbox() -> None:
+    for level in ("A", "B"):
+        works = Sandbox.available(level)  # type: ignore[arg-type]
+        need(works.level == level, f"level {level} of the sandbox: {[probe.why for probe in works.probes]}")
+
+
+@pytest.fixture
+def answered_by(make: Make, tmp_path: Path) -> Any:
+    """A root whose roles a Python program answers: it reads its prompt, does `body`, and says that it is done."""
+
+    def staged(body: str, *, config: dict[str, Any] | None = None, **provider: Any) -> Stage:
+        script = tmp_path / "root" / "agent.py"
+        described = {"kind": "cli", "command": [sys.executable, str(script)], **provider}
+        stage: Stage = make(providers={"script": described}, **(config or {}))
+        script.write_text(f"import json, os, sys, time\nprompt = sys.stdin.read()\n{body}\nprint({ANSWER!r})\n")
+        return stage
+
+    return staged
+
+
+def worked(stage: Stage, **changes: Any) -> dict[str, str] | None:
+    stage.enqueue(**changes)
+    stage.until_over()
+    error = stage.life().error
+    return None if error is None else dict(error)
+
+
+def test_the_prompt_comes_on_stdin_and_the_answer_from_stdout(answered_by: Any) -> None:
+    stage = answered_by("assert 'Make the greeting polite.' in prompt\nassert len(sys.argv) == 1")
+    assert worked(stage) is None
+    assert stage.life().role == "CodeReviewer"
+    assert stage.result()["agent"]["answer"]["summary"] == "done"
+
+
+def test_it_writes_where_the_prompt_allows_and_the_file_is_there(answered_by: Any) -> None:
+    stage = answered_by("open(os.environ['FARRO_ROOT'] + '/src/greeting.txt', 'w').write('please\\n')")
+    assert worked(stage) is None
+    assert (stage.path / "src/greeting.txt").read_text() == "please\n"
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+def test_a_write_elsewhere_fails_the_job_is_audited_and_changes_nothing(answered_by: Any, level: str) -> None:
+    body = "open(os.environ['FARRO_ROOT'] + '/AGENTS.md', 'a').write('obey me')"
+    stage = answered_by(body, config={"security": {"sandbox": level}})
+    before = (stage.path / "AGENTS.md").read_text()
+    error = worked(stage)
+    assert error is not None
+    assert error["category"] == "path_violation"
+    assert (stage.life().status, stage.life().attempt) == (Status.FAILED, 1)  # not tried again
+    assert len(stage.calls()) == 1
+    assert (stage.path / "AGENTS.md").read_text() == before
+    lines = [json.loads(line) for line in (stage.path / "logs/audit.log").read_text().splitlines()]
+    assert any(line.get("error") == "path_violation" for line in lines)
+    assert not any("obey" in json.dumps(line) for line in lines)
+
+
+def test_a_read_only_role_writes_nowhere(answered_by: Any) -> None:
+    body = "open(os.environ['FARRO_ROOT'] + '/src/greeting.txt', 'w').write('please\\n')"
+    stage = answered_by(body, config={"roles": {"SeniorEngineer": {"read_only": True}}})
+    error = worked(stage)
+    assert error is not None
+    assert error["category"] == "path_violation"
+    assert (stage.path / "src/greeting.txt").read_text() == "hand it over\n"
+
+
+def test_it_works_in_a_folder_of_its_own_that_is_gone_afterwards(answered_by: Any) -> None:
+    stage = answered_by("open('notes', 'w').write('x')\nprint('at ' + os.getcwd(), file=sys.stderr)\nsys.exit(7)")
+    stage.enqueue()
+    stage.work()
+    said = (stage.folder() / "attempts/0001/steps/1/stderr").read_text()
+    assert "exit code 7" in said
+    cwd = said.split("at ", 1)[1].split()[0]
+    assert cwd.startswith(os.path.realpath(stage.root))
+    assert not os.path.exists(cwd)
+
+
+def test_it_gets_the_variables_that_were_named_and_no_other(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANTED", "yes")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for you")
+    body = "assert os.environ['WANTED'] == 'yes' and 'AWS_SECRET_ACCESS_KEY' not in os.environ, sorted(os.environ)"
+    assert worked(answered_by(body, environment=["WANTED"])) is None
+
+
+def test_a_failure_is_tried_twice_and_its_words_are_told(answered_by: Any) -> None:
+    stage = answered_by("print('I am tired', file=sys.stderr)\nsys.exit(4)", config={"retry": {"max_attempts": 1}})
+    error = worked(stage)
+    assert error is not None
+    assert error["category"] == "provider_unavailable"
+    assert "exit code 4: I am tired" in error["message"]
+    assert len(stage.calls()) == 2  # SPEC-1 §9
+
+
+def test_an_exit_code_that_is_marked_fatal_is_not_tried_again(answered_by: Any) -> None:
+    stage = answered_by("sys.exit(4)", fatal_exit_codes=[4])
+    error = worked(stage)
+    assert error is not None
+    assert (stage.life().attempt, len(stage.calls())) == (1, 1)
+
+
+def test_one_that_never_answers_is_ended_in_its_time(answered_by: Any) -> None:
+    stage = answered_by("time.sleep(600)", timeout_s=0.3, config={"retry": {"max_attempts": 1}})
+    error = worked(stage)
+    assert error is not None
+    assert "no answer within 0.3 s" in error["message"]
+    assert living(stage) == []
+
+
+def test_nothing_that_it_leaves_behind_lives_on(answered_by: Any) -> None:
+    body = "if os.fork() == 0:\n    os.setsid()\n    os.close(1)\n    os.close(2)\n    time.sleep(600)"
+    stage = answered_by(body)
+    assert worked(stage) is None
+    assert living(stage) == []
+
+
+def test_a_command_that_is_not_there_is_told_at_once(make: Make) -> None:
+    stage = make(providers={"script": {"kind": "cli", "command": ["no-such-agent"]}})
+    error = worked(stage)
+    assert error is not None
+    assert error["category"] == "provider_refused"
+    assert "no-such-agent" in error["message"]
+    assert "installed" in error["message"]
+
+
+def test_an_answer_in_json_is_read_where_the_config_says_with_its_cost(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = json.dumps({"result": ANSWER, "usage": {"total": 0.0375}})
+    script = 'cat > /dev/null; printf %s "$SAID"'
+    described = {"kind": "cli", "command": ["sh", "-c", script], "answer_field": "result", "cost_field": "usage.total"}
+    stage = make(providers={"script": {**described, "environment": ["SAID"]}})
+    monkeypatch.setenv("SAID", said)
+    assert worked(stage) is None
+    assert stage.result()["agent"]["cost_usd"] == "0.0375"
+
+
+def test_a_worktree_leaves_the_repository_alone_and_its_diff_in_the_result(answered_by: Any) -> None:
+    stage = answered_by(
+        "open('src/greeting.txt', 'w').write('please\\n')\nopen('src/new.txt', 'w').write('new\\n')",
+        workspace="worktree",
+    )
+    (stage.path / ".gitignore").write_text("agents/\njobs/\nlogs/\n")
+    git = ["git", "-C", stage.root, "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    subprocess.run([*git, "init", "-q", "."], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "before"], check=True)
+    assert worked(stage) is None
+    assert (stage.path / "src/greeting.txt").read_text() == "hand it over\n"
+    agent = stage.result()["agent"]
+    diff = (stage.folder() / "attempts/0001" / agent["diff"]).read_text()
+    assert "-hand it over\n+please" in diff
+    assert "src/new.txt" in diff
+    assert os.listdir(stage.path / "jobs/.worktrees") == []
+    listed = subprocess.run([*git, "worktree", "list"], check=True, capture_output=True, text=True).stdout
+    assert len(listed.splitlines()) == 1
+
+
+def test_a_worktree_needs_a_repository_and_says_so(answered_by: Any) -> None:
+    error = worked(answered_by("pass", workspace="worktree"))
+    assert error is not None
+    assert "git repository" in error["message"]
+
+
+def living(stage: Stage) -> list[str]:
+    """Processes that carry a mark of this root's jobs, but for this one."""
+    found = []
+    for pid in (name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()):
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if stage.root.encode() in environ and b"FARRO_CLAIM=" in environ:
+            found.append(words.replace(b"\0", b" ").decode())
+    return found

@@ -1,0 +1,277 @@
+"""A job of a role: what the agent is told, what it leaves, where the job goes, what survives a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from agents.stage import CHANGE, PROMPT, REVIEW, Make
+from farro.kernel.states import Status
+from farro.services.worker import Turn
+
+REVIEWER = {"role": "CodeReviewer", "answer": REVIEW}
+ENGINEER = {"role": "SeniorEngineer", "answer": CHANGE}
+
+
+def test_a_prompt_is_answered_and_goes_on_to_the_next_role(make: Make) -> None:
+    stage = make(answers=[ENGINEER, REVIEWER])
+    stage.enqueue()
+    assert stage.work() == [Turn.WORKED]
+    life = stage.life()
+    assert (life.role, life.status) == ("CodeReviewer", Status.QUEUED)
+    assert "It says please now." in (stage.folder() / "result.md").read_text()
+    stage.work("CodeReviewer")
+    life = stage.life()
+    assert (life.role, life.status, life.finalized_at is not None) == ("CodeReviewer", Status.SUCCEEDED, True)
+    result = stage.result(attempt=2)
+    assert result["agent"]["answer"]["verdict"] == "approve"
+    assert (stage.folder() / "result.md").read_text().startswith("# CodeReviewer: approved")
+
+
+def test_a_prompt_for_the_manager_goes_to_the_manager_and_is_not_final(make: Make) -> None:
+    stage = make()
+    stage.enqueue(routing={"mode": "manager"})
+    stage.work()
+    life = stage.life()
+    assert (life.role, life.status, life.finalized_at) == ("Manager", Status.QUEUED, None)
+
+
+def test_the_next_role_is_told_what_the_one_before_found(make: Make) -> None:
+    told = {"role": "CodeReviewer", "match": "It says please now.", "answer": REVIEW}
+    stage = make(answers=[ENGINEER, told])  # without that text nobody answers
+    stage.enqueue()
+    stage.work()
+    stage.work("CodeReviewer")
+    assert stage.life().status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Make the greeting polite.", "The greeting says please.", "src/", "task-7", "Read this first."],
+)
+def test_the_agent_is_told_every_part_of_the_prompt(make: Make, words: str) -> None:
+    stage = make(answers=[{"match": words, "answer": CHANGE}])
+    stage.enqueue(inputs={"task_id": "task-7"}, context_md="prompt.md", narrative="Read this first.\n")
+    stage.work()
+    assert stage.life().role == "CodeReviewer", stage.life().error
+
+
+def test_what_changes_after_the_claim_is_not_this_jobs(make: Make) -> None:
+    """SPEC-1 §11: the config is taken when the job is claimed."""
+    stage = make()
+    stage.enqueue()
+    stage.work()
+    folder = stage.folder()
+    before = (folder / ".snapshot/agents-config.json").read_bytes()
+    assert before == (stage.path / "agents-config.json").read_bytes()
+    stage.configure(timeouts={"http_seconds": 7})
+    assert (folder / ".snapshot/agents-config.json").read_bytes() == before
+    stage.enqueue("two")
+    stage.work()
+    assert b'"http_seconds": 7' in (stage.folder("two") / ".snapshot/agents-config.json").read_bytes()
+
+
+def test_a_snapshot_is_one_file_for_each_content(make: Make) -> None:
+    stage = make()
+    for name in ("one", "two"):
+        stage.enqueue(name)
+        stage.work()
+    inodes = {os.stat(stage.folder(name) / ".snapshot/AGENTS-ROLE.md").st_ino for name in ("one", "two")}
+    assert len(inodes) == 1
+    assert {path.name for path in (stage.folder() / ".snapshot").iterdir()} == {
+        "agents-config.json",
+        "AGENTS.md",
+        "AGENTS-ROLE.md",
+    }
+
+
+def test_a_job_notes_the_version_of_its_policy(make: Make) -> None:
+    stage = make()
+    policy = stage.path / "agents/SeniorEngineer/AGENTS-ROLE.md"
+    policy.write_text("---\nversion: 2.5.0\n---\n# Be polite\n")
+    stage.enqueue()
+    stage.work()
+    version = stage.life().policy_version
+    assert version is not None
+    assert version.startswith("2.5.0+")
+    policy.write_text("---\nversion: 2.5.0\n---\n# Be very polite\n")
+    stage.enqueue("two")
+    stage.work()
+    other = stage.life("two").policy_version
+    assert other is not None
+    assert other.startswith("2.5.0+")
+    assert other != version  # the same number, other words: the hash tells
+
+
+def test_the_policies_are_what_the_agent_works_under(make: Make) -> None:
+    stage = make(providers={"script": {"kind": "cli", "command": ["cat"], "workspace": "temp"}}, roles={"Poet": {}})
+    from farro.operations.roots import init  # again: for the role that the config declares
+
+    init(stage.root, stage.settings)
+    (stage.path / "agents/Poet/AGENTS-ROLE.md").write_text("---\nversion: 1.0.0\n---\nRhyme always.\n")
+    stage.enqueue(role="Poet", routing={"mode": "manager"})
+    stage.work("Poet")
+    said = (stage.folder() / "result.md").read_text()  # cat says what it was told
+    assert "Rhyme always." in said
+    assert "version: 1.0.0" not in said
+    assert said.index("Rhyme always.") < said.index("Make the greeting polite.")
+
+
+def test_an_answer_of_the_wrong_form_is_put_right_and_every_call_counts(make: Make) -> None:
+    repaired = {"match": "could not be read", "answer": CHANGE}
+    stage = make(answers=[repaired, {"answer": "I would rather chat."}])
+    stage.enqueue()
+    stage.work()
+    assert stage.life().role == "CodeReviewer"
+    assert [call.end for call in stage.calls()] == ["answered", "answered"]
+    assert len(stage.result()["agent"]["calls"]) == 2
+
+
+def test_an_answer_that_stays_wrong_fails_the_job_in_words(make: Make) -> None:
+    stage = make(answers=[{"answer": "I would rather chat."}], roles={"SeniorEngineer": {"repairs": 1}})
+    stage.enqueue()
+    stage.work()
+    life = stage.life()
+    assert life.status is Status.FAILED
+    assert life.error is not None
+    assert life.error["category"] == "bad_answer"
+    assert len(stage.calls()) == 2
+
+
+def test_a_passing_trouble_is_tried_again_and_then_by_the_next_attempt(make: Make) -> None:
+    down = {"error": {"kind": "server"}, "attempt": 1}
+    stage = make(answers=[down, ENGINEER])
+    stage.enqueue()
+    life = stage.until_over()
+    assert (life.role, life.attempt) == ("CodeReviewer", 2)
+    # Four tries, as over HTTP, then another attempt.
+    assert [call.charge.attempt for call in stage.calls()] == [1, 1, 1, 1, 2]
+
+
+def test_a_refusal_is_final_at_once(make: Make) -> None:
+    stage = make(answers=[{"error": {"kind": "refused", "message": "no such model"}}])
+    stage.enqueue()
+    stage.work()
+    life = stage.life()
+    assert (life.status, life.attempt) == (Status.FAILED, 1)
+    assert life.error is not None
+    assert life.error["category"] == "provider_refused"
+    assert "no such model" in (stage.folder() / "error.md").read_text()
+    assert len(stage.calls()) == 1
+
+
+def test_a_fallback_answers_where_the_first_gave_up(make: Make) -> None:
+    stage = make(
+        providers={
+            "script": {"kind": "scripted", "file": "answers.json"},
+            "spare": {"kind": "scripted", "file": "spare.json"},
+        },
+        roles={"SeniorEngineer": {"provider": "script", "fallbacks": [{"provider": "spare"}]}},
+        answers=[{"error": {"kind": "refused"}}],
+    )
+    (stage.path / "spare.json").write_text(json.dumps({"answers": [ENGINEER]}))
+    stage.enqueue()
+    stage.work()
+    assert stage.life().role == "CodeReviewer"
+    assert [call.charge.provider for call in stage.calls()] == ["script", "spare"]
+
+
+def test_without_a_provider_the_job_says_what_to_write(make: Make) -> None:
+    stage = make()
+    config = json.loads((stage.path / "agents-config.json").read_text())
+    config["providers"] = {}
+    (stage.path / "agents-config.json").write_text(json.dumps(config))
+    stage.enqueue()
+    stage.work()
+    error = stage.life().error
+    assert error is not None
+    assert error["category"] == "no_provider"
+    assert "roles.SeniorEngineer.provider" in error["message"]
+
+
+def test_a_budget_refuses_the_call_that_would_exceed_it(make: Make) -> None:
+    stage = make(
+        providers={
+            "script": {
+                "kind": "scripted",
+                "file": "answers.json",
+                "model": "m",
+                "prices": {"m": {"input_usd": 1000, "output_usd": 1000}},
+            }
+        },
+        budgets={"job_usd": 0.01},
+    )
+    stage.enqueue()
+    stage.work()
+    life = stage.life()
+    assert life.status is Status.FAILED
+    assert life.error is not None
+    assert life.error["category"] == "budget_exceeded"
+    assert stage.calls() == []  # it was not made
+    assert stage.result()["step_results"][0]["exit_code"] == 3
+
+
+def test_the_cost_of_a_job_stands_in_its_result(make: Make) -> None:
+    entry = {**ENGINEER, "usage": {"input_tokens": 1000, "output_tokens": 500}, "cost_usd": 0.25}
+    stage = make(answers=[entry])
+    stage.enqueue()
+    stage.work()
+    agent = stage.result()["agent"]
+    assert (agent["cost_usd"], agent["cost_estimated"]) == ("0.25", False)
+    assert "cost $0.25" in (stage.folder() / "result.md").read_text()
+
+
+def test_a_plan_may_ask_an_agent_in_one_of_its_steps(make: Make) -> None:
+    stage = make(answers=[{"match": "hand it over", "answer": "Please hand it over."}])
+    plan: dict[str, Any] = {
+        "plan_id": "mixed",
+        "steps": [
+            {"id": "read", "command": "cat", "args": ["src/greeting.txt"]},
+            {"id": "ask", "tool": "agent", "command": "Manager", "args": ["Be polite."], "input_from_step": "read"},
+            {"id": "shout", "command": "tr", "args": ["a-z", "A-Z"], "input_from_step": "ask"},
+        ],
+    }
+    stage.enqueue(**dict.fromkeys(PROMPT), **plan)
+    stage.work("Runner")
+    assert stage.life().status is Status.SUCCEEDED, stage.life().error
+    assert stage.result()["step_results"][2]["stdout"] == "PLEASE HAND IT OVER."
+
+
+def test_a_planted_link_is_not_told_to_a_provider(make: Make) -> None:
+    stage = make()
+    stage.enqueue(context_md="prompt.md", narrative="x")
+    secret = stage.path.parent / "secret.txt"
+    secret.write_text("the crown jewels")
+    (stage.folder() / "prompt.md").unlink()
+    (stage.folder() / "prompt.md").symlink_to(secret)
+    stage.work()
+    error = stage.life().error
+    assert error is not None
+    assert (error["category"], "not an ordinary file" in error["message"]) == ("bad_prompt", True)
+
+
+def test_a_job_may_not_grow_beyond_its_cap(make: Make) -> None:
+    words = "x" * 3000
+    stage = make(answers=[{"answer": {"summary": words}}], security={"max_job_bytes": 2000})
+    stage.enqueue()
+    stage.work()
+    error = stage.life().error
+    assert error is not None
+    assert error["category"] == "artifact_cap"
+
+
+def test_both_mirrors_are_put_right_by_the_next_claim(make: Make) -> None:
+    """SPEC-1 §9: a worker that finds both reconciles them from the attempts."""
+    down = {"error": {"kind": "server"}, "attempt": 1}
+    stage = make(answers=[down, ENGINEER])
+    stage.enqueue()
+    stage.work()
+    folder = stage.folder()
+    assert (folder / "error.md").exists()
+    (folder / "result.md").write_text("of a worker that was killed while it put the mirrors right")
+    stage.until_over()
+    assert not (stage.folder() / "error.md").exists()
+    assert "please" in (stage.folder() / "result.md").read_text()

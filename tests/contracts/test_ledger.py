@@ -1,0 +1,401 @@
+"""The Ledger port: what its guarantees say in words, shown on files. Kills and power cuts live in tests/crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stage
+from crash.seams import Before, Open, placed
+from farro.errors import BadName, BudgetExceeded, Damaged
+from farro.operations.prune import Choice, candidates, prune
+from farro.ports.ledger import Budgets, CallRecord, Charge
+from farro.ports.provider import Usage
+from farro.stores.files.ledger import FilesLedger
+from farro.system.clock import ManualClock
+from support import ROOT
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+TODAY, TOMORROW = "2026-11-16", "2026-11-17"
+USAGE = Usage(input_tokens=10, output_tokens=5, cache_read_tokens=2)
+
+
+def charge(most: str | None = "0.10", *, job: str = "job-1", role: str = "Architect", number: int = 1) -> Charge:
+    return Charge(
+        job_id=job,
+        attempt=1,
+        role=role,
+        step="answer",
+        number=number,
+        provider="openai",
+        model="gpt-5",
+        request_sha256="ab" * 32,
+        most_usd=None if most is None else Decimal(most),
+    )
+
+
+def limits(**usd: str) -> Budgets:
+    return Budgets(**{f"{name}_usd": Decimal(amount) for name, amount in usd.items()})
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON)
+
+
+@pytest.fixture
+def root(shm: Path) -> str:
+    (shm / "jobs").mkdir()
+    return str(shm)
+
+
+@pytest.fixture
+def ledger(root: str, clock: ManualClock) -> FilesLedger:
+    return FilesLedger(root, clock, durable=False)
+
+
+def counted(calls: Any) -> list[Decimal | None]:
+    return [call.counts_usd for call in calls]
+
+
+def test_a_call_counts_from_before_it_is_made(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    (call,) = FilesLedger(root, clock).of_day(TODAY)
+    assert (call.id, call.at, call.charge) == (call_id, "2026-11-16T12:00:00.000Z", charge())
+    assert (call.end, call.estimated, call.counts_usd) == (None, True, Decimal("0.10"))
+
+
+def test_a_settled_call_counts_what_it_did_cost(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.0123"))
+    for reader in (ledger, FilesLedger(root, clock)):
+        (call,) = reader.of_job("job-1")
+        assert (call.end, call.usage, call.estimated, call.counts_usd) == ("answered", USAGE, False, Decimal("0.0123"))
+
+
+def test_settling_again_changes_nothing(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    FilesLedger(root, clock).settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.02"))
+    ledger.settle(call_id, end="failed", usage=None, cost_usd=Decimal("0.09"))
+    (call,) = ledger.of_day(TODAY)
+    assert (call.end, call.cost_usd) == ("answered", Decimal("0.02"))
+
+
+def test_of_two_who_settle_at_once_one_counts(ledger: FilesLedger) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    amounts = [Decimal(number) / 100 for number in range(1, 9)]
+    threads = [
+        threading.Thread(
+            target=ledger.settle, args=(call_id,), kwargs={"end": "failed", "usage": None, "cost_usd": one}
+        )
+        for one in amounts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (call,) = ledger.of_day(TODAY)
+    assert call.cost_usd in amounts
+
+
+@pytest.mark.parametrize(
+    ("end", "cost", "counts", "estimated"),
+    [
+        ("not_charged", None, "0", False),
+        ("failed", None, "0.10", True),
+        ("answered", None, "0.10", True),
+        ("failed", "0.03", "0.03", False),
+    ],
+)
+def test_a_call_that_nobody_can_price_counts_as_the_most_it_may_be(
+    ledger: FilesLedger, end: Any, cost: str | None, counts: str, estimated: bool
+) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    ledger.settle(call_id, end=end, usage=None, cost_usd=None if cost is None else Decimal(cost))
+    (call,) = ledger.of_day(TODAY)
+    assert (call.counts_usd, call.estimated) == (Decimal(counts), estimated)
+
+
+def test_an_unknown_price_is_null_and_never_nothing(ledger: FilesLedger, root: str) -> None:
+    call_id = ledger.reserve(charge(None), Budgets())
+    assert counted(ledger.of_day(TODAY)) == [None]
+    assert json.loads(Path(root, f"jobs/.ledger/{call_id}.json").read_bytes())["most_usd"] is None
+    ledger.settle(call_id, end="answered", usage=None, cost_usd=None)
+    assert counted(ledger.of_day(TODAY)) == [None]
+    assert json.loads(Path(root, f"jobs/.ledger/{call_id}.settled.json").read_bytes())["cost_usd"] is None
+
+
+def test_a_late_settle_counts_for_the_day_of_its_call(ledger: FilesLedger, clock: ManualClock) -> None:
+    call_id = ledger.reserve(charge("1"), limits(day="1"))
+    clock.advance(86_400)
+    ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.4"))
+    assert counted(ledger.of_day(TODAY)) == [Decimal("0.4")]
+    assert ledger.of_day(TOMORROW) == []
+    ledger.reserve(charge("1"), limits(day="1"))
+    assert ledger.days() == [TODAY, TOMORROW]
+    assert counted(ledger.of_job("job-1")) == [Decimal("0.4"), Decimal(1)]
+
+
+def test_the_calls_of_a_job_are_its_own_and_in_order(ledger: FilesLedger, clock: ManualClock) -> None:
+    wanted = []
+    for number in range(1, 6):
+        wanted.append(ledger.reserve(charge(number=number), Budgets()))
+        ledger.reserve(charge(job="job-10"), Budgets())
+        ledger.reserve(charge(job="Architect", role="DocWriter"), Budgets())
+        clock.advance(20_000)
+    assert [call.id for call in ledger.of_job("job-1")] == wanted
+    assert [call.charge.number for call in ledger.of_job("job-1")] == [1, 2, 3, 4, 5]
+    assert len(ledger.of_job("Architect")) == 5
+    assert ledger.of_job("job-2") == []
+
+
+@pytest.mark.parametrize(
+    ("budgets", "words"),
+    [
+        (limits(job="0.25"), ("the budget of job job-1 has 0.05 USD left", "Raise budgets.job_usd")),
+        (limits(role="0.25"), ("role Architect for 2026-11-16 has 0.05 USD left", "Raise roles.Architect.budget_usd")),
+        (limits(day="0.25"), ("the budget of 2026-11-16 has 0.05 USD left", "Raise budgets.day_usd")),
+    ],
+)
+def test_the_call_that_would_exceed_a_budget_is_refused_in_words(
+    ledger: FilesLedger, root: str, budgets: Budgets, words: tuple[str, str]
+) -> None:
+    first = ledger.reserve(charge(), budgets)
+    ledger.reserve(charge(), budgets)
+    before = stage.tree(root)
+    with pytest.raises(BudgetExceeded) as refused:
+        ledger.reserve(charge(), budgets)
+    for part in (*words, "openai (gpt-5) may cost up to 0.10 USD", "0.20 of 0.25 are spent (0.20 of it estimated)"):
+        assert part in str(refused.value)
+    assert refused.value.exit_code == 3
+    assert stage.tree(root) == before
+    ledger.settle(first, end="answered", usage=USAGE, cost_usd=Decimal("0.05"))  # it was cheaper: now there is room
+    ledger.reserve(charge(), budgets)
+
+
+def test_a_budget_counts_what_belongs_to_it(ledger: FilesLedger, clock: ManualClock) -> None:
+    ledger.reserve(charge("0.2"), Budgets())
+    ledger.reserve(charge("0.1", job="job-2"), limits(job="0.1"))
+    ledger.reserve(charge("0.1", role="DocWriter"), limits(role="0.1"))
+    with pytest.raises(BudgetExceeded, match="job job-1"):
+        ledger.reserve(charge("0.1", role="DocWriter"), limits(job="0.3"))
+    clock.advance(86_400)  # a new day for roles and days, not for jobs
+    ledger.reserve(charge("0.1"), limits(role="0.1", day="0.1", job="0.4"))
+    with pytest.raises(BudgetExceeded, match="job job-1"):
+        ledger.reserve(charge("0.1"), limits(job="0.4"))
+
+
+def test_a_price_that_nobody_knows_is_refused_where_a_budget_is_set(ledger: FilesLedger, root: str) -> None:
+    for budgets in (limits(job="9"), limits(role="9"), limits(day="9")):
+        with pytest.raises(BudgetExceeded, match=r"`providers\.openai\.prices`.*`providers\.openai\.call_usd`"):
+            ledger.reserve(charge(None), budgets)
+    assert stage.tree(root) == ""
+
+
+def test_a_budget_with_calls_of_unknown_cost_in_it_is_not_spent_further(ledger: FilesLedger) -> None:
+    call_id = ledger.reserve(charge(None), Budgets())
+    with pytest.raises(BudgetExceeded, match=f"nobody knows what is left of the budget of {TODAY}.*{call_id}"):
+        ledger.reserve(charge(job="job-2"), limits(day="9"))
+    ledger.reserve(charge(job="job-2", role="DocWriter"), limits(role="9", job="9"))  # neither has that call in it
+    ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.5"))
+    ledger.reserve(charge(job="job-2"), limits(day="9"))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"schema_version": "9.0.0"}', b"[]", b"\xff\x00", b"0" * 70_000])
+def test_a_file_that_cannot_be_read_counts_as_unknown(
+    ledger: FilesLedger, root: str, clock: ManualClock, data: bytes
+) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    path = Path(root, f"jobs/.ledger/{call_id}.json")
+    path.write_bytes(data)
+    fresh = FilesLedger(root, clock)
+    (call,) = fresh.of_day(TODAY)
+    assert (call.id, call.charge.job_id, call.charge.role) == (call_id, "job-1", "Architect")
+    assert call.counts_usd is None
+    with pytest.raises(BudgetExceeded, match="nobody knows what is left"):
+        fresh.reserve(charge(job="job-2"), limits(day="9"))
+    with pytest.raises(Damaged, match="counts as unknown"):
+        fresh.settle(call_id, end="answered", usage=None, cost_usd=Decimal(0))
+
+
+def test_a_damaged_settlement_counts_as_the_most(ledger: FilesLedger, root: str) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    Path(root, f"jobs/.ledger/{call_id}.settled.json").write_bytes(b"{")
+    assert counted(ledger.of_day(TODAY)) == [Decimal("0.10")]
+
+
+@pytest.mark.parametrize(
+    "call_id", ["", "x", "../../etc/passwd", f"{TODAY}/../x", f"{TODAY}/120000000.j.R.000000000000"]
+)
+def test_what_is_no_call_cannot_be_settled(ledger: FilesLedger, root: str, call_id: str) -> None:
+    with pytest.raises(Damaged, match="no call"):
+        ledger.settle(call_id, end="answered", usage=None, cost_usd=None)
+    assert stage.tree(root) == ""
+
+
+def test_no_path_is_built_from_a_name_that_is_none(ledger: FilesLedger, root: str) -> None:
+    for bad in (charge(job="../x"), charge(role="../x")):
+        with pytest.raises(BadName):
+            ledger.reserve(bad, Budgets())
+    with pytest.raises(BadName):
+        ledger.of_job("../x")
+    assert ledger.of_day("../jobs") == []
+    assert stage.tree(root) == ""
+
+
+def test_the_layout_reads_with_ls_and_cat(ledger: FilesLedger, root: str) -> None:
+    call_id = ledger.reserve(charge(), Budgets())
+    folder = Path(root, "jobs/.ledger")
+    assert os.readlink(folder / "jobs/job-1" / TODAY) == f"../../{TODAY}"
+    (file,) = (folder / "jobs/job-1" / TODAY).glob("*.job-1.*.json")
+    told = json.loads(file.read_text())
+    assert file.name.startswith("120000000.job-1.Architect.")
+    assert (told["id"], told["most_usd"], told["model"]) == (call_id, "0.10", "gpt-5")
+
+
+def test_a_pruned_job_takes_nothing_from_its_days(shm: Path) -> None:
+    root = str(shm / "root")
+    store = stage.open_files(stage.make(root), seed=1)
+    job_id = store.enqueue(stage.submission(1))
+    stage.work_one(store, store.join("w", role="Runner"), stage.History())
+    ledger = FilesLedger(root, ManualClock(NOON), durable=False)
+    ledger.reserve(charge("0.7", job=job_id), Budgets())
+    clock = stage.QuickClock()
+    prune(store, candidates(store, Choice(keep=0), now=clock.now()), by="pruner", clock=clock)
+    store.close()
+    assert not Path(root, f"jobs/.ledger/jobs/{job_id}").exists()
+    assert ledger.of_job(job_id) == []
+    assert counted(ledger.of_day(TODAY)) == [Decimal("0.7")]
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(charge("0.4"), limits(day="1"))
+
+
+RACER = """
+    import sys
+    from datetime import UTC, datetime
+    from decimal import Decimal
+    from contracts.test_ledger import charge, limits, NOON
+    from farro.errors import BudgetExceeded
+    from farro.stores.files.ledger import FilesLedger
+    from farro.system.clock import ManualClock
+    ledger = FilesLedger(sys.argv[1], ManualClock(NOON), durable=False)
+    made = 0
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(40):
+        try:
+            ledger.reserve(charge("0.10", job=sys.argv[2]), limits(day="5", role="4.9", job="2.5"))
+            made += 1
+        except BudgetExceeded:
+            pass
+    print(made)
+"""
+
+
+def test_processes_that_reserve_at_once_never_exceed_a_budget(root: str, clock: ManualClock) -> None:
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}/tests"}
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(RACER), root, f"job-{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+        )
+        for number in (1, 2, 2)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == b"ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write(b"\n")
+        racer.stdin.flush()
+    made = [int(racer.communicate()[0]) for racer in racers]
+    ledger = FilesLedger(root, clock)
+    assert sum(made) == len(ledger.of_day(TODAY)) == 49
+    assert len(ledger.of_job("job-1")) <= 25
+    assert len(ledger.of_job("job-2")) <= 25
+    assert max(len(ledger.of_job("job-1")), len(ledger.of_job("job-2"))) == 25
+
+
+def test_nobody_looks_at_a_budget_while_another_spends_it(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+    """One has looked and is about to write; the other comes. Without the lock both would spend the last of it."""
+    other = FilesLedger(root, clock, durable=False)
+    refused: list[BudgetExceeded] = []
+
+    def second() -> None:
+        try:
+            other.reserve(charge("0.6"), limits(day="1"))
+        except BudgetExceeded as error:
+            refused.append(error)
+
+    late = threading.Thread(target=second)
+
+    def between() -> None:
+        late.start()
+        late.join(0.3)  # with the lock it cannot end before we do; without it there is nothing to wait for
+
+    with placed(Before("move", between)):
+        ledger.reserve(charge("0.6"), limits(day="1"))
+        late.join()
+    assert len(refused) == len(ledger.of_day(TODAY)) == 1
+
+
+class Reads(Open):
+    """Counts the files that are read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def look(self, op: str, path: str) -> None:
+        self.count += op == "read"
+
+
+def test_a_look_at_a_budget_reads_only_what_is_new(ledger: FilesLedger, root: str, clock: ManualClock) -> None:
+    budgets = limits(day="1000", role="1000", job="1000")
+    calls = [ledger.reserve(charge(), budgets) for _ in range(30)]
+    for call_id in calls:
+        ledger.settle(call_id, end="answered", usage=USAGE, cost_usd=Decimal("0.01"))
+    clock.advance(86_400)  # history
+    ledger.reserve(charge(job="job-2"), budgets)
+    ledger.reserve(charge(job="job-2"), budgets)
+    FilesLedger(root, clock, durable=False).reserve(charge(job="job-2"), budgets)
+    with placed(Reads()) as reads:
+        ledger.reserve(charge(job="job-2"), budgets)
+    assert reads.count == 2  # the one that this process made before, and the other process's
+
+
+amounts = st.decimals(min_value=0, max_value=10_000, places=9)
+
+
+@given(most=st.none() | amounts, cost=st.none() | amounts, step=st.text(max_size=30), model=st.none() | st.text())
+def test_what_is_written_is_read_back(most: Decimal | None, cost: Decimal | None, step: str, model: str | None) -> None:
+    from farro.stores.files import ledger_calls
+
+    one = Charge(
+        job_id="j",
+        attempt=2,
+        role="R",
+        step=step,
+        number=3,
+        provider="p",
+        model=model,
+        request_sha256="",
+        most_usd=most,
+    )
+    call = CallRecord(id=f"{TODAY}/x", at="t", charge=one, end="failed", usage=USAGE, cost_usd=cost)
+    if any("\ud800" <= char <= "\udfff" for char in f"{step}{model}"):
+        return  # no such text comes out of a document
+    assert ledger_calls.decoded(ledger_calls.encoded(call)) == call

@@ -1,0 +1,191 @@
+"""A worker killed at every mutating call of an agent's attempt: the job completes, and what was paid is neither lost nor
+doubled.
+
+The ledger by itself: test_ledger. What roles do in peace: tests/agents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import stage
+from crash.seams import Counting, KillAt, Seam, placed
+from crash.tally import add_figure
+from farro.execution.agents.answering import Agents
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.guard.redaction import Redactor
+from farro.kernel.retry import RetryPolicy
+from farro.ports.ledger import CallRecord
+from farro.ports.provider import Answer, Request, Usage
+from farro.ports.store import Submission
+from farro.providers.prices import GenaiPrices
+from farro.runners.inline import InlineRunner
+from farro.services.perform import Performer
+from farro.services.snapshot import Snapshots
+from farro.settings import PriceSettings, ProviderSettings, Settings
+from farro.stores.files import FilesStore
+from farro.stores.files.ledger import FilesLedger
+from farro.system.clock import SystemClock
+from stage import Crash
+
+ROLE = "CodeReviewer"
+PROMPT = {
+    "role": ROLE,
+    "rubric": "Say it.",
+    "allowed_paths": ["src/"],
+    "success": "It was said.",
+    "routing": {"mode": "manager"},
+}
+COST = Decimal("0.15")
+SETTINGS = Settings(
+    providers={"paid": ProviderSettings(model="m", prices={"m": PriceSettings(input_usd=10, output_usd=10)})}
+)
+
+
+class Paid:
+    """Port: Provider. Each answer costs something."""
+
+    tries = 1
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    def answer(self, request: Request) -> Answer:
+        self.answers += 1
+        return Answer(
+            text='{"verdict": "approve"}', model="m", usage=Usage(input_tokens=9, output_tokens=1), cost_usd=COST
+        )
+
+    def close(self) -> None: ...
+
+
+def opened(root: str, seed: int) -> FilesStore:
+    enough = RetryPolicy(base_s=0.0, max_delay_s=0.0, max_attempts=9)
+    return stage.open_files(root, seed=seed, store_policy=stage.policy(retry=enough))
+
+
+def begin(root: str) -> str:
+    stage.make(root)
+    store = opened(root, 1)
+    job_id = store.enqueue(Submission(role=ROLE, prompt=PROMPT))
+    store.close()
+    return job_id
+
+
+def attempt(root: str, paid: Paid, seed: int, seam: Seam) -> None:
+    """The dead are recovered; a worker claims the job in peace, performs and commits under `seam`, and dies."""
+    keeping = opened(root, seed)
+    keeper = keeping.join("keeper", role=None)
+    keeping.recover(keeper)
+    for stale in keeping.stale():
+        keeping.settle_stale(keeper, stale)
+    keeping.close()
+    store, clock = opened(root, seed + 1), SystemClock()
+    claim = store.claim(store.join("w", role=ROLE))
+    if claim is not None:
+        agents = Agents(
+            root=root,
+            settings_of=lambda folder: SETTINGS,
+            provider=lambda name, described, settings: paid,
+            ledger=FilesLedger(root, clock),
+            prices=GenaiPrices,
+            redactor=lambda settings: Redactor({}),
+            clock=clock,
+            uniform=lambda low, high: low,
+        )
+        runner = InlineRunner(tools=Tools(), clock=clock, agents=agents)
+        performer = Performer(
+            root=root, base_env={}, runner=runner, clock=clock, snapshots=Snapshots(root=root, clock=clock)
+        )
+        stop = Stop(clock)
+        try:
+            with placed(seam):
+                store.commit(claim, performer.perform(claim, lambda: None, stop))
+        except Crash:
+            pass
+        finally:
+            stop.close()
+    stage.die(store)
+
+
+def calls(root: str, job_id: str) -> list[CallRecord]:
+    return list(FilesLedger(root, SystemClock()).of_job(job_id))
+
+
+def judge(root: str, paid: Paid, job_id: str, how: str) -> None:
+    (place,) = stage.everywhere(root)[job_id]
+    assert place == "agents/Manager/incoming", f"{how}: {place}"
+    attempts = sorted(Path(root, place, job_id, "attempts").iterdir())
+    assert json.loads((attempts[-1] / "result.json").read_text())["success"], how
+    known = calls(root, job_id)
+    settled = [call for call in known if call.end == "answered"]
+    assert all(call.cost_usd == COST for call in settled), how
+    assert len(settled) <= paid.answers, f"{how}: {len(settled)} paid for, {paid.answers} had"
+    # Whatever was had counts: as what it cost, or, where nobody lived to say so, as the most that it may have cost.
+    assert len(known) >= paid.answers, f"{how}: {paid.answers} answers, {len(known)} in the ledger"
+    kept = [path for one in attempts for path in one.glob("steps/1/calls/*.json")]
+    if kept:  # once it was on the disk, nobody asked again
+        first = min(int(path.parts[-5]) for path in kept)
+        made = [call for call in known if call.charge.attempt > first]
+        assert made == [], f"{how}: asked again though attempt {first} had the answer"
+
+
+def kills(upto: int) -> Iterator[KillAt]:
+    for n in range(1, upto + 1):
+        for after in (False, True):
+            yield KillAt(n, after=after)
+
+
+def test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no_cost(shm: Path) -> None:
+    root = str(shm / "whole")
+    job_id, paid, counted = begin(root), Paid(), Counting()
+    attempt(root, paid, 10, counted)
+    judge(root, paid, job_id, "in peace")
+    assert paid.answers == 1
+    asked_twice = 0
+    for seam in kills(counted.count):
+        root = str(shm / f"{seam.n}-{seam.after}")
+        job_id, paid = begin(root), Paid()
+        attempt(root, paid, 10, seam)
+        for again in range(4):
+            attempt(root, paid, 20 + 10 * again, Counting())
+        judge(root, paid, job_id, f"{seam!r}")
+        asked_twice += paid.answers > 1
+    assert asked_twice > 0  # a crash before the answer was kept: it counts as the most, and somebody asks again
+    add_figure("kill points, an agent's attempt", 2 * counted.count, "points")
+
+
+@pytest.mark.parametrize("safeguard", ["keep", "settle"])
+def test_the_judge_of_paid_answers_notices_what_is_lost(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, safeguard: str
+) -> None:
+    """The test of the test: without keeping answers before they are settled somebody asks again and pays twice; a ledger
+    that is told of no reservation has nothing to show."""
+    from farro.execution.agents import calls as kept
+
+    if safeguard == "keep":
+        monkeypatch.setattr(kept, "bought_before", lambda earlier, step: {})
+        monkeypatch.setattr("farro.execution.agents.answering.bought_before", lambda earlier, step: {})
+    else:
+        monkeypatch.setattr(FilesLedger, "reserve", lambda self, charge, budgets: "2026-01-01/none")
+        monkeypatch.setattr(FilesLedger, "settle", lambda self, call_id, **told: None)
+    noticed = 0
+    for n in range(1, 200):
+        root = str(shm / str(n))
+        job_id, paid = begin(root), Paid()
+        seam = KillAt(n, after=True)
+        attempt(root, paid, 10, seam)
+        for again in range(4):
+            attempt(root, paid, 20 + 10 * again, Counting())
+        try:
+            judge(root, paid, job_id, f"{seam!r}")
+        except AssertionError:
+            noticed += 1
+            break
+    assert noticed
