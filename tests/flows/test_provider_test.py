@@ -91,11 +91,28 @@ def test_a_refused_key_fails_with_what_to_do(farro: Program, serve: Serve) -> No
     [
         ((), "name a role to test with --role, or a provider with --provider"),
         (("--role", "Nobody"), "Nobody is not a role here"),
-        (("--role", "Architect"), "role Architect has no provider; set roles.Architect.provider (there are a, typo)"),
-        (("--provider", "b"), "b is not a provider here; there is a, typo"),
-        (("--provider", "typo"), "there is no provider scriptd here; did you mean scripted?"),
+        (("--role", "Architect"), "role Architect has no provider; set roles.Architect.provider (there are a, b)"),
+        (("--provider", "c"), "c is not a provider here; there is a, b"),
     ],
 )
 def test_mistakes_are_told(farro: Program, arguments: tuple[str, ...], message: str) -> None:
-    configure(farro, {"a": {"kind": "scripted"}, "typo": {"kind": "scriptd"}}, {})
+    scripted = {"kind": "scripted", "file": "answers.json"}
+    configure(farro, {"a": scripted, "b": scripted}, {})
     assert message in farro.run("provider-test", *arguments, code=2).err
+
+
+def test_a_program_is_asked_too_and_leaves_nothing_behind(farro: Program) -> None:
+    farro.env["MY_TOKEN"] = "tok-very-secret-indeed"
+    command = ["sh", "-c", "cat >/dev/null; echo ready $MY_TOKEN"]
+    configure(farro, {"tool": {"kind": "cli", "command": command, "environment": ["MY_TOKEN"]}}, {})
+    told = farro.run("provider-test", "--role", "DocWriter", "--json", code=0)
+    assert told.json["answer"].startswith("ready")
+    assert "tok-very-secret-indeed" not in told.out + told.err
+    assert list((farro.path / "jobs" / ".staging").iterdir()) == []
+
+
+def test_a_program_that_fails_is_asked_twice(farro: Program) -> None:
+    configure(farro, {"tool": {"kind": "cli", "command": ["sh", "-c", "echo broken >&2; exit 3"]}}, {})
+    told = farro.run("provider-test", "--provider", "tool", "--json", code=1).json
+    assert (told["ok"], [one["kind"] for one in told["tried"]]) == (False, ["failed", "failed"])
+    assert "broken" in told["error"]["message"]

@@ -76,7 +76,7 @@ def test_an_unknown_kind_is_told_with_the_nearest() -> None:
 
 def test_a_provider_without_a_kind_is_of_the_kind_of_its_name() -> None:
     for kind in BUILT_IN:
-        assert make_provider(kind, ProviderSettings(), root="/", environ={}).tries >= 1
+        assert make_provider(kind, ProviderSettings(command=("true",)), root="/", environ={}).tries >= 1
 
 
 HEAVY = ("pydantic", "pydantic_ai", "openai", "google.genai", "httpx", "httpx2", "anyio", "asyncio")
@@ -109,7 +109,7 @@ def test_making_a_provider_imports_no_library() -> None:
         from farro.providers.registry import make_provider
         from farro.settings import ProviderSettings
         for kind in {list(BUILT_IN)!r}:
-            make_provider("p", ProviderSettings(kind=kind, api_key="k"), root="/", environ={{}})
+            make_provider("p", ProviderSettings(kind=kind, command=("true",)), root="/", environ={{}})
         print([name for name in {HEAVY[:-1]!r} if name in sys.modules])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
