@@ -1,26 +1,26 @@
 """The branches of src that the test processes took, of all that there are.
 
-What a test process writes down lives in tests/measured.py; which suites are measured, and the share that they must
-reach, in suites.py, which calls this.
+How they are found and what a process writes down lives in tests/measured.py; which suites are measured, and the share
+that they must reach, in suites.py.
 """
 
 from __future__ import annotations
 
-import json
+import ast
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = os.path.join("src", "farro")
-FOLDER = os.path.join(".build", "test", "branches")  # below it: a folder for each suite, a file for each process
-LEAST = 5
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))
 
-# Not counted, because nothing on the machines that run the tests can take them. They stay in sight where they are.
-EXCLUDED = [
-    r"\bif TYPE_CHECKING:",  # read by mypy only
-    r'^\s*if sys\.platform == "win32"',  # with what is below it; its else is counted
-]
+from measured import mark  # noqa: E402
+
+SOURCE = ROOT / "src" / "farro"
+FOLDER = ROOT / ".build" / "test" / "branches"  # below it: a folder for each suite, a file for each process
+LEAST = 5
 
 Branch = tuple[int, int]
 
@@ -45,36 +45,33 @@ def share(files: Sequence[File]) -> float:
     return taken / there if there else 1.0
 
 
-def measured(folder: str = FOLDER) -> list[File]:
+def measured(folder: Path = FOLDER) -> list[File]:
     """Every file of src that has branches, with those that the processes that wrote into this folder took."""
     seen: dict[str, set[Branch]] = {}
-    for path in Path(folder).rglob("*.json"):
-        for name, branches in json.loads(path.read_text(encoding="utf-8")).items():
-            seen.setdefault(name, set()).update(map(tuple, branches))
-    return [
-        File(name=name, taken=frozenset(there & seen.get(name, set())), missed=frozenset(there - seen.get(name, set())))
-        for name, there in sorted(existing().items())
-        if there
-    ]
-
-
-def existing() -> dict[str, set[Branch]]:
-    """The branches of every file of src but the excluded ones, whether or not a test imports it."""
-    import slipcover
-
-    told = slipcover.Slipcover(branch=True, source=[SOURCE], exclude_lines=EXCLUDED).get_coverage()
-    return {name: set(map(tuple, file["missing_branches"])) for name, file in told["files"].items()}
+    for path in folder.glob("*/*.txt"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            name, *numbers = line.rsplit(" ", 2)
+            source, target = map(int, numbers)
+            seen.setdefault(name, set()).add((source, target))
+    files = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = os.path.relpath(path, ROOT)
+        there = frozenset(mark(ast.parse(path.read_bytes())))
+        taken = there & seen.get(name, frozenset())
+        if there:
+            files.append(File(name=name, taken=taken, missed=there - taken))
+    return files
 
 
 def least(files: Sequence[File]) -> str:
     """The files with the smallest share, in one line."""
     worst = sorted(files, key=lambda file: (file.share, file.name))[:LEAST]
-    return ", ".join(f"{os.path.relpath(file.name, SOURCE)} {file.share:.0%}" for file in worst)
+    return ", ".join(f"{os.path.relpath(ROOT / file.name, SOURCE)} {file.share:.0%}" for file in worst)
 
 
 def missed(files: Sequence[File]) -> Iterator[str]:
     """A line for each file: the branches that no test took, from the line that decides to the line where it goes on."""
     for file in sorted(files, key=lambda file: (file.share, file.name)):
         if file.missed:
-            lines = ", ".join(f"{source}→{target or 'end'}" for source, target in sorted(file.missed))
+            lines = ", ".join(f"{source}→{target or 'past'}" for source, target in sorted(file.missed))
             yield f"{file.share:>4.0%} of {len(file.taken) + len(file.missed):>3}  {file.name}: {lines}"

@@ -118,7 +118,7 @@ def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
 
 
 def judge_branches(*, judged: bool, listed: bool) -> Report:
-    """The branches that the measured suites took, of all in src. What a child process of theirs takes is not seen."""
+    """The branches that the measured suites took, of all in src."""
     report = Report(name="branches")
     with timed(report):
         files = branches.measured()
@@ -137,7 +137,7 @@ def judge_branches(*, judged: bool, listed: bool) -> Report:
     return report
 
 
-def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, measured: bool) -> Report:
+def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, measured: bool = False) -> Report:
     report = Report(name=name)
     xml = os.path.join(OUT, f"{name}.xml")
     figures = os.path.join(ROOT, OUT, f"{name}.figures.jsonl")
@@ -150,7 +150,7 @@ def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, measured: 
     if not env.get("FARRO_TORTURE"):
         command += ["-o", f"faulthandler_timeout={HUNG_TEST_S}", "-o", "faulthandler_exit_on_timeout=true"]
     if measured:
-        env = {**env, "FARRO_BRANCHES": os.path.join(ROOT, branches.FOLDER, name)}
+        env = {**env, "FARRO_BRANCHES": str(branches.FOLDER / name)}
         os.makedirs(env["FARRO_BRANCHES"])
     with timed(report):
         code = call([*command, *args], {**env, "FARRO_FIGURES": figures})

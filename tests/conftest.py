@@ -21,7 +21,9 @@ from pytest_socket import socket_allow_hosts
 import measured
 from support import ROOT, torture, write_figure
 
-write_branches = measured.start()
+# Before the first import of farro. `make test` names the folder.
+BRANCHES = os.environ.get("FARRO_BRANCHES")
+write_branches = measured.start(BRANCHES) if BRANCHES else None
 
 # A test run that is itself a step of a farro job must not reach that job.
 for _name in ("FARRO_ROOT", "FARRO_JOB", "FARRO_STEP", "FARRO_CLAIM", "FARRO_AGENT"):
@@ -65,7 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    write_branches()
+    if write_branches:
+        write_branches()
 
 
 # First, so that fixtures are held to it as well; pytest-socket itself lifts it after each test.
