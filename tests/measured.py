@@ -3,8 +3,8 @@
 What is made of it lives in scripts/branches.py; `make test` names the folder to write to in FARRO_BRANCHES.
 
 Marked, not traced: a tracer doubles the run, and while an exception is pending in a thread that is blocked in C, as
-execution sends them, CPython 3.11 with a tracer turns in place for ever. The marked code is kept like any other compiled
-code, so the commands that the tests start as processes are measured as well. What a process took that is killed is lost.
+execution sends them, CPython 3.11 with a tracer turns in place for ever. Marked code is kept like any compiled code, so
+that the commands which tests start as processes are measured too. What a process took that is killed is lost.
 
 No import at the head but of what every interpreter has: tests look at what a command imports.
 """
@@ -46,7 +46,7 @@ def mark(tree: ast.Module) -> list[Branch]:
 
     class Marker(ast.NodeTransformer):
         def visit_If(self, node: ast.If) -> ast.AST:
-            if ast.unparse(node.test) in EXCLUDED:
+            if ast.unparse(node.test).startswith(EXCLUDED):
                 node.orelse = [self.visit(part) for part in node.orelse]
                 return node
             return self.decision(node)
@@ -82,7 +82,7 @@ def start(folder: str) -> Callable[[], None]:
     code = os.path.join(os.path.dirname(folder), "code")
 
     class Loader(SourceFileLoader):
-        def source_to_code(self, data: bytes, path: str, **options: object) -> object:  # type: ignore[override]
+        def source_to_code(self, data: bytes, path: str, **options: object) -> object:
             import ast
 
             tree = ast.parse(data, path)
@@ -91,13 +91,13 @@ def start(folder: str) -> Callable[[], None]:
 
         def exec_module(self, module: object) -> None:
             vars(module)[MARKS] = taken.setdefault(self.path, set())
-            super().exec_module(module)  # type: ignore[arg-type]
+            super().exec_module(module)
 
         # The compiled code beside the figures, not beside the source: every other process wants it without marks.
         def get_data(self, path: str) -> bytes:
             return super().get_data(_kept(path))
 
-        def set_data(self, path: str, data: bytes, **options: int) -> None:  # type: ignore[override]
+        def set_data(self, path: str, data: bytes, **options: int) -> None:
             super().set_data(_kept(path), data, **options)
 
     def _kept(path: str) -> str:
@@ -108,22 +108,21 @@ def start(folder: str) -> Callable[[], None]:
         def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
             if name != "farro" and not name.startswith("farro."):
                 return None
-            spec = PathFinder.find_spec(name, path, target)  # type: ignore[arg-type]
+            spec = PathFinder.find_spec(name, path, target)
             if spec and spec.origin and spec.origin.startswith(SOURCE + os.sep):
                 spec.loader = Loader(name, spec.origin)
             return spec
 
-    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder)
     pid = os.getpid()
 
     def write() -> None:
         if os.getpid() != pid:
             return  # a copy of this process
-        lines = [
-            f"{os.path.relpath(path, ROOT)} {a} {b}\n" for path, took in list(taken.items()) for a, b in took.copy()
-        ]
         with open(os.path.join(folder, f"{pid}.txt"), "a", encoding="utf-8") as file:
-            file.write("".join(lines))
+            for path, branches in list(taken.items()):
+                name = os.path.relpath(path, ROOT)
+                file.write("".join(f"{name} {source} {target}\n" for source, target in branches.copy()))
 
     return write
 
@@ -135,7 +134,7 @@ def command(folder: str) -> str:
 import sys
 sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
 import measured
-sys.path[:2] = [sys.path[1]]
+del sys.path[0]
 write = measured.start({folder!r})
 from farro.__main__ import main
 try:
