@@ -195,22 +195,7 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
         agents_runner=functools.cache(lambda: agents_runner(root, settings, clock)),
         snapshots=snapshots(root, settings),
         max_job_bytes=settings.security.max_job_bytes,
-        guarding=guarding(settings),
-    )
-
-
-def guarding(settings: Settings) -> Guarding:
-    """How jobs with allowed_paths are confined."""
-    security = settings.security
-    return Guarding(
-        sandbox=security.sandbox,
-        required=security.require_sandbox,
-        paths_required=security.require_allowed_paths,
-        absolute=security.allow_absolute_paths,
-        network=security.network,
-        processes=security.max_processes,
-        memory_bytes=security.max_memory_bytes,
-        free_bytes=security.min_free_bytes,
+        guarding=Guarding.of(settings.security),
     )
 
 
@@ -261,7 +246,7 @@ class _Providers:
             for known, same, provider in self._known:
                 if (known, same) == (name, described):
                     return provider
-            made = make_provider(name, described, root=self._root, environ=os.environ, security=settings.security)
+            made = make_provider(name, described, root=self._root, environ=os.environ)
             self._known.append((name, described, made))
             return made
 

@@ -56,9 +56,7 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
             role=role,
             provider=provider,
             prompt=prompt,
-            open_provider=lambda name, its: make_provider(
-                name, its, root=path, environ=os.environ, security=settings.security
-            ),
+            open_provider=lambda name, its: make_provider(name, its, root=path, environ=os.environ),
             clock=SystemClock(),
             uniform=random.SystemRandom().uniform,
             root=path,

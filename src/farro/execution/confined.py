@@ -1,4 +1,4 @@
-"""A plan with allowed_paths: every process of its steps runs in the sandbox, and is judged when it is over.
+"""What has allowed_paths runs in the sandbox, and is judged when it is over: the steps of a plan, an agent's program.
 
 How the sandbox is kept and what is a violation lives in guard; when steps run, in run.py.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from farro.execution.commands import Executable
 from farro.guard import judge, paths, strays
@@ -18,7 +18,7 @@ from farro.guard.judge import Snapshot
 from farro.guard.paths import Allowed, PathRefused
 from farro.guard.sandbox import Sandbox
 from farro.kernel.outcome import ErrorInfo
-from farro.ports.runner import Work
+from farro.ports.runner import Guarding
 from farro.system import fs
 from farro.system.processes import NotStarted, Process
 
@@ -28,7 +28,7 @@ _TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan
 
 
 class CannotConfine(Exception):
-    """The plan is not run, because it could not be confined as it asks to be."""
+    """It is not run, because it could not be confined as it asks to be."""
 
     def __init__(self, category: str, message: str) -> None:
         self.category = category
@@ -36,20 +36,31 @@ class CannotConfine(Exception):
 
 
 class Confined:
-    """One for each run of a plan."""
+    """One for each run of a plan, and for each call of an agent's program."""
 
-    def __init__(self, work: Work, sandbox: Sandbox, allowed: Allowed) -> None:
-        self._work = work
+    def __init__(
+        self,
+        *,
+        root: str,
+        folder: str,
+        marker: str,
+        guarding: Guarding,
+        sandbox: Sandbox,
+        allowed: Allowed,
+        readable: Sequence[str] = (),
+    ) -> None:
+        self._marker = marker
+        self._guarding = guarding
         self._sandbox = sandbox
         self._allowed = allowed
         self._made = {path: os.lstat(path) for path in allowed.made}
-        self._root = os.path.realpath(work.root)
-        self._tmp = f"{os.path.realpath(work.folder)}/{_TMP}"
+        self._root = os.path.realpath(root)
+        self._readable = tuple(os.path.realpath(path) for path in readable)
+        self.tmp = f"{os.path.realpath(folder)}/{_TMP}"
         with contextlib.suppress(FileExistsError):
-            fs.mkdir(self._tmp)
+            fs.mkdir(self.tmp)
         self._before = self._look()
-        strays.opened(work.marker)
-        guarding = work.guarding
+        strays.opened(marker)
         self._bounds = Bounds(
             processes=guarding.processes,
             memory_bytes=guarding.memory_bytes,
@@ -58,18 +69,37 @@ class Confined:
         )
 
     @classmethod
-    def of(cls, work: Work, wanted: tuple[str, ...]) -> Confined:
-        """CannotConfine: it is not run."""
-        sandbox = Sandbox.available(work.guarding.sandbox)
-        if sandbox.level == "none" and work.guarding.required:
+    def of(
+        cls,
+        *,
+        root: str,
+        folder: str,
+        marker: str,
+        guarding: Guarding,
+        wanted: tuple[str, ...],
+        readable: Sequence[str] = (),
+    ) -> Confined:
+        """`wanted` is what it may write, relative to the root; `folder` gets its TMPDIR; `readable` is to be seen though
+        it lies under /tmp. CannotConfine: it is not run."""
+        sandbox = Sandbox.available(guarding.sandbox)
+        if sandbox.level == "none" and guarding.required:
             why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
             raise CannotConfine(
-                NO_SANDBOX, f"the plan has allowed_paths, security.require_sandbox is on, and no sandbox works: {why}"
+                NO_SANDBOX, f"it has allowed_paths, security.require_sandbox is on, and no sandbox works: {why}"
             )
         try:
-            return cls(work, sandbox, paths.allowed(work.root, wanted, absolute=work.guarding.absolute))
+            allowed = paths.allowed(root, wanted, absolute=guarding.absolute)
         except PathRefused as refused:
             raise CannotConfine(VIOLATION, str(refused)) from refused
+        return cls(
+            root=root,
+            folder=folder,
+            marker=marker,
+            guarding=guarding,
+            sandbox=sandbox,
+            allowed=allowed,
+            readable=readable,
+        )
 
     def start(
         self,
@@ -80,16 +110,19 @@ class Confined:
         stderr: str,
         cwd: str,
         env: Mapping[str, str],
-        tasks: str,
+        tasks: str | None = None,
+        network: bool | None = None,
     ) -> Process | NotStarted:
-        """As processes.start. `tasks` is the folder in which the step may add others."""
-        guarding = self._work.guarding
+        """As processes.start. `tasks` is the folder in which the step may add others; `network` None: as the config has
+        it for all."""
+        guarding = self._guarding
+        own = () if tasks is None else (os.path.realpath(tasks),)
         confinement = Confinement(
-            writable=(*self._allowed.writable, os.path.realpath(tasks)),
+            writable=(*self._allowed.writable, *own),
             protected=self._allowed.protected,
-            readable=(self._root, *_python()),
-            network=guarding.network,
-            tmp=self._tmp,
+            readable=(self._root, *self._readable, *_python()),
+            network=guarding.network if network is None else network,
+            tmp=self.tmp,
             memory_bytes=guarding.memory_bytes,
             processes=guarding.processes,
         )
@@ -105,15 +138,17 @@ class Confined:
             bounds=self._bounds,
         )
 
-    def violation(self, stderr: str | None) -> str | None:
-        """What a step that is over did, or tried and failed of. `stderr`: of one that failed."""
+    def violation(self, stderr: str | None, said: bytes = b"") -> str | None:
+        """What a step that is over did, or tried and failed of. `stderr`: of one that failed, or the end of it."""
         if self._sandbox.compares:
             before, self._before = self._before, self._look()
             changed = judge.changed(before, self._before, only_attributes=self._sandbox.level == "B")
             if changed:
                 return f"changed outside allowed_paths: {judge.listed(changed)}"
-        said = judge.refused(stderr) if stderr is not None and self._sandbox.level != "none" else None
-        return None if said is None else f"tried to write outside allowed_paths: {said}"
+        if self._sandbox.level == "none":
+            return None
+        refused = judge.refused_in(said) if stderr is None else judge.refused(stderr)
+        return None if refused is None else f"tried to write outside allowed_paths: {refused}"
 
     def trouble(self, process: Process) -> ErrorInfo | None:
         """Why a running step has to be ended."""
@@ -126,15 +161,15 @@ class Confined:
     def end_strays(self) -> None:
         """Processes that left their step's session and environment behind."""
         if self._sandbox.level == "B":
-            strays.end(self._work.marker)
-            strays.opened(self._work.marker)  # steps that were added may follow
+            strays.end(self._marker)
+            strays.opened(self._marker)  # steps that were added may follow
 
     def close(self) -> None:
         """The plan is over: what was made for it goes."""
-        strays.end(self._work.marker)
+        strays.end(self._marker)
         self._bounds.close()
         with contextlib.suppress(OSError):  # a folder that the job closed against its own user stays
-            fs.remove_tree(self._tmp)
+            fs.remove_tree(self.tmp)
         for path, was in self._made.items():
             with contextlib.suppress(OSError):
                 now = os.lstat(path)

@@ -90,7 +90,13 @@ def _run(
             )
         return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
     try:
-        confined = Confined.of(work, plan.allowed_paths)
+        confined = Confined.of(
+            root=work.root,
+            folder=work.folder,
+            marker=work.marker,
+            guarding=work.guarding,
+            wanted=plan.allowed_paths,
+        )
     except CannotConfine as cannot:
         return failed(work.job_id, cannot.category, str(cannot))
     try:

@@ -16,6 +16,7 @@ from farro.kernel.retry import RetryPolicy, Uniform
 from farro.ports.clock import Clock
 from farro.ports.ledger import Prices
 from farro.ports.provider import Message, Provider, Reach, Request
+from farro.ports.runner import Guarding
 from farro.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.system.processes import MARKER
 
@@ -73,7 +74,7 @@ def provider_test(
             role=role or "",
             folder=folder,
             env={MARKER: os.path.basename(folder)},
-            reach=Reach(root=root, network=own.network),
+            reach=Reach(root=root, network=own.network, guarding=Guarding.of(settings.security)),
         )
 
     try:

@@ -24,6 +24,7 @@ from decimal import Decimal
 from typing import Any, Literal, Protocol
 
 from farro.errors import FarroError
+from farro.ports.runner import DEFAULTS, Guarding
 
 SLICE_S = 0.05  # how long a provider waits at most before an exception for its thread is heard
 
@@ -91,6 +92,7 @@ class Reach:
     root: str  # of the repository
     writable: tuple[str, ...] = ()  # absolute, inside the root unless the config allows others
     network: bool = False
+    guarding: Guarding = DEFAULTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

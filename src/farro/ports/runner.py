@@ -24,6 +24,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from farro.kernel.outcome import Outcome
 from farro.plans.model import AHEAD_BYTES
+from farro.settings import SecuritySettings
 
 R = TypeVar("R")
 
@@ -42,6 +43,19 @@ class Guarding:
     processes: int = 512  # at once
     memory_bytes: int | None = None
     free_bytes: int = 0  # of the root's disk: whoever lets it fall below is ended
+
+    @classmethod
+    def of(cls, security: SecuritySettings) -> Guarding:
+        return cls(
+            sandbox=security.sandbox,
+            required=security.require_sandbox,
+            paths_required=security.require_allowed_paths,
+            absolute=security.allow_absolute_paths,
+            network=security.network,
+            processes=security.max_processes,
+            memory_bytes=security.max_memory_bytes,
+            free_bytes=security.min_free_bytes,
+        )
 
 
 DEFAULTS = Guarding()  # the defaults: a job with allowed_paths is confined as well as this machine can

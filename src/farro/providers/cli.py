@@ -1,6 +1,6 @@
 """The cli provider: any command answers. The prompt on its standard input, the answer on its standard output.
 
-What it may touch is kept by guard.sandbox; where it works is workspaces. Retrying is the caller's.
+What it may touch is kept by execution.confined; a worktree to work in comes from worktrees. Retrying is the caller's.
 
 Its output goes to a file that has no name any more: whatever it says, and whenever this worker dies, nothing that was
 not looked at for secrets stays on the disk. Secrets come by its environment, never by its arguments.
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from farro.errors import InputError, NotPermitted
-from farro.guard import judge
-from farro.guard.confinement import Confinement
-from farro.guard.paths import Allowed, PathRefused, allowed
-from farro.guard.sandbox import Sandbox
+from farro.errors import InputError
+from farro.execution.commands import Executable, which
+from farro.execution.confined import VIOLATION, CannotConfine, Confined
+from farro.execution.tries import TRY
 from farro.ports.provider import SLICE_S, Answer, Partial, ProviderTrouble, Reach, Request
 from farro.providers.registry import Place
-from farro.providers.workspaces import DIFF, Workspace, workspace
+from farro.providers.worktrees import worktree
 from farro.settings import ProviderSettings
 from farro.system import fs
 from farro.system.processes import MARKER, NotStarted, Process
 
+DIFF = "diff.patch"
 TRIES = 2  # SPEC-1 §9
 ALWAYS = ("PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM")  # no secret is in these
 OUTPUT_LIMIT = 16 << 20  # bytes of an answer that are read
@@ -38,20 +38,7 @@ _SAID = 2000  # characters of stderr in a message
 def make(name: str, settings: ProviderSettings, place: Place) -> CliProvider:
     if settings.command is None:
         raise InputError(f"providers.{name}.command: is required: the command that answers, as a list of words")
-    security = place.security
-    sandbox = Sandbox.available(security.sandbox)
-    if sandbox.level == "none" and security.require_sandbox:
-        why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
-        raise NotPermitted(f"provider {name} is a program, security.require_sandbox is on, and no sandbox works: {why}")
-    return CliProvider(
-        name=name,
-        settings=settings,
-        sandbox=sandbox,
-        environ=place.environ,
-        absolute=security.allow_absolute_paths,
-        processes=security.max_processes,
-        memory_bytes=security.max_memory_bytes,
-    )
+    return CliProvider(name=name, settings=settings, environ=place.environ)
 
 
 @dataclass(kw_only=True)
@@ -60,105 +47,105 @@ class CliProvider:
 
     name: str
     settings: ProviderSettings
-    sandbox: Sandbox
     environ: Mapping[str, str]
-    absolute: bool = False  # allowed paths may be absolute
-    processes: int | None = None  # at once
-    memory_bytes: int | None = None
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
-        reach = request.reach
+        reach, (job, attempt, step, number) = request.reach, request.key.rsplit("/", 3)
         assert reach is not None, "a program is never asked without a word on what it may touch"
-        folder = f"{request.folder}/{request.key.rsplit('/', 1)[-1]}"
+        folder = f"{request.folder}/{number}"
         with contextlib.suppress(FileExistsError):
             fs.mkdir(folder)
-        name = request.key.replace("/", ".")
-        with workspace(self.settings.workspace, root=reach.root, folder=folder, name=name) as place:
-            answer = self._in(place, request, reach, folder)
-        return self._with_diff(answer, request, folder)
+        try:
+            if self.settings.workspace != "worktree":
+                return self._ask(request, reach, folder, reach.root)
+            with worktree(reach.root, f"{job}.{attempt}.{step}.{number}") as tree:
+                answer = self._ask(request, reach, folder, tree.path)
+                diff = tree.diff()
+                if diff:
+                    fs.write_atomic(f"{os.path.dirname(request.folder)}/{DIFF}", diff, sync=False)
+                return answer
+        except CannotConfine as cannot:
+            violation = cannot.category == VIOLATION
+            raise self._trouble(str(cannot), retryable=False, charged=False, violation=violation) from None
 
     def close(self) -> None:
         """Nothing stays open between calls."""
 
-    def _in(self, place: Workspace, request: Request, reach: Reach, folder: str) -> Answer:
+    def _ask(self, request: Request, reach: Reach, folder: str, root: str) -> Answer:
+        """`root` is where the allowed paths are: the repository, or a worktree of it."""
+        marker = request.env[MARKER]
+        confined = Confined.of(
+            root=root,
+            folder=folder,
+            marker=marker,
+            guarding=reach.guarding,
+            wanted=reach.writable,
+            readable=(reach.root,),
+        )
         try:
-            may_write = allowed(place.root, reach.writable, absolute=self.absolute)
-        except PathRefused as refused:
-            raise self._trouble(str(refused), retryable=False, charged=False, violation=True) from None
-        before = judge.snapshot(place.root, may_write.writable) if self.sandbox.compares else {}
-        with _Output(folder) as output:
-            process = self._start(place, request, reach, may_write, folder, output)
-            try:
-                output.forget_names()
-                code = self._wait(process, request, output)
-            finally:
-                # Also what it started and left behind, whatever ended the wait.
-                process.end(f"{MARKER}={request.env[MARKER]}" if MARKER in request.env else None, grace_s=0)
-            text, said = output.texts()
-            refusal = judge.refused_in(said.encode()) if code != 0 else None
-        if self.sandbox.compares:
-            changed = judge.changed(
-                before,
-                judge.snapshot(place.root, may_write.writable),
-                only_attributes=self.sandbox.level == "B",
-            )
-            if changed:
-                message = f"changed what it may not: {judge.listed(changed)}"
-                raise self._trouble(message, retryable=False, violation=True)
-        if refusal is not None:
-            raise self._trouble(f"tried to write where it may not: {refusal}", retryable=False, violation=True)
-        if code != 0:
-            fatal = code in self.settings.fatal_exit_codes
-            raise self._trouble(f"exit code {code}{_last(said)}", retryable=not fatal)
-        return self._read(text)
+            with _Output(folder) as output:
+                process = self._start(confined, request, reach, folder, root, output)
+                try:
+                    output.forget_names()
+                    code = self._wait(process, confined, request, output)
+                finally:
+                    # Also what it started and left behind, whatever ended the wait. The try's own mark, where it has
+                    # one: another step of the same plan may run beside it.
+                    process.end(own_mark(request.env), grace_s=0)
+                text, said = output.texts()
+            confined.end_strays()
+            violation = confined.violation(None, said.encode() if code != 0 else b"")
+            if violation is not None:
+                raise self._trouble(violation, retryable=False, violation=True)
+            if code != 0:
+                why = confined.hit() or _last(said)
+                raise self._trouble(f"exit code {code}{why}", retryable=code not in self.settings.fatal_exit_codes)
+            return self._read(text)
+        finally:
+            confined.close()
 
     def _start(
-        self, place: Workspace, request: Request, reach: Reach, may_write: Allowed, folder: str, output: _Output
+        self, confined: Confined, request: Request, reach: Reach, folder: str, root: str, output: _Output
     ) -> Process:
         command = self.settings.command
-        assert command is not None, "the config's rules ask for it"
-        private = place.own[0]
-        env = {**self._environment(private), **request.env, "FARRO_ROOT": place.root}
-        words = [word.replace("{model}", request.model or "") for word in command]
+        assert command is not None, "`make` asks for it"
+        env = {**self._environment(confined.tmp), **request.env, "FARRO_ROOT": root}
+        cwd = confined.tmp if self.settings.workspace == "temp" else root
+        words = tuple(word.replace("{model}", request.model or "") for word in command)
+        file = which(words[0], env.get("PATH"), cwd)
+        if file is None:
+            raise ProviderTrouble(
+                f"provider {self.name}: {words[0]} was not found; is it installed, and on the worker's PATH?",
+                kind="missing",
+                retryable=False,
+                charged=False,
+            )
         stdin = f"{folder}/prompt.txt"
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(stdin)
         fs.create(stdin, prompt_text(request).encode("utf-8", "replace"))
-        started = self.sandbox.start(
-            words,
-            confinement=Confinement(
-                writable=may_write.writable,
-                protected=may_write.protected,
-                readable=tuple(dict.fromkeys(map(os.path.realpath, (reach.root, place.root)))),
-                network=self.settings.network or reach.network,
-                tmp=private,
-                processes=self.processes,
-                memory_bytes=self.memory_bytes,
-            ),
+        started = confined.start(
+            Executable(argv=words, file=file),
             stdin=stdin,
             stdout=output.answer,
             stderr=output.errors,
-            cwd=place.cwd,
+            cwd=cwd,
             env=env,
+            network=self.settings.network or reach.network,
         )
         if isinstance(started, NotStarted):
-            missing = started.reason == "not_found"
-            hint = "; is it installed, and on the worker's PATH?" if missing else ""
-            raise ProviderTrouble(
-                f"provider {self.name}: {started.message}{hint}",
-                kind="missing" if missing else "failed",
-                retryable=started.passing,
-                charged=False,
-            )
+            raise self._trouble(started.message, retryable=started.passing, charged=False)
         return started
 
-    def _wait(self, process: Process, request: Request, output: _Output) -> int:
+    def _wait(self, process: Process, confined: Confined, request: Request, output: _Output) -> int:
         """In slices: an exception for this thread is heard between two of them."""
         until_s = time.monotonic() + request.timeout_s
         while (ended := process.wait(min(SLICE_S, max(until_s - time.monotonic(), 0.0)))) is None:
             if request.partial is not None:
                 output.pass_on(request.partial)
+            if (trouble := confined.trouble(process)) is not None:
+                raise self._trouble(trouble.message, retryable=False)
             if output.too_long():
                 raise self._trouble(f"said more than {OUTPUT_LIMIT} bytes", retryable=False)
             if time.monotonic() >= until_s:
@@ -188,13 +175,6 @@ class CliProvider:
             raise self._trouble(f"its output has no text at {field} (answer_field)", retryable=True)
         cost = None if cost_field is None else _at(data, cost_field)
         return Answer(text=found, cost_usd=_amount(cost))
-
-    def _with_diff(self, answer: Answer, request: Request, folder: str) -> Answer:
-        """The diff goes where the report looks for it: the step's own folder."""
-        step = request.folder.rsplit("/", 1)[0]
-        if fs.exists(f"{folder}/{DIFF}"):
-            fs.replace(f"{folder}/{DIFF}", f"{step}/{DIFF}")
-        return answer
 
     def _trouble(
         self, message: str, *, retryable: bool, charged: bool = True, violation: bool = False
@@ -246,6 +226,11 @@ class _Output:
         for path in (self.answer, self.errors):
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(path)
+
+
+def own_mark(env: Mapping[str, str]) -> str:
+    """What the processes of one try carry, and no other's do."""
+    return f"{TRY}={env[TRY]}" if TRY in env else f"{MARKER}={env[MARKER]}"
 
 
 def prompt_text(request: Request) -> str:

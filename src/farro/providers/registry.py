@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from farro.errors import InputError
 from farro.ports.provider import Provider
-from farro.settings import ProviderSettings, SecuritySettings
+from farro.settings import ProviderSettings
 
 GROUP = "farro.providers"
 
@@ -37,7 +37,6 @@ class Place:
 
     root: str  # what relative paths in the config are relative to
     environ: Mapping[str, str]  # where secrets are: never os.environ itself
-    security: SecuritySettings = field(default_factory=SecuritySettings)  # for those that start programs
 
 
 class Factory(Protocol):
@@ -51,18 +50,10 @@ class UnknownProvider(InputError):
     """The config names a kind of provider that is not installed, or that cannot be loaded."""
 
 
-def make_provider(
-    name: str,
-    settings: ProviderSettings,
-    *,
-    root: str,
-    environ: Mapping[str, str],
-    security: SecuritySettings | None = None,
-) -> Provider:
+def make_provider(name: str, settings: ProviderSettings, *, root: str, environ: Mapping[str, str]) -> Provider:
     """The provider of that name, as the config has it. UnknownProvider: nobody knows its kind."""
     kind = settings.kind or name
-    place = Place(root=root, environ=environ, security=security or SecuritySettings())
-    return _factory(name, kind)(name, settings, place)
+    return _factory(name, kind)(name, settings, Place(root=root, environ=environ))
 
 
 def kinds() -> tuple[str, ...]:

@@ -193,8 +193,9 @@ class _Asked:
     def keep(self, candidate: Candidate, answer: Answer) -> Answer:
         """An answer that has just come, without secrets and with its price: on the disk."""
         cost_usd = answer.cost_usd
-        if cost_usd is None and answer.usage is not None:
-            cost_usd = self._prices.cost_usd(candidate.name, answer.model or candidate.model, answer.usage)
+        for model in (answer.model, candidate.model):  # the one that answered may be spelled as no table has it
+            if cost_usd is None and answer.usage is not None:
+                cost_usd = self._prices.cost_usd(candidate.name, model, answer.usage)
         clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd)
         kept = Bought(
             request_sha256=self._digest,
@@ -231,6 +232,7 @@ class _Asked:
                 root=self.work.root,
                 writable=() if self.role.read_only else self.material.allowed_paths,
                 network=self.role.network,
+                guarding=self.work.guarding,
             ),
         )
 
