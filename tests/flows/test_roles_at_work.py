@@ -34,7 +34,8 @@ def openai(farro: Program) -> Iterator[Callable[..., FakeProvider]]:
     def serve(*replies: fake.Reply) -> FakeProvider:
         server = FakeProvider("openai", *replies)
         servers.append(server)
-        provider = {"api_key": "${OPENAI_API_KEY}", "base_url": server.base_url, "model": "gpt-5"}
+        prices = {"gpt-5": {"input_usd": 1, "output_usd": 8}}
+        provider = {"api_key": "${OPENAI_API_KEY}", "base_url": server.base_url, "model": "gpt-5", "prices": prices}
         configure(farro, providers={"openai": provider})
         farro.env["OPENAI_API_KEY"] = KEY
         return server
