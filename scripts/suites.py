@@ -125,7 +125,8 @@ def judge_branches(*, judged: bool, listed: bool) -> Report:
         share = branches.share(files)
         if listed:
             print(*branches.missed(files), sep="\n")
-        print(f"{share:.1%} of the branches of src were taken; the least in {branches.least(files)}", flush=True)
+        print(f"{share:.1%} of the branches of src were taken; the least in {branches.least(files)}")
+        print(f"Not measured: {', '.join(UNMEASURED)}.", flush=True)
     if not judged:
         print("Not judged: some suites are not the whole run.", flush=True)
         return report
