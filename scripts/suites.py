@@ -34,7 +34,10 @@ CHECKS: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-logo"],
     "types": ["mypy"],
 }
-SUITES = ("house", "rules", "system", "execution", "observe", "contracts", "golden", "services", "crash", "flows")
+SUITES = (
+    *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "golden"),
+    *("providers", "services", "crash", "flows"),
+)
 UNMEASURED = ("house", "golden", "crash")  # they look at texts, or make the same calls many thousand times
 BRANCHES = 0.85  # of src that the other suites must take
 

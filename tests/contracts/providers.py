@@ -7,23 +7,39 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+
+import psutil
 
 from fake_providers import FakeProvider, Reply, answers, hangs, is_cut, raw, says
-from farro.ports.provider import Message, Provider, Request
+from farro.ports.provider import Message, Provider, Reach, Request, Usage
 from farro.providers.registry import make_provider
 from farro.settings import ProviderSettings, Secret
+from farro.system.processes import MARKER
+from flows.program import eventually
 
 KEY = "sk-canary-5f3c9a7d21"
 WORDS = "the number is forty-two, and this is why"
 BEHAVIOURS = ("answers", "is_cut_short", "is_rate_limited", "fails", "refuses", "talks_rubbish", "breaks_off", "hangs")
 
 
+Trouble = tuple[str, bool]  # its kind, and whether another try may help
+
+
 class Stage(Protocol):
+    tries: int
+    keeps_locals: bool  # whether not even the variables of its frames tell the key
+    usage: Usage | None  # of an answer
+    troubles: Mapping[str, Trouble]  # what each behaviour comes to; the others it cannot have
+
     def provider(self, *behaviours: str) -> Provider:
         """One that behaves so, call after call, and like the last of them from then on."""
+
+    def request(self, number: int, *, timeout_s: float = 60.0, **more: Any) -> Request:
+        """A call of one attempt, by its number."""
 
     def began(self) -> None:
         """Returns when a call is under way."""
@@ -37,7 +53,23 @@ class Stage(Protocol):
     def close(self) -> None: ...
 
 
+USAGE = Usage(input_tokens=120, output_tokens=7, cache_read_tokens=64)
+OVER_HTTP: dict[str, Trouble] = {
+    "is_rate_limited": ("rate_limited", True),
+    "fails": ("server", True),
+    "refuses": ("refused", False),
+    "talks_rubbish": ("garbage", True),
+    "breaks_off": ("network", True),
+    "hangs": ("timeout", True),
+}
+
+
 class Http:
+    tries = 4
+    keeps_locals = True
+    usage = USAGE
+    troubles = OVER_HTTP
+
     def __init__(self, kind: str, *, stream: bool) -> None:
         self._kind = kind
         self._stream = stream
@@ -56,6 +88,9 @@ class Http:
         )
         self._made.append(make_provider("p", settings, root="/nowhere", environ={"CANARY": KEY}))
         return self._made[-1]
+
+    def request(self, number: int, **more: Any) -> Request:
+        return request(number, **more)
 
     def began(self) -> None:
         assert self._server is not None
@@ -110,6 +145,11 @@ def make_ready(kind: str) -> None:
 
 
 class Scripted:
+    tries = 4
+    keeps_locals = True
+    usage = USAGE
+    troubles = OVER_HTTP
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -119,6 +159,9 @@ class Scripted:
         (self._folder / "answers.json").write_text(json.dumps({"answers": entries}))
         settings = ProviderSettings(kind="scripted", file="answers.json", model="m")
         return make_provider("p", settings, root=str(self._folder), environ={})
+
+    def request(self, number: int, **more: Any) -> Request:
+        return request(number, **more)
 
     def began(self) -> None:
         pass
@@ -144,10 +187,100 @@ _ENTRIES: dict[str, dict[str, Any]] = {
     "hangs": {"answer": WORDS, "delay_s": 3600},
 }
 
+
+class Cli:
+    """Programs. Which call it is, a program sees by the folder that it works in."""
+
+    tries = 2
+    keeps_locals = False  # its program's environment is among them
+    usage = None
+    troubles: ClassVar[dict[str, Trouble]] = {
+        "fails": ("failed", True),
+        "refuses": ("failed", False),
+        "talks_rubbish": ("failed", True),
+        "breaks_off": ("failed", True),
+        "hangs": ("timeout", True),
+    }
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for name in ("root", "step"):
+            (folder / name).mkdir()
+        (folder / "step" / "calls").mkdir()
+
+    def provider(self, *behaviours: str) -> Provider:
+        cases = "".join(f"{number}) {_PROGRAMS[does]};;\n" for number, does in enumerate(behaviours, start=1))
+        number = 'n=$(basename "$(dirname "$PWD")")'
+        script = f'{number}\ncat > /dev/null\ncase "$n" in\n{cases}*) {_PROGRAMS[behaviours[-1]]};;\nesac\n'
+        settings = ProviderSettings(
+            kind="cli",
+            command=("sh", "-c", script),
+            environment=("CANARY",),
+            answer_field="said",
+            fatal_exit_codes=(9,),
+            model="m",
+        )
+        return make_provider("p", settings, root=str(self._root), environ={**os.environ, "CANARY": KEY})
+
+    @property
+    def _root(self) -> Path:
+        return self._folder / "root"
+
+    @property
+    def _calls(self) -> Path:
+        return self._folder / "step" / "calls"
+
+    def request(self, number: int, **more: Any) -> Request:
+        marker = {MARKER: f"contract-{self._folder.name}-{number}"}
+        return request(number, **more, folder=str(self._calls), env=marker, reach=Reach(root=str(self._root)))
+
+    def began(self) -> None:
+        eventually(self._living, "no program was started")
+
+    def made(self) -> int | None:
+        return len(list(self._calls.iterdir()))
+
+    def ended(self) -> None:
+        assert self._living() == []
+
+    def close(self) -> None:
+        pass
+
+    def _living(self) -> list[int]:
+        return [
+            process.pid
+            for process in psutil.process_iter()
+            if any(f"contract-{self._folder.name}-" in value for value in _environment(process))
+        ]
+
+
+def _environment(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.environ().values())
+    except psutil.Error:
+        return []
+
+
+_SAID = json.dumps({"said": WORDS})
+_PROGRAMS = {
+    "answers": f"echo '{_SAID}'",
+    "fails": "exit 3",
+    "refuses": "exit 9",
+    "talks_rubbish": "echo hello",
+    "breaks_off": "kill -9 $$",
+    "hangs": "sleep 3600",
+}
+
 STAGES: dict[str, Callable[[Path], Stage]] = {
     **{kind: lambda _, kind=kind: Http(kind, stream=True) for kind in MODELS},
     **{f"{kind} at once": lambda _, kind=kind: Http(kind, stream=False) for kind in MODELS},
     "scripted": Scripted,
+    "cli": Cli,
+}
+# What each of them can be made to do.
+ABLE = {
+    **dict.fromkeys(STAGES, BEHAVIOURS),
+    "cli": tuple(_PROGRAMS),
 }
 
 

@@ -291,6 +291,19 @@ def test_nobody_there_costs_nothing(talk: Open, kind: str) -> None:
     assert "Connection refused" in str(trouble)
 
 
+def test_a_host_with_two_addresses_says_why_it_is_not_reached(talk: Open) -> None:
+    provider, server = talk("openai", says())
+    server.close()
+    provider, _ = talk("openai", says(), base_url=f"http://localhost:{server.port}/v1")
+    assert "Connection refused" in str(trouble_of(provider))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_test_reaches_beyond_this_machine(talk: Open, kind: str) -> None:
+    provider, _ = talk(kind, says(), base_url="http://192.0.2.1")
+    assert "A test tried to use socket.socket.connect() with host" in str(trouble_of(provider))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_connection_serves_one_call_after_the_other(talk: Open, kind: str) -> None:
     provider, server = talk(kind, says())

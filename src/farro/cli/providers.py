@@ -42,15 +42,17 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
     path, settings = read_root(root)
     redact = Redactor.of_variables(settings.secret_variables(), os.environ).text
     tried: list[Tried] = []
-    folder = fs.temporary(f"{path}/jobs/.staging")
-    fs.mkdir(folder)
+    scratch = fs.temporary(f"{path}/jobs/.staging")
+    folder = f"{scratch}/calls"
 
     def on_try(one: Tried) -> None:
         tried.append(replace(one, message=redact(one.message)))
         if one.kind != "answered":
             note(f"call {one.number}, {_who(one.provider, one.model)}: no answer ({one.kind.replace('_', ' ')})")
 
+    fs.mkdir(scratch)
     try:
+        fs.mkdir(folder)
         tested = operations.provider_test(
             settings,
             role=role,
@@ -72,7 +74,7 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
         )
         return trouble.exit_code
     finally:
-        fs.remove_tree(folder)
+        fs.remove_tree(scratch)
     tested = operations.without_secrets(tested, redact)
     if as_json:
         answer(_told(role, tested, tried))

@@ -5,7 +5,6 @@ Which provider a role has lives in execution.agents.calling; printing the answer
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -73,7 +72,7 @@ def provider_test(
             timeout_s=own.timeout_s or its.timeout_s or _timeout_s(settings, its, candidate.name),
             role=role or "",
             folder=folder,
-            env={MARKER: os.path.basename(folder)},
+            env={MARKER: folder},
             reach=Reach(root=root, network=own.network, guarding=Guarding.of(settings.security)),
         )
 

@@ -154,6 +154,8 @@ class Told:
         return self._said(error)
 
     def _said(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
         return self._short(str(error) or type(error).__name__)
 
     def _short(self, text: str) -> str:
@@ -215,11 +217,12 @@ def _message_in(body: Any) -> str:
 
 
 def _chain(error: BaseException, kinds: tuple[type[E], ...]) -> Iterator[E]:
-    """What of these kinds the error was raised from."""
+    """What of these kinds the error was raised from. Of a group, which a host with two addresses gives, the first."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         if isinstance(current, kinds):
             yield current
-        current = current.__cause__ or current.__context__
+        inner = current.exceptions[0] if isinstance(current, BaseExceptionGroup) else None
+        current = inner or current.__cause__ or current.__context__
