@@ -4,8 +4,8 @@ What a suite tests lives in tests/; how the environment is made ready lives in v
 
 A failing suite does not stop the run: the failures are listed at its end, then a table of seconds per suite, the
 figures that the proofs wrote (FARRO_FIGURES), and as the last line `N passed, N failed, N skipped`. With CI=true a
-skipped test is a failed one: a proof that could not run proves nothing. `make coverage` measures which branches of src
-the suites took. Standard library only.
+skipped test is a failed one: a proof that could not run proves nothing. A whole run also fails when its suites take too
+few of the branches of src; a run of some suites measures none.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+import branches
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OUT = os.path.join(".build", "test")
@@ -31,11 +34,9 @@ CHECKS: dict[str, list[str]] = {
     "imports": ["lint-imports", "--no-logo"],
     "types": ["mypy"],
 }
-# Not traced: they look at texts, or run for so long that tracing would double it. And execution sends an exception into
-# threads that are blocked in C: while one is pending there, CPython 3.11 with a tracer turns in place for ever.
-UNCOVERED = ("house", "golden", "crash", "execution")
-BRANCHES = 0.85  # of src that the other suites must take
 SUITES = ("house", "rules", "system", "execution", "observe", "contracts", "golden", "services", "crash", "flows")
+UNMEASURED = ("house", "golden", "crash")  # they look at texts, or make the same calls many thousand times
+BRANCHES = 0.85  # of src that the other suites must take
 
 NOTHING_COLLECTED = 5  # pytest's exit code
 HUNG_TEST_S = 300  # a test that takes longer is shown with its stacks and ended; without this CI waits for ever
@@ -56,6 +57,7 @@ class Report:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--suites", default="", help=f"some of: {' '.join([*CHECKS, *SUITES])}; all when empty")
+    parser.add_argument("--branches", action="store_true", help="measure some suites too, and list what they missed")
     parser.add_argument("args", nargs="*", help="after --: handed to pytest")
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -66,7 +68,12 @@ def main() -> int:
     if unknown:
         parser.error(f"no such suite: {' '.join(unknown)}; there are {' '.join([*CHECKS, *SUITES])}")
 
-    reports = list(run_all(asked, options.args, environment()))
+    env = environment()
+    # A long form is no ordinary run; -k and the like leave tests out.
+    whole = not asked and not options.args and not env.get("FARRO_TORTURE")
+    reports = list(run_all(asked, options.args, env, measured=whole or options.branches))
+    if whole or options.branches:
+        reports.append(judge_branches(judged=whole, listed=options.branches))
     if not any(report.passed or report.failures or report.skips for report in reports):
         nothing = Report(name="nothing", failures=["nothing ran: no suite has such tests"])
         reports.append(nothing)
@@ -86,19 +93,17 @@ def environment() -> dict[str, str]:
     return env
 
 
-def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str]) -> Iterator[Report]:
+def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str], *, measured: bool) -> Iterator[Report]:
     """Every check and suite in house order, or those that were asked for."""
     for name, command in CHECKS.items():
         if not asked or name in asked:
             yield run_check(name, command, env)
-    traced = bool(env.get("FARRO_COVERAGE"))
+    shutil.rmtree(branches.FOLDER, ignore_errors=True)
     for name in SUITES:
         if (not asked or name in asked) and has_tests(name):
-            yield run_suite(name, args, env, covered=traced and name not in UNCOVERED)
+            yield run_suite(name, args, env, measured=measured and name not in UNMEASURED)
         elif name in asked:
             yield Report(name=name, failures=[f"tests/{name} has no tests"])
-    if traced:
-        yield coverage(env)
 
 
 def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
@@ -112,22 +117,18 @@ def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
     return report
 
 
-def coverage(env: dict[str, str]) -> Report:
-    """The branches that the covered suites took, of all in src. Child processes are not traced."""
-    report = Report(name="coverage")
-    told = os.path.join(OUT, "coverage.json")
-    tool = [sys.executable, "-m", "coverage"]
-    files = [os.path.join(OUT, f"coverage.{name}") for name in SUITES if name not in UNCOVERED]
-    whole = os.path.join(OUT, "coverage")
+def judge_branches(*, judged: bool, listed: bool) -> Report:
+    """The branches that the measured suites took, of all in src."""
+    report = Report(name="branches")
     with timed(report):
-        code = call([*tool, "combine", "-q", "--keep", f"--data-file={whole}", *filter(os.path.exists, files)], env)
-        code = code or call([*tool, "json", "-q", f"--data-file={whole}", "-o", told], env)
-    if code != 0:
-        report.failures.append(f"coverage: exit {code}, see its output above")
+        files = branches.measured()
+        share = branches.share(files)
+        if listed:
+            print(*branches.missed(files), sep="\n")
+        print(f"{share:.1%} of the branches of src were taken; the least in {branches.least(files)}", flush=True)
+    if not judged:
+        print("Not judged: some suites are not the whole run.", flush=True)
         return report
-    with open(told, encoding="utf-8") as file:
-        totals = json.load(file)["totals"]
-    share = totals["covered_branches"] / totals["num_branches"]
     report.figures.append({"name": "branches of src taken", "value": round(100 * share, 1), "unit": "%"})
     if share > BRANCHES:
         report.passed = 1
@@ -136,7 +137,7 @@ def coverage(env: dict[str, str]) -> Report:
     return report
 
 
-def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, covered: bool = False) -> Report:
+def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, measured: bool = False) -> Report:
     report = Report(name=name)
     xml = os.path.join(OUT, f"{name}.xml")
     figures = os.path.join(ROOT, OUT, f"{name}.figures.jsonl")
@@ -148,9 +149,9 @@ def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, covered: b
     command += ["-n", str(workers()), "--dist", "worksteal"]
     if not env.get("FARRO_TORTURE"):
         command += ["-o", f"faulthandler_timeout={HUNG_TEST_S}", "-o", "faulthandler_exit_on_timeout=true"]
-    if covered:
-        command += ["--cov=farro", "--cov-branch", "--cov-report="]
-        env = {**env, "COVERAGE_FILE": os.path.join(ROOT, OUT, f"coverage.{name}")}
+    if measured:
+        env = {**env, "FARRO_BRANCHES": str(branches.FOLDER / name)}
+        os.makedirs(env["FARRO_BRANCHES"])
     with timed(report):
         code = call([*command, *args], {**env, "FARRO_FIGURES": figures})
     read_junit(xml, report)

@@ -18,7 +18,12 @@ import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 from pytest_socket import socket_allow_hosts
 
+import measured
 from support import ROOT, torture, write_figure
+
+# Before the first import of farro. `make test` names the folder.
+BRANCHES = os.environ.get("FARRO_BRANCHES")
+write_branches = measured.start(BRANCHES) if BRANCHES else None
 
 # A test run that is itself a step of a farro job must not reach that job.
 for _name in ("FARRO_ROOT", "FARRO_JOB", "FARRO_STEP", "FARRO_CLAIM", "FARRO_AGENT"):
@@ -58,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long_form:
         config.hook.pytest_deselected(items=long_form)
         items[:] = [item for item in items if item not in long_form]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    if write_branches:
+        write_branches()
 
 
 # First, so that fixtures are held to it as well; pytest-socket itself lifts it after each test.

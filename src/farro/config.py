@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farro import documents
 from farro.documents import Document, Path, shapes
@@ -19,6 +19,9 @@ from farro.kernel import ids
 from farro.roles import providing
 from farro.settings import ROLES, Secret, Settings
 from farro.system import fs
+
+if TYPE_CHECKING:
+    from farro.operations.contract import Contract
 
 NAMES = ("agents-config.json", "agents-config.yaml")
 
@@ -89,6 +92,17 @@ def check_contract(root: str, settings: Settings, roles: Collection[str]) -> Non
         raise ConfigError(document.source, documents.refusal(document.source, problems).problems)
 
 
+def contract(root: str, settings: Settings) -> Contract:
+    """What agent work must keep to be queued in that root."""
+    from farro.operations.contract import Contract  # here: most commands queue nothing
+
+    return Contract(
+        root=root,
+        allow_absolute=settings.security.allow_absolute_paths,
+        check=lambda roles: check_contract(root, settings, roles),
+    )
+
+
 def contract_faults(data: Any) -> Iterator[Fault]:
     """What a config for agents must say, and this one does not."""
     defaults = Settings()
@@ -131,7 +145,7 @@ def _document(root: str) -> Document | None:
 
 def settings_of(document: Document, environ: Mapping[str, str], warn: Callable[[str], None]) -> Settings:
     """The settings in a document; raises `BadDocument` with every problem and its place, in text order."""
-    data, faults = _expand(_without_schema(document.data), environ)
+    data, faults = _expand(documents.without_schema(document.data), environ)
     checked = shapes.check(Settings, data)
     unset = {fault.path for fault in faults}  # what stands there instead is nobody's mistake
     faults += [
@@ -147,13 +161,6 @@ def settings_of(document: Document, environ: Mapping[str, str], warn: Callable[[
     for fault in ignored:
         warn(f"{_problem(document, fault).render(document.source)} (ignored)")
     return checked.value
-
-
-def _without_schema(data: Any) -> Any:
-    """`$schema` is the editors' own."""
-    if not (isinstance(data, dict) and isinstance(data.get("$schema"), str)):
-        return data
-    return {name: value for name, value in data.items() if name != "$schema"}
 
 
 def _wrong_providers(data: Any) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fake_providers import FakeProvider, Reply, answers, hangs, is_cut, raw, says
 from farro.ports.provider import Message, Provider, Request
 from farro.providers.registry import make_provider
-from farro.settings import ProviderSettings
+from farro.settings import ProviderSettings, Secret
 
 KEY = "sk-canary-5f3c9a7d21"
 WORDS = "the number is forty-two, and this is why"
@@ -49,7 +49,7 @@ class Http:
         self._server = FakeProvider(self._kind, *(_replies(self._kind)[behaviour] for behaviour in behaviours))
         settings = ProviderSettings(
             kind=self._kind,
-            api_key="${CANARY}",
+            api_key=Secret("CANARY"),
             base_url=self._server.base_url,
             model=MODELS[self._kind],
             stream=self._stream,
@@ -97,7 +97,7 @@ def make_ready(kind: str) -> None:
     """Import the kind's libraries now: that takes seconds, and would be counted as the first call's."""
     provider = make_provider(
         "p",
-        ProviderSettings(kind=kind, api_key="k", model=MODELS[kind], base_url="http://127.0.0.1:1"),
+        ProviderSettings(kind=kind, model=MODELS[kind], base_url="http://127.0.0.1:1"),
         root="/",
         environ={},
     )

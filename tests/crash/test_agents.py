@@ -1,5 +1,4 @@
-"""A worker killed at every mutating call of an agent's attempt: the job completes, and what was paid is neither lost nor
-doubled.
+"""A worker killed at every mutating call of an agent's attempt: the job completes, nothing is lost or paid twice.
 
 The ledger by itself: test_ledger. What roles do in peace: tests/agents.
 """
@@ -165,8 +164,8 @@ def test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no
 def test_the_judge_of_paid_answers_notices_what_is_lost(
     shm: Path, monkeypatch: pytest.MonkeyPatch, safeguard: str
 ) -> None:
-    """The test of the test: without keeping answers before they are settled somebody asks again and pays twice; a ledger
-    that is told of no reservation has nothing to show."""
+    """The test of the test: where nobody looks for what was bought it is bought again; a ledger that is told of no call
+    has nothing to show."""
     from farro.execution.agents import calls as kept
 
     if safeguard == "keep":

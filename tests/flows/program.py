@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import measured
 from support import need
 
 FARRO = os.path.join(os.path.dirname(sys.executable), "farro")
+if "FARRO_BRANCHES" in os.environ:
+    FARRO = measured.command(os.environ["FARRO_BRANCHES"])
 HOME = "TEST_FLOW_HOME"  # every process that a test starts, and all of theirs, can be found by it
 PATIENCE_S = 60.0  # for what happens at once on a quiet machine; never asserted, only waited for
 

@@ -1,142 +1,354 @@
-"""Roles worked by the installed program: workers as processes, providers as real servers and real commands."""
+"""Agent work from outside: `farro init` for agents, `farro enqueue --prompt-json`, every mistake and its message."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fake_providers as fake
-from fake_providers import FakeProvider
-from flows.program import Program, eventually, marked
+from farro.roles import policy
+from farro.roles.names import AGENTS, ROLES
+from flows.program import Program, listing
 
-PROMPT = {
+PROMPT: dict[str, Any] = {
     "role": "SeniorEngineer",
-    "rubric": "Make the greeting polite.",
+    "rubric": "Make the change.",
     "allowed_paths": ["src/"],
-    "success": "The greeting says please.",
+    "success": "It is made.",
     "routing": {"mode": "role", "next": "CodeReviewer"},
 }
-CHANGE = json.dumps({"summary": "It says please now."})
-REVIEW = json.dumps({"verdict": "approve", "findings": []})
-KEY = "sk-canary-0123456789"
+PROVIDERS: dict[str, Any] = {"local": {"kind": "cli", "command": ["ask"]}}
 
 
 @pytest.fixture
-def openai(farro: Program) -> Iterator[Callable[..., FakeProvider]]:
-    """A server that answers as OpenAI does, and a root that asks it."""
-    servers: list[FakeProvider] = []
-
-    def serve(*replies: fake.Reply) -> FakeProvider:
-        server = FakeProvider("openai", *replies)
-        servers.append(server)
-        provider = {"api_key": "${OPENAI_API_KEY}", "base_url": server.base_url, "model": "gpt-5"}
-        configure(farro, providers={"openai": provider})
-        farro.env["OPENAI_API_KEY"] = KEY
-        return server
-
-    yield serve
-    for server in servers:
-        server.close()
-
-
-def configure(farro: Program, **changes: Any) -> None:
+def agents(farro: Program) -> Program:
+    """A root whose config is made for agents."""
     path = farro.path / "agents-config.json"
-    retry = {"base_s": 0.001, "max_delay_s": 0.01}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "retry": retry, **changes}))
-    (farro.path / "src").mkdir(exist_ok=True)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "providers": PROVIDERS}))
+    return farro
 
 
-def enqueue(farro: Program, job_id: str, **changes: Any) -> None:
-    path = farro.path / f"{job_id}.prompt.json"
-    path.write_text(json.dumps({**PROMPT, **changes}))
-    farro.run("enqueue", "--role", "SeniorEngineer", "--prompt-json", str(path), "--id", job_id, code=0)
+def configure(farro: Program, **security: Any) -> None:
+    path = farro.path / "agents-config.json"
+    config = json.loads(path.read_text())
+    config["security"].update(security)
+    path.write_text(json.dumps(config))
 
 
-def test_a_prompt_goes_from_role_to_role_over_http(farro: Program, openai: Callable[..., FakeProvider]) -> None:
-    server = openai(fake.says(CHANGE), fake.says(REVIEW))
-    enqueue(farro, "polite")
-    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
-    farro.run("worker", "--role", "CodeReviewer", "--drain", code=0)
-    assert farro.status("polite") == "succeeded"
-    assert len(server.asked) == 2
-    first, second = (json.dumps(asked.body) for asked in server.asked)
-    assert "Make the greeting polite." in first
-    assert "It says please now." in second  # the reviewer is told what the engineer found
-    assert "approved" in (farro.folder("polite") / "result.md").read_text()
+def written(farro: Program, **change: Any) -> str:
+    path = farro.path / "p.json"
+    path.write_text(json.dumps({**PROMPT, **change}))
+    return path.name
 
 
-def test_a_busy_provider_is_asked_four_times_and_then_by_the_next_attempt(
-    farro: Program, openai: Callable[..., FakeProvider]
-) -> None:
-    busy = fake.answers(429, "slow down", **{"Retry-After": "0"})
-    server = openai(busy, busy, busy, busy, fake.says(CHANGE))
-    enqueue(farro, "busy")
-    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
-    assert farro.run("show", "busy", "--json", code=0).json["role"] == "CodeReviewer"
-    assert len(server.asked) == 5
+def job_of(farro: Program, *args: str, **change: Any) -> Path:
+    job_id = farro.call("enqueue", "--prompt-json", written(farro, **change), *args, code=0).out.strip()
+    return farro.folder(job_id)
 
 
-def test_two_seconds_after_a_kill_nothing_of_an_agent_lives(farro: Program, figure: Callable[..., None]) -> None:
-    script = farro.path / "stubborn.py"
-    script.write_text(
-        "import os, signal, subprocess, sys, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
-        "open(os.environ['FARRO_ROOT'] + '/src/started', 'w').close()\n"
-        "time.sleep(1000)\n"
+def refused(farro: Program, *args: str, code: int = 2, **change: Any) -> str:
+    name = written(farro, **change)
+    before = listing(farro.path / "agents")
+    told = farro.call("enqueue", "--prompt-json", name, *args, code=code).err
+    assert listing(farro.path / "agents") == before
+    assert listing(farro.path / "jobs/.staging") == {}
+    return told
+
+
+# --- init
+
+
+def test_init_makes_policies_that_an_agent_can_work_with(farro: Program) -> None:
+    for role in ROLES:
+        text = (farro.path / "agents" / role / "AGENTS-ROLE.md").read_text()
+        found = policy.read(text, role)
+        assert (found.version, found.warning) == ("1.0.0", None)
+        assert len(text.splitlines()) < 60
+    for role in AGENTS:
+        text = (farro.path / "agents" / role / "AGENTS-ROLE.md").read_text()
+        for part in ("Responsibilities", "What you are given", "What you answer", "How it is judged", "Do", "Don't"):
+            assert re.search(rf"^## {part}$", text, re.MULTILINE), (role, part)
+    assert policy.read((farro.path / "AGENTS.md").read_text(), "AGENTS.md").version == "1.0.0"
+
+
+def test_init_writes_schemas_a_config_for_editors_and_how_tasks_look(farro: Program) -> None:
+    config = json.loads((farro.path / "agents-config.json").read_text())
+    assert (farro.path / config["$schema"]).is_file()
+    assert len(list((farro.path / "schemas").glob("*.schema.json"))) == 5
+    example = re.search(r"```json\n(.*?)```", (farro.path / "tasks/README.md").read_text(), re.DOTALL)
+    assert example is not None
+    (farro.path / "tasks/task-0001.json").write_text(example[1])
+    configure(farro)
+
+
+def test_init_adds_to_gitignore_once_and_keeps_what_is_in_it(empty: Program) -> None:
+    (empty.path / ".gitignore").write_text("*.pyc")
+    empty.call("init", code=0)
+    lines = (empty.path / ".gitignore").read_text().splitlines()
+    assert lines[0] == "*.pyc"
+    assert {"/jobs/", "/logs/", "/agents/*/incoming/"} <= set(lines)
+    assert not any("AGENTS" in line and not line.startswith("#") for line in lines)
+    (empty.path / ".gitignore").write_text("\n".join(line for line in lines if line != "/logs/"))
+    empty.call("init", code=0)
+    assert "/logs/" not in (empty.path / ".gitignore").read_text()
+
+
+def test_what_a_person_took_out_of_tasks_stays_out(farro: Program) -> None:
+    (farro.path / "tasks/README.md").unlink()
+    assert "nothing was missing" in farro.call("init", code=0).out
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_init_agents_writes_a_config_that_takes_prompts(empty: Program, name: str) -> None:
+    told = empty.call("init", "--agents", name, code=0).out
+    assert f"agents-config.json: added providers.{name}, roles.SeniorEngineer.provider" in told
+    assert f"{name}: " in told
+    config = json.loads((empty.path / "agents-config.json").read_text())
+    assert {config["roles"][role]["provider"] for role in AGENTS[1:]} == {name}
+    provider = config["providers"][name]
+    assert (provider["kind"], provider["network"], provider["command"][0]) == ("cli", True, name)
+    assert job_of(empty, "--id", "one").name == "one"
+
+
+def test_init_agents_keeps_what_a_person_wrote_and_can_be_repeated(agents: Program) -> None:
+    path = agents.path / "agents-config.json"
+    config = json.loads(path.read_text())
+    mine = {"kind": "cli", "command": ["my-claude"]}
+    config["providers"]["claude"] = mine
+    config["roles"] = {"Architect": {"provider": "local", "timeout_s": 5}}
+    del config["security"]
+    path.write_text(json.dumps(config))
+    told = agents.call("init", "--agents", "claude", "--agents", "codex", code=0).out
+    assert "kept as they are: providers.claude, roles.Architect.provider" in told
+    merged = json.loads(path.read_text())
+    assert merged["providers"]["claude"] == mine
+    assert merged["roles"]["Architect"] == {"provider": "local", "timeout_s": 5}
+    assert merged["roles"]["CodeReviewer"] == {"provider": "codex", "read_only": True}
+    assert merged["security"]["max_job_bytes"] == 25 << 20
+    before = path.read_bytes()
+    again = agents.call("init", "--agents", "claude", "--agents", "codex", "--json", code=0).json
+    assert again["agents"]["made"] == []
+    assert path.read_bytes() == before
+
+
+def test_init_agents_does_not_rewrite_yaml(empty: Program) -> None:
+    text = "version: 1.0.0  # mine\n"
+    (empty.path / "agents-config.yaml").write_text(text)
+    told = empty.call("init", "--agents", "gemini", code=0).out
+    assert "the config is YAML, which farro does not rewrite" in told
+    assert '"gemini"' in told
+    assert (empty.path / "agents-config.yaml").read_text() == text
+    assert not (empty.path / "agents-config.json").exists()
+
+
+# --- enqueue
+
+
+def test_a_prompt_becomes_a_job_with_its_routing(agents: Program) -> None:
+    folder = job_of(agents)
+    assert folder.parent == agents.path / "agents/SeniorEngineer/incoming"
+    assert json.loads((folder / "prompt.json").read_text()) == PROMPT
+    assert json.loads((folder / "job.json").read_text())["routing"] == PROMPT["routing"]
+
+
+def test_agent_cli_takes_the_command_line_of_the_seed(agents: Program) -> None:
+    (agents.path / "tasks/task-0007.md").write_text("# Greet")
+    (agents.path / "prompt.md").write_text("The story.")
+    name = written(agents)
+    args = ("--role", "SeniorEngineer", "--task", "tasks/task-0007", "--prompt-json", name, "--context-md", "prompt.md")
+    program = os.path.join(os.path.dirname(sys.executable), "agent-cli")
+    done = subprocess.run([program, "enqueue", *args], cwd=agents.path, env=agents.env, capture_output=True, check=True)
+    folder = agents.folder(done.stdout.decode().strip())
+    prompt = json.loads((folder / "prompt.json").read_text())
+    assert prompt["inputs"] == {"task_id": "task-0007"}
+    assert prompt["context_md"] == "prompt.md"
+    assert (folder / "prompt.md").read_text() == "The story."
+
+
+def test_a_prompt_may_come_as_a_plan_in_yaml_and_from_stdin(agents: Program) -> None:
+    (agents.path / "p.yaml").write_text(
+        "role: DocWriter\nrubric: Write.\nallowed_paths: [docs/]\nsuccess: Written.\nrouting: {mode: manager}\n"
     )
-    configure(farro, providers={"it": {"kind": "cli", "command": [sys.executable, str(script)]}})
-    enqueue(farro, "long")
-    worker = farro.start("worker", "--role", "SeniorEngineer").started()
-    eventually((farro.path / "src/started").exists, "the agent does not start")
-    farro.run("kill", "long", code=0)
-    killed_s = time.monotonic()
-    while marked(farro.path) and time.monotonic() - killed_s < 10:
-        time.sleep(0.02)
-    took_s = time.monotonic() - killed_s
-    figure("no process of a killed agent lives, after", round(took_s, 3), "s")
-    assert took_s < 2.0, f"processes of the job lived {took_s:.1f} s after its kill"  # the promise itself is a time
-    assert farro.status("long") == "killed"
-    assert worker.end().code == 0
+    assert agents.call("enqueue", "p.yaml", "--id", "a", code=0).out == "a\n"
+    assert agents.call("enqueue", "--prompt-json", "p.yaml", "--id", "b", code=0).out == "b\n"
+    assert agents.run("enqueue", "--prompt-json", "-", "--id", "c", stdin=json.dumps(PROMPT), code=0).out == "c\n"
+    assert agents.status("a") == "queued"
 
 
-def test_two_seconds_after_a_kill_a_provider_is_hung_up_on(
-    farro: Program, openai: Callable[..., FakeProvider], figure: Callable[..., None]
+def test_the_options_of_jobs_work_for_prompts(agents: Program) -> None:
+    folder = job_of(agents, "--id", "one", "--tag", "gpu", "--priority", "P1", "--delay", "1h")
+    prompt = json.loads((folder / "prompt.json").read_text())
+    assert prompt["metadata"] == {"tags": ["gpu"], "priority": "P1"}
+    assert json.loads((folder / "job.json").read_text())["not_before"] is not None
+    assert job_of(agents, "--id", "two", "--after", "one").name == "two"
+
+
+def test_the_same_id_and_files_again_are_the_same_job_and_other_files_are_refused(agents: Program) -> None:
+    (agents.path / "a.md").write_text("1")
+    job_of(agents, "--id", "one", "--payload", "a.md")
+    job_of(agents, "--id", "one", "--payload", "a.md")
+    (agents.path / "a.md").write_text("2")
+    assert "submitted before with other content" in refused(agents, "--id", "one", "--payload", "a.md")
+
+
+def test_the_context_beside_the_prompt_is_taken_along(agents: Program) -> None:
+    (agents.path / "notes.md").write_text("The story.")
+    folder = job_of(agents, context_md="notes.md")
+    assert (folder / "prompt.md").read_text() == "The story."
+    assert json.loads((folder / "prompt.json").read_text())["context_md"] == "prompt.md"
+
+
+def test_payload_files_are_copied_by_their_names(agents: Program) -> None:
+    (agents.path / "deep").mkdir()
+    (agents.path / "deep/a.patch").write_bytes(b"\x00\xff")
+    (agents.path / "B.MD").write_text("b")
+    os.link(agents.path / "B.MD", agents.path / "linked.md")
+    folder = job_of(agents, "--payload", "deep/a.patch", "--payload", "B.MD", "--payload", "linked.md")
+    assert sorted(file.name for file in (folder / "payload").iterdir()) == ["B.MD", "a.patch", "linked.md"]
+    assert (folder / "payload/a.patch").read_bytes() == b"\x00\xff"
+    assert (folder / "payload/linked.md").stat().st_nlink == 1
+
+
+def test_all_that_is_wrong_with_a_prompt_is_told_at_once(agents: Program) -> None:
+    told = refused(
+        agents, role="Enginer", allowed_paths=["/etc", "../x", ".git/hooks", "jobs/"], routing={"mode": "x"}, a=1
+    )
+    for said in (
+        "role: Enginer is not a role here; did you mean SeniorEngineer?",
+        'allowed_paths[0]: "/etc" is absolute',
+        'allowed_paths[1]: "../x" leads out of the repository',
+        'allowed_paths[2]: ".git/hooks" belongs to the queue or to git',
+        'allowed_paths[3]: "jobs/" belongs to the queue',
+        "routing.mode: must be 'manager' or 'role'",
+        "a: is not a known field",
+    ):
+        assert f": {said}" in told
+    assert all(line.startswith("farro: p.json:1:") for line in told.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("args", "change", "told"),
+    [
+        (["--role", "Architect"], {}, "role: is SeniorEngineer, but --role says Architect"),
+        (["--timeout", "5m"], {}, "--timeout is for commands"),
+        (["--env", "A=b"], {}, "--env is for commands"),
+        (["--context-md", "nope.md"], {}, "--context-md: nope.md: cannot be read: No such file"),
+        ([], {"context_md": "nope.md"}, "nope.md: cannot be read: No such file"),
+        ([], {"context_md": "../nope.md"}, "context_md: is not a plain file name"),
+        (["--context-md", "raw.md"], {}, "--context-md: raw.md: is not UTF-8 text"),
+        (["--payload", "link.md"], {}, "--payload: link.md: is a link; name the file itself"),
+        (["--context-md", "link.md"], {}, "--context-md: link.md: is a link; name the file itself"),
+        (["--payload", "fifo.md"], {}, "--payload: fifo.md: is not a regular file"),
+        (["--payload", "folder.md"], {}, "--payload: folder.md: is not a regular file"),
+        (["--payload", "/dev/null"], {}, "security.payload_allowlist has .md"),
+        (["--payload", "a b.md"], {}, "--payload: a b.md: is not a plain file name"),
+        (["--payload", ".md"], {}, "--payload: .md: is not a plain file name"),
+        (["--payload", "raw.md", "--payload", "deep/raw.md"], {}, "deep/raw.md: another file of the payload is called"),
+        (["--task", "task-0001"], {}, "tasks/task-0001.json nor .md"),
+        (["--task", "src/task-0001"], {}, "--task: src/task-0001: is not in "),
+        (["--task", "../tasks/x"], {}, "is not in "),
+        (["--task", "README"], {}, "is not a task's id"),
+        (["--task", "bad"], {}, "tasks/bad.json:1:"),
+        (["--task", "good"], {"inputs": {"task_id": "other"}}, 'inputs.task_id: is "other", but --task says good'),
+    ],
+)
+def test_each_mistake_is_refused_before_anything_is_written(
+    agents: Program, args: list[str], change: dict[str, Any], told: str
 ) -> None:
-    server = openai(fake.hangs)
-    enqueue(farro, "long")
-    worker = farro.start("worker", "--role", "SeniorEngineer").started()
-    assert server.arrived.wait(30)
-    farro.run("kill", "long", code=0)
-    killed_s = time.monotonic()
-    assert server.left.wait(10)
-    took_s = time.monotonic() - killed_s
-    figure("a provider of a killed job is hung up on, after", round(took_s, 3), "s")
-    assert took_s < 2.0, f"the request went on for {took_s:.1f} s after the kill"  # the promise itself is a time
-    assert worker.end().code == 0
+    path = agents.path
+    (path / "deep").mkdir()
+    for name in ("raw.md", "deep/raw.md", "a b.md", ".md"):
+        (path / name).write_bytes(b"\xff")
+    (path / "link.md").symlink_to("raw.md")
+    (path / "folder.md").mkdir()
+    os.mkfifo(path / "fifo.md")
+    (path / "tasks/bad.json").write_text('{"id": "bad", "roles": []}')
+    (path / "tasks/good.md").write_text("# Good")
+    code = 3 if "allowlist" in told else 2
+    assert told in refused(agents, *args, code=code, **change)
 
 
-def test_a_worker_that_is_killed_while_it_waits_for_an_answer_loses_neither_job_nor_cost(
-    farro: Program, openai: Callable[..., FakeProvider]
-) -> None:
-    server = openai(fake.hangs, fake.says(CHANGE))
-    enqueue(farro, "cut")
-    worker = farro.start("worker", "--role", "SeniorEngineer").started()
-    assert server.arrived.wait(30)
-    worker.kill()
-    farro.run("watchdog", "--once", code=0)
-    farro.run("manager", "--once", code=0)
-    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
-    assert farro.run("show", "cut", "--json", code=0).json["role"] == "CodeReviewer"
-    result = json.loads((farro.folder("cut") / "attempts/0002/result.json").read_text())
-    calls = result["agent"]["calls"]
-    assert [(call["attempt"], call["estimated"], call["end"]) for call in calls] == [
-        (1, True, None),
-        (2, False, "answered"),
-    ]
-    assert result["agent"]["cost_estimated"] is True
+def test_a_payload_beyond_the_config_is_refused_by_policy_and_audited(agents: Program) -> None:
+    configure(agents, max_job_bytes=1000)
+    (agents.path / "a.md").write_bytes(b"x" * 600)
+    (agents.path / "b.md").write_bytes(b"x" * 600)
+    (agents.path / "c.exe").write_bytes(b"x")
+    told = refused(agents, "--payload", "a.md", "--payload", "c.exe", "--payload", "b.md", code=3)
+    assert "--payload: c.exe: its ending is not allowed" in told
+    assert "--payload: b.md: is too large: a job may have 1000 bytes in all" in told
+    assert '"event": "payload_refused"' in (agents.path / "logs/audit.log").read_text()
+    configure(agents, payload_allowlist=[".exe"])
+    assert (job_of(agents, "--payload", "c.exe") / "payload/c.exe").is_file()
+
+
+def test_absolute_paths_need_the_config(agents: Program) -> None:
+    assert "security.allow_absolute_paths" in refused(agents, allowed_paths=["/srv/out"])
+    configure(agents, allow_absolute_paths=True)
+    job_of(agents, allowed_paths=["/srv/out"])
+    assert "belongs to the queue" in refused(agents, allowed_paths=[f"{agents.path}/agents/"])
+
+
+def test_a_config_that_is_not_made_for_agents_is_refused_with_what_to_add(farro: Program) -> None:
+    config = farro.path / "agents-config.json"
+    told = refused(farro, code=1)
+    assert told.startswith(f"farro: {config}:5:16: providers: is required for agent work")
+    assert "farro init --agents claude" in told
+    config.write_text(json.dumps({"providers": {**PROVIDERS, "other": PROVIDERS["local"]}}))
+    told = refused(farro, code=1)
+    for said in (
+        "version: is required",
+        "security.max_job_bytes: is required",
+        "roles.SeniorEngineer.provider: is required",
+    ):
+        assert said in told
+    config.unlink()
+    assert "there is no such file, and agents need one" in farro.call("enqueue", "--root", ".", "p.json", code=1).err
+    farro.call("enqueue", "--root", ".", "--", "true", code=0)  # commands need no config
+
+
+def test_a_missing_key_stops_nobody_who_does_not_need_it(agents: Program) -> None:
+    path = agents.path / "agents-config.json"
+    config = json.loads(path.read_text())
+    config["providers"]["openai"] = {"api_key": "${NOT_SET}"}
+    path.write_text(json.dumps(config))
+    agents.call("ls", code=0)
+
+
+def test_a_plan_may_ask_agents_and_their_roles_are_checked(agents: Program) -> None:
+    def plan(role: str, *args: str) -> str:
+        step = {"id": "ask", "tool": "agent", "command": role, "args": list(args)}
+        (agents.path / "plan.json").write_text(json.dumps({"steps": [step]}))
+        return "plan.json"
+
+    assert agents.call("enqueue", plan("Architect", "Plan it."), "--id", "one", code=0).out == "one\n"
+    told = agents.call("enqueue", plan("Architct", "Plan it."), code=2).err
+    assert re.search(
+        r"plan.json:1:\d+: steps\[0\].command: Architct is not a role here; did you mean Architect\?", told
+    )
+    assert "steps[0].args: must say what the agent shall do" in agents.call("enqueue", plan("Architect"), code=2).err
+    told = agents.call("plan", "lint", plan("Nobody", "x"), code=2).out
+    assert "steps[0].command: Nobody is not a role here" in told
+
+
+def test_paths_of_plans_keep_the_same_rules(agents: Program) -> None:
+    (agents.path / "plan.json").write_text('{"allowed_paths": ["../x"], "steps": [{"id": "a", "command": "true"}]}')
+    assert 'allowed_paths[0]: "../x" leads out' in agents.call("enqueue", "plan.json", code=2).err
+
+
+def test_files_come_with_prompts_only(agents: Program) -> None:
+    told = agents.call("enqueue", "--payload", "x.md", "--", "true", code=2).err
+    assert "--payload comes with an agent prompt, --prompt-json FILE" in told
+
+
+def test_commands_that_look_at_a_job_know_a_prompt(agents: Program) -> None:
+    job_of(agents, "--id", "one")
+    assert "one" in agents.call("status", "--job", "one", code=0).out
+    assert "SeniorEngineer" in agents.call("plan", "show", "one", code=0).out
+    agents.call("plan", "lint", written(agents), code=0)
+    assert "rubric: must be text, not null" in agents.call("plan", "lint", written(agents, rubric=None), code=2).out

@@ -648,7 +648,6 @@ except AttributeError as error:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "COVERAGE_PROCESS_START": ""},
     )
     assert done.returncode == 0, done.stderr
 

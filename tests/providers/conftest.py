@@ -11,7 +11,7 @@ from contracts.providers import KEY, MODELS, make_ready
 from fake_providers import FakeProvider, Reply
 from farro.ports.provider import Provider
 from farro.providers.registry import make_provider
-from farro.settings import ProviderSettings
+from farro.settings import ProviderSettings, Secret
 
 Open = Callable[..., tuple[Provider, FakeProvider]]
 
@@ -24,7 +24,7 @@ def talk() -> Iterator[Open]:
     def opened(kind: str, *replies: Reply, **settings: Any) -> tuple[Provider, FakeProvider]:
         make_ready(kind)
         server = FakeProvider(kind, *replies)
-        told = {"api_key": "${CANARY}", "base_url": server.base_url, "model": MODELS[kind], **settings}
+        told = {"api_key": Secret("CANARY"), "base_url": server.base_url, "model": MODELS[kind], **settings}
         provider = make_provider("p", ProviderSettings(kind=kind, **told), root="/nowhere", environ={"CANARY": KEY})
         made.extend((provider, server))
         return provider, server

@@ -31,7 +31,7 @@ from fake_providers import (
 from farro.ports.provider import Message, Provider, ProviderTrouble
 from farro.providers.registry import make_provider
 from farro.providers.troubles import retry_after_s
-from farro.settings import ProviderSettings
+from farro.settings import ProviderSettings, Secret
 from providers.conftest import Open
 
 KINDS = list(MODELS)
@@ -308,8 +308,12 @@ def test_a_missing_key_is_told_by_its_variable(kind: str, variable: str) -> None
     trouble = trouble_of(provider)
     assert (trouble.kind, trouble.retryable, trouble.charged) == ("missing", False, False)
     assert variable in str(trouble)
-    named = ProviderSettings(kind=kind, model=MODELS[kind], api_key="${MINE}")
-    assert "no variable MINE" in str(trouble_of(make_provider("p", named, root="/", environ={variable: "x"})))
+    named = ProviderSettings(kind=kind, model=MODELS[kind], api_key=Secret("MINE"))
+    for environ in ({variable: "x"}, {"MINE": ""}, {"MINE": "sk-a\nb"}, {"MINE": "sk-ä"}, {"MINE": "sk a"}):
+        trouble = trouble_of(make_provider("p", named, root="/", environ=environ))
+        assert (trouble.kind, trouble.charged) == ("missing", False)
+        assert "the variable MINE" in str(trouble)
+        assert "sk" not in str(trouble)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -327,7 +331,7 @@ def test_a_key_of_the_environment_is_not_sent_to_another_address(kind: str) -> N
 
 
 def test_a_call_without_a_model_is_told_before_it_is_made() -> None:
-    provider = make_provider("p", ProviderSettings(kind="openai", api_key="k"), root="/", environ={})
+    provider = make_provider("p", ProviderSettings(kind="openai", api_key=Secret("K")), root="/", environ={})
     assert "providers.p.model" in str(trouble_of(provider))
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from farro import app
+from farro import app, config
 from farro.api import sources, tables
 from farro.api.job import Job, Jobs
 from farro.api.known import KnownCalls
@@ -235,7 +235,13 @@ class Queue:
     def _of_document(self, store: FilesStore, document: Document, options: Options) -> list[Submission]:
         wishes = self._wishes(store, options)
         return submit.submissions(
-            store, [document], role=options.role, job_id=options.id, source=document.source, wishes=wishes
+            store,
+            [document],
+            role=options.role,
+            job_id=options.id,
+            source=document.source,
+            wishes=wishes,
+            contract=config.contract(self._root, self._settings),
         )
 
     def _wishes(self, store: FilesStore, options: Options, cwd: str | None = None) -> Wishes:

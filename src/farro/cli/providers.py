@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,10 +13,13 @@ import click
 from farro.cli.options import common, read_root
 from farro.cli.terminal import answer, note, say
 from farro.execution.agents.calling import Tried
+from farro.guard.redaction import Redactor
 from farro.operations import provider_test as operations
 from farro.operations.provider_test import PROMPT, Tested
 from farro.ports.provider import ProviderTrouble, Usage
+from farro.providers.prices import GenaiPrices
 from farro.providers.registry import make_provider
+from farro.system import fs
 from farro.system.clock import SystemClock
 
 _LONGEST = 2000  # characters of an answer that are shown; --json has all
@@ -35,10 +40,13 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
     if role is None and provider is None:
         raise click.UsageError("name a role to test with --role, or a provider with --provider")
     path, settings = read_root(root)
+    redact = Redactor.of_variables(settings.secret_variables(), os.environ).text
     tried: list[Tried] = []
+    folder = fs.temporary(f"{path}/jobs/.staging")
+    fs.mkdir(folder)
 
     def on_try(one: Tried) -> None:
-        tried.append(one)
+        tried.append(replace(one, message=redact(one.message)))
         if one.kind != "answered":
             note(f"call {one.number}, {_who(one.provider, one.model)}: no answer ({one.kind.replace('_', ' ')})")
 
@@ -48,18 +56,28 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
             role=role,
             provider=provider,
             prompt=prompt,
-            open_provider=lambda name, its: make_provider(name, its, root=path, environ=os.environ),
+            open_provider=lambda name, its: make_provider(
+                name, its, root=path, environ=os.environ, security=settings.security
+            ),
             clock=SystemClock(),
             uniform=random.SystemRandom().uniform,
+            root=path,
+            folder=folder,
+            prices=GenaiPrices(settings.providers),
             on_try=on_try,
         )
     except ProviderTrouble as trouble:
         if not as_json:
             raise
-        answer({"ok": False, "role": role, "error": _trouble(trouble), "tried": [one.to_json() for one in tried]})
+        answer(
+            {"ok": False, "role": role, "error": _trouble(trouble, redact), "tried": [one.to_json() for one in tried]}
+        )
         return trouble.exit_code
+    finally:
+        fs.remove_tree(folder)
+    tested = operations.without_secrets(tested, redact)
     if as_json:
-        answer(_told(role, tested))
+        answer(_told(role, tested, tried))
     else:
         _show(role, tested)
     return 0
@@ -89,7 +107,7 @@ def _tokens(usage: Usage | None) -> str:
     return f"{usage.input_tokens} in{cached}, {usage.output_tokens} out"
 
 
-def _told(role: str | None, tested: Tested) -> dict[str, Any]:
+def _told(role: str | None, tested: Tested, tried: list[Tried]) -> dict[str, Any]:
     come, asked = tested.answered.answer, tested.answered.candidate
     return {
         "ok": True,
@@ -101,14 +119,14 @@ def _told(role: str | None, tested: Tested) -> dict[str, Any]:
         "cost_usd": None if tested.cost_usd is None else float(tested.cost_usd),
         "answer": come.text,
         "whole": come.whole,
-        "tried": [one.to_json() for one in tested.answered.tried],
+        "tried": [one.to_json() for one in tried],
     }
 
 
-def _trouble(trouble: ProviderTrouble) -> dict[str, Any]:
+def _trouble(trouble: ProviderTrouble, redact: Callable[[str], str]) -> dict[str, Any]:
     return {
         "kind": trouble.kind,
-        "message": str(trouble),
+        "message": redact(str(trouble)),
         "retryable": trouble.retryable,
         "retry_after_s": trouble.retry_after_s,
     }

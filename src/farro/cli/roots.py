@@ -1,8 +1,9 @@
-"""`farro init`. What it makes lives in operations.roots."""
+"""`farro init`. What it makes lives in operations.roots, presets of agents in operations.presets."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,20 +13,70 @@ from farro.cli.options import json_option, root_option
 from farro.cli.terminal import answer, say
 from farro.operations import roots
 
+if TYPE_CHECKING:
+    from farro.operations.presets import Added
+
+AGENTS = ("claude", "codex", "gemini")
+
 
 @click.command()
+@click.option(
+    "--agents",
+    multiple=True,
+    type=click.Choice(AGENTS),
+    help="Have this program answer the agents' prompts; repeatable. It must be installed.",
+)
 @root_option("The folder; else FARRO_ROOT, else this one. It is made when it does not exist.")
 @json_option("Answer as JSON.")
-def init(root: str | None, as_json: bool) -> None:
-    """Make a folder a farro root. Safe to repeat: what is there is kept, what is missing is made."""
+def init(agents: tuple[str, ...], root: str | None, as_json: bool) -> None:
+    """Make a folder a farro root. Safe to repeat: what is there is kept, what is missing is made.
+
+    With --agents the config gets a provider for each program, and every agent role that has none is answered by the
+    first; reviews by the last.
+    """
     path = os.path.abspath(root or os.environ.get("FARRO_ROOT") or os.getcwd())
     was_root = os.path.isdir(f"{path}/jobs")
     made = roots.init(path, config.load(path, warn=terminal.complain))
+    if not agents:
+        if as_json:
+            answer({"root": path, "made": made})
+        else:
+            _say_made(path, made, was_root)
+        return
+    from farro.operations import presets
+
+    added = presets.add(path, agents)
+    config.load(path)  # what was written is a config, or whoever reads this is told now
     if as_json:
-        answer({"root": path, "made": made})
-    elif not made:
+        told = {"made": list(added.made), "kept": list(added.kept), "by_hand": added.by_hand}
+        answer({"root": path, "made": made, "agents": told})
+        return
+    _say_made(path, made, was_root)
+    _say_agents(path, agents, added)
+
+
+def _say_made(path: str, made: list[str], was_root: bool) -> None:
+    if not made:
         say(f"{path} is a farro root already; nothing was missing")
     elif was_root:
         say(f"{path} is whole again; made {', '.join(made)}")
     else:
         say(f"{path} is a farro root now. Queue something with: farro enqueue -- COMMAND, or --plan FILE")
+
+
+def _say_agents(path: str, agents: tuple[str, ...], added: Added) -> None:
+    from shutil import which  # noqa: TID251 - only looks
+
+    from farro.operations.presets import PRESETS
+
+    if added.by_hand is not None:
+        say(f"the config is YAML, which farro does not rewrite; add what is meant here to it:\n{added.by_hand}")
+    elif added.made:
+        say(f"agents-config.json: added {', '.join(added.made)}")
+    else:
+        say("agents-config.json: nothing was missing")
+    if added.kept:
+        say(f"kept as they are: {', '.join(added.kept)}")
+    for name in dict.fromkeys(agents):
+        found = which(PRESETS[name].provider["command"][0])
+        say(f"{name}: {'found at ' + found if found else 'not found on PATH; install it'}. Needs {PRESETS[name].needs}")

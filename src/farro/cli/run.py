@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from farro import app
+from farro import app, config
 from farro.cli.command_line import COMMAND, WithCommand, how_to_run, wishes
 from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import ReaderGone, answer, complain, say
@@ -76,7 +76,13 @@ def run(
 
         document = read_plan(plan_file)
         found = submit.submissions(
-            store, [document], role=role, job_id=job_id, source=name_of(plan_file), wishes=wished
+            store,
+            [document],
+            role=role,
+            job_id=job_id,
+            source=name_of(plan_file),
+            wishes=wished,
+            contract=config.contract(store.root, settings),
         )
     try:
         if detach:

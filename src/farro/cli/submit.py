@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from farro import documents
+from farro import config, documents
 from farro.cli.command_line import AT_HELP, COMMAND, WithCommand, how_to_run, start_time, wishes
 from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import answer, say
@@ -18,6 +18,7 @@ from farro.errors import InputError
 from farro.operations import submit
 from farro.operations.admission import admitted
 from farro.operations.wishes import Wishes
+from farro.plans.forms import is_agent_prompt
 from farro.stores.files import FilesStore
 from farro.system import fs
 from farro.system.clock import SystemClock
@@ -28,6 +29,10 @@ MANY_LIMIT = 256 << 20
 @click.command(cls=WithCommand)
 @click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input (JSON).")
 @click.option("--many", metavar="FILE.ndjson", help="A JSON plan a line; - reads standard input.")
+@click.option("--prompt-json", metavar="FILE", help="An agent prompt, JSON or YAML; - reads standard input (JSON).")
+@click.option("--context-md", metavar="FILE", help="The narrative of an agent prompt; it becomes prompt.md of the job.")
+@click.option("--task", metavar="TASK", help="The task of an agent prompt: an id in tasks/, or its file.")
+@click.option("--payload", multiple=True, metavar="FILE", help="A file for an agent prompt; repeatable.")
 @click.option(
     "--id", "job_id", metavar="ID", help="The job's id, chosen by you. The same id and plan again: the same job."
 )
@@ -44,6 +49,10 @@ def enqueue(
     context: click.Context,
     plan_file: str | None,
     many: str | None,
+    prompt_json: str | None,
+    context_md: str | None,
+    task: str | None,
+    payload: tuple[str, ...],
     job_id: str | None,
     role: str | None,
     force: bool,
@@ -66,7 +75,7 @@ def enqueue(
     same as --plan. A delay counts from now, also for a job that runs after others.
     """
     command: tuple[str, ...] | None = context.meta[COMMAND]
-    given = [name for name in (plan_file, many, *source) if name is not None]
+    given = [name for name in (plan_file, many, prompt_json, *source) if name is not None]
     if (len(given) != 1) if command is None else given:
         _say_what_to_name(source, command)
     wished = wishes(
@@ -85,17 +94,54 @@ def enqueue(
     store, settings = open_root(root, make=command is not None)
     wished = _resolved(store, wished, job_id)
     if command is not None:
+        _refuse_enclosures(context_md, task, payload)
         wanted = submit.command(store, command, role=role, job_id=job_id, wishes=wished)
         made = admitted(store, wanted, gate(settings, force))
     else:
         found = _read_many(many) if many is not None else [read_plan(given[0])]
-        made = submit.enqueue(
-            store, found, role=role, job_id=job_id, source=name_of(given[0]), wishes=wished, gate=gate(settings, force)
-        )
+        contract = config.contract(store.root, settings)
+        if prompt_json is not None or (many is None and is_agent_prompt(found[0].data)):
+            from farro.operations import prompting
+
+            folder = None if given[0] == "-" else os.path.dirname(os.path.abspath(given[0]))
+            job = prompting.enqueue(
+                store,
+                found[0],
+                role=role,
+                job_id=job_id,
+                wishes=wished,
+                gate=gate(settings, force),
+                contract=contract,
+                security=settings.security,
+                root=store.root,
+                folder=folder,
+                context_md=context_md,
+                payload=payload,
+                task=task,
+            )
+            made = [job]
+        else:
+            _refuse_enclosures(context_md, task, payload)
+            made = submit.enqueue(
+                store,
+                found,
+                role=role,
+                job_id=job_id,
+                source=name_of(given[0]),
+                wishes=wished,
+                gate=gate(settings, force),
+                contract=contract,
+            )
     if as_json:
         answer({"jobs": made})
     else:
         say("\n".join(made))
+
+
+def _refuse_enclosures(context_md: str | None, task: str | None, payload: tuple[str, ...]) -> None:
+    given = {"--context-md": context_md, "--task": task, "--payload": payload}
+    for name in (name for name, value in given.items() if value):
+        raise click.UsageError(f"{name} comes with an agent prompt, --prompt-json FILE")
 
 
 def _resolved(store: FilesStore, wished: Wishes, own: str | None) -> Wishes:
@@ -119,7 +165,7 @@ def _say_what_to_name(source: tuple[str, ...], command: tuple[str, ...] | None) 
     if command is None and len(source) > 1:
         raise click.UsageError(f"to queue a command write: farro enqueue -- {shlex.join(source)}")
     raise click.UsageError(
-        "name one thing to queue: -- COMMAND, --plan FILE, --many FILE.ndjson, or - for standard input"
+        "name one thing to queue: -- COMMAND, --plan FILE, --prompt-json FILE, --many FILE.ndjson, or - for stdin"
     )
 
 

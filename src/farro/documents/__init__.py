@@ -22,6 +22,7 @@ from farro.documents.model import (
     refusal,
     render_path,
     show,
+    without_schema,
 )
 from farro.documents.yaml_text import parse_yaml
 from farro.encoding import encoder
@@ -43,6 +44,7 @@ __all__ = [
     "refusal",
     "render_path",
     "show",
+    "without_schema",
 ]
 
 

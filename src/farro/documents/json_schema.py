@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
 from typing import Any, Literal
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -41,7 +43,7 @@ def _of(hint: Any) -> dict[str, Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and arguments[1:] == (...,):
         return {"type": "array", "items": _of(arguments[0])}
-    if origin is dict:
+    if origin in (dict, Mapping):
         key, member = map(_of, arguments)
         names = {name: rule for name, rule in key.items() if name != "type"}
         return {"type": "object", **({"propertyNames": names} if names else {}), "additionalProperties": member}
@@ -49,6 +51,8 @@ def _of(hint: Any) -> dict[str, Any]:
         return {"type": "string", "enum": list(arguments)}
     if origin in (typing.Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
         return _or_null(_of(next(each for each in arguments if each is not type(None))))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"type": "string", "enum": [str(member.value) for member in hint]}
     return {} if hint is Any else {"type": _TYPES[hint]}
 
 

@@ -76,6 +76,13 @@ class Document:
         return Problem(path=render_path(path), message=message, line=line, column=column)
 
 
+def without_schema(data: Any) -> Any:
+    """The data without the line by which editors find its schema: `$schema` means nothing to farro."""
+    if not (isinstance(data, dict) and isinstance(data.get("$schema"), str)):
+        return data
+    return {name: value for name, value in data.items() if name != "$schema"}
+
+
 LONE_SURROGATE = "half of a surrogate pair is not a character; write the character itself"
 SURROGATE = re.compile("[\ud800-\udfff]")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")

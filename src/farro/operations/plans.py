@@ -15,14 +15,16 @@ from farro.execution import commands
 from farro.execution.commands import Missing
 from farro.execution.tools import Tools
 from farro.kernel.states import Status
+from farro.operations import contract as contracts
 from farro.operations import steps as progress
 from farro.operations import wishes
+from farro.operations.contract import Contract
 from farro.operations.history import attempt_numbers, read_result
 from farro.plans.drawing.labels import State
 from farro.plans.forms import Fault
 from farro.plans.graph import order
 from farro.plans.growth import grown
-from farro.plans.loading import load_data, read
+from farro.plans.loading import load_data
 from farro.plans.measure import Measure, measure
 from farro.plans.model import Plan
 from farro.plans.suspicion import suspicions
@@ -53,11 +55,14 @@ class Checked:
 
 def check(document: Document, ground: Ground) -> Checked:
     """All that is wrong with a plan, or all that is suspicious about it here."""
+    roles = ground.settings.all_roles()
+    contract = Contract(allow_absolute=ground.settings.security.allow_absolute_paths)
     try:
-        plan, shaped = read(document)
+        plan, shaped = contracts.read(document, roles, contract)
     except BadDocument as bad:
         return Checked(source=document.source, problems=tuple(bad.problems))
     found = wishes.contradictions(document, wishes.NONE)
+    found += contracts.problems(document, plan, shaped, roles, contract)
     if found:
         return Checked(source=document.source, problems=tuple(found))
     found_here = dict(_machine(plan, ground))
@@ -81,6 +86,8 @@ def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
         yield (), "has no allowed_paths, and security.require_allowed_paths is on: it would be refused"
     places = {step.id: index for index, step in enumerate(plan.steps)}
     for turn, step in enumerate(order(plan)):
+        if step.tool == contracts.AGENT_TOOL:
+            continue  # a role, not a program
         at = ("steps", places[step.id])
         cwd = ground.cwd if step.cwd is None else os.path.join(ground.cwd, step.cwd)
         if step.cwd is not None and (why := _no_folder(cwd, may_appear=turn > 0)) is not None:

@@ -5,8 +5,9 @@ Which provider a role has lives in execution.agents.calling; printing the answer
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from farro.errors import InputError, UnknownRole
@@ -14,8 +15,9 @@ from farro.execution.agents.calling import Answered, Candidate, Tried, asked_of,
 from farro.kernel.retry import RetryPolicy, Uniform
 from farro.ports.clock import Clock
 from farro.ports.ledger import Prices
-from farro.ports.provider import Message, Provider, Request
+from farro.ports.provider import Message, Provider, Reach, Request
 from farro.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
+from farro.system.processes import MARKER
 
 PROMPT = "Answer with the single word: ready"
 SYSTEM = "You are asked whether you can be reached. Be brief."
@@ -38,10 +40,13 @@ def provider_test(
     open_provider: Callable[[str, ProviderSettings], Provider],
     clock: Clock,
     uniform: Uniform,
+    root: str,
+    folder: str,
     prices: Prices | None = None,
     on_try: Callable[[Tried], None] = lambda _: None,
 ) -> Tested:
-    """ProviderTrouble: nobody answered. With `provider` that one alone is asked."""
+    """ProviderTrouble: nobody answered. With `provider` that one alone is asked. `folder` is empty, for the files of
+    providers that are programs; they may write nowhere else."""
     if role is not None and role not in settings.all_roles():
         raise UnknownRole(f"{role} is not a role here; there is {', '.join(settings.all_roles())}")
     own = settings.roles.get(role or "", RoleSettings())
@@ -66,6 +71,9 @@ def provider_test(
             max_output_tokens=min(most, MAX_OUTPUT_TOKENS),
             timeout_s=own.timeout_s or its.timeout_s or _timeout_s(settings, its, candidate.name),
             role=role or "",
+            folder=folder,
+            env={MARKER: os.path.basename(folder)},
+            reach=Reach(root=root, network=own.network),
         )
 
     try:
@@ -87,6 +95,12 @@ def provider_test(
         took_s=clock.monotonic_s() - began_s,
         cost_usd=_cost_usd(answered, prices),
     )
+
+
+def without_secrets(tested: Tested, redact: Callable[[str], str]) -> Tested:
+    """A program may say what it was given in its environment."""
+    answer = replace(tested.answered.answer, text=redact(tested.answered.answer.text))
+    return replace(tested, answered=replace(tested.answered, answer=answer))
 
 
 def _wanted(settings: Settings, role: str | None, provider: str | None) -> tuple[FallbackSettings, ...]:

@@ -1,6 +1,7 @@
 """Making a root: the folders, and the files that a person edits. What is there already is kept.
 
-The folders that the store needs are listed in the store.
+The folders that the store needs are listed in the store; the policies' texts are in policies/; presets of agents live
+in presets.
 """
 
 from __future__ import annotations
@@ -9,28 +10,62 @@ import json
 import os
 
 from farro.errors import InputError
-from farro.settings import Settings
+from farro.operations.schemas import schemas
+from farro.settings import ROLES, Settings
 from farro.stores.files.ground import make_root
 from farro.system import fs
 
-POLICY = """---
+CONFIG = "agents-config.json"
+SCHEMA_LINE = "schemas/agents-config.schema.json"
+
+_DECLARED = """---
 version: 1.0.0
 role: {role}
 ---
 # {role}
 
 {text}
+
+## Responsibilities
+- Say here what this role does, and where its work ends.
+
+## What you answer
+Markdown: what was done, what was not, and what the next role needs to know.
+
+## How it is judged
+- Say here what good work of this role looks like.
 """
 
-_TEXTS = {
-    "Manager": "Plans, routes and finishes work. Decides what becomes of stale jobs.",
-    "SeniorEngineer": "Makes the change that the prompt asks for, with tests, inside the allowed paths.",
-    "JuniorEngineer": "Makes small, well described changes, with tests, inside the allowed paths.",
-    "Architect": "Analyses a task and splits it into prompts for the other roles.",
-    "CodeReviewer": "Judges a change against its rubric: approve, or changes requested with findings.",
-    "DocWriter": "Writes and updates the documents that a change needs.",
-    "Runner": "Runs command plans: whole plans on one worker, step after step.",
+_TASKS = """# Tasks
+
+A file here describes a piece of work that goes through several roles. `farro enqueue --task ID` names one for a prompt;
+the manager follows its workflow. `<id>.json` has the form of `schemas/task.schema.json`; `<id>.md` is words only.
+
+```json
+{
+  "$schema": "../schemas/task.schema.json",
+  "id": "task-0001",
+  "title": "Greet people by name",
+  "allowed_paths": ["src/", "tests/"],
+  "success": "greet --name Ann says: Hello, Ann",
+  "workflow": [
+    {"role": "SeniorEngineer", "rubric": "Add the option --name to greet, with a test."},
+    {"role": "CodeReviewer", "rubric": "Judge the change: does it greet, also without a name?"},
+    {"role": "DocWriter", "rubric": "Describe the option.", "allowed_paths": ["docs/"]}
+  ]
 }
+```
+"""
+
+_IGNORED = """# farro: the state of the queue. Its policies, config, schemas and tasks are yours to keep.
+/agents/*/incoming/
+/agents/*/in-progress/
+/agents/*/completed/
+/agents/*/waiting/
+/agents/*/.heartbeat
+/jobs/
+/logs/
+"""
 
 
 def init(root: str, settings: Settings) -> list[str]:
@@ -42,17 +77,74 @@ def init(root: str, settings: Settings) -> list[str]:
         if not os.path.isdir(f"{root}/{name}"):
             fs.mkdir(f"{root}/{name}")
             made.append(name)
-    files = {"AGENTS.md": POLICY.format(role="All roles", text="Rules that hold for every role of this repository.")}
+            if name == "tasks":  # not when it is there: whoever took this file out does not want it again
+                fs.write_atomic(f"{root}/tasks/README.md", _TASKS.encode(), sync=True)
+                made.append("tasks/README.md")
+    files = {"AGENTS.md": _policy("every-role")}
     if not os.path.exists(f"{root}/agents-config.yaml"):
-        files["agents-config.json"] = _config()
+        files[CONFIG] = as_text(first_config())
     for role in roles:
-        text = _TEXTS.get(role) or settings.roles[role].description or "Describe what this role does."
-        files[f"agents/{role}/AGENTS-ROLE.md"] = POLICY.format(role=role, text=text)
+        text = settings.roles[role].description if role in settings.roles else ""
+        files[f"agents/{role}/AGENTS-ROLE.md"] = (
+            _policy(role)
+            if role in ROLES
+            else _DECLARED.format(role=role, text=text or "Describe what this role does.")
+        )
+    files.update((f"schemas/{name}", text) for name, text in schemas().items())
     for name, content in files.items():
         if not os.path.lexists(f"{root}/{name}"):
             fs.write_atomic(f"{root}/{name}", content.encode(), sync=True)
             made.append(name)
-    return made
+    return made + _ignore_state(root)
+
+
+def first_config() -> dict[str, object]:
+    """The config of a new root: what SPEC-1 requires, at its defaults."""
+    defaults = Settings()
+    return {
+        "$schema": SCHEMA_LINE,
+        "version": defaults.version,
+        "durability": defaults.durability,
+        "providers": {},
+        "security": {
+            "max_job_bytes": defaults.security.max_job_bytes,
+            "payload_allowlist": list(defaults.security.payload_allowlist),
+        },
+        "tools": {},
+    }
+
+
+def as_text(config: object) -> str:
+    return _spelled(config, "") + "\n"
+
+
+def _spelled(value: object, indent: str) -> str:
+    """As a person writes it: lists of words on one line."""
+    more = indent + "  "
+    if isinstance(value, dict) and value:
+        members = (f"{more}{json.dumps(name)}: {_spelled(member, more)}" for name, member in value.items())
+        return "{\n" + ",\n".join(members) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(f"{more}{_spelled(item, more)}" for item in value) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _policy(name: str) -> str:
+    return fs.read_bytes(f"{os.path.dirname(__file__)}/policies/{name}.md").decode()
+
+
+def _ignore_state(root: str) -> list[str]:
+    """Lines for .gitignore, once: whoever took some of them out again meant it. What else is in it is kept."""
+    path = f"{root}/.gitignore"
+    try:
+        there = fs.read_bytes(path).decode("utf-8", "surrogateescape") if os.path.lexists(path) else ""
+    except OSError:
+        return []  # a link, or not to be read: a person's own arrangement
+    if _IGNORED.partition("\n")[0] in there:
+        return []
+    gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
+    fs.write_atomic(path, f"{there}{gap}{_IGNORED}".encode("utf-8", "surrogateescape"), sync=True)
+    return [".gitignore"]
 
 
 def _make_folder(path: str) -> None:
@@ -65,19 +157,3 @@ def _make_folder(path: str) -> None:
         path = os.path.dirname(path)
     for folder in reversed(missing):
         fs.mkdir(folder)
-
-
-def _config() -> str:
-    """The config of a new root: what SPEC-1 requires, at its defaults."""
-    defaults = Settings()
-    data = {
-        "version": defaults.version,
-        "durability": defaults.durability,
-        "providers": {},
-        "security": {
-            "max_job_bytes": defaults.security.max_job_bytes,
-            "payload_allowlist": list(defaults.security.payload_allowlist),
-        },
-        "tools": {},
-    }
-    return json.dumps(data, indent=2) + "\n"

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from farro.documents import Document, refusal
+from farro.documents import Document, refusal, without_schema
 from farro.errors import BadName, InputError, Problem, UnknownJob, UnknownRole
 from farro.kernel import ids
+from farro.operations import contract as contracts
 from farro.operations import wishes as wishing
 from farro.operations.admission import Gate, admitted
+from farro.operations.contract import STRICT, Contract
 from farro.operations.wishes import Wishes
-from farro.plans.loading import load_many
 from farro.plans.model import Plan
 from farro.ports.store import Store, Submission
 
@@ -31,10 +32,11 @@ def enqueue(
     source: str,
     wishes: Wishes = wishing.NONE,
     gate: Gate | None = None,
+    contract: Contract = STRICT,
 ) -> list[str]:
     """Enqueue the plan of each document; answers the ids in the same order. All of them are good, or none is queued.
-    `gate` keeps the caps; without one there are none."""
-    wanted = submissions(store, documents, role=role, job_id=job_id, source=source, wishes=wishes)
+    `gate` keeps the caps; without one there are none. `contract` is what agent work must keep."""
+    wanted = submissions(store, documents, role=role, job_id=job_id, source=source, wishes=wishes, contract=contract)
     return admitted(store, wanted, gate)
 
 
@@ -46,6 +48,7 @@ def submissions(
     job_id: str | None,
     source: str,
     wishes: Wishes,
+    contract: Contract = STRICT,
 ) -> list[Submission]:
     """What would be queued; every problem of all documents at once."""
     if job_id is not None:
@@ -54,18 +57,25 @@ def submissions(
     if role is not None:
         _check_option("--role", lambda: _check_role(role, known))
     _check_wishes(store, wishes, job_id)
-    plans = load_many(documents, source)
+    read = contracts.read_all(documents, sorted(known), contract, source)
+    plans = [plan for plan, _ in read]
     if job_id is not None and len(plans) != 1:
         raise InputError(f"--id names one job, but {source} holds {len(plans)} plans; give each plan its own `id`")
     pairs = list(zip(plans, documents, strict=True))
     problems = [
         problem for plan, document in pairs for problem in _problems(plan, document, known, role=role, job_id=job_id)
     ]
+    for (plan, shaped), document in zip(read, documents, strict=True):
+        problems += contracts.problems(document, plan, shaped, sorted(known), contract)
+        problems += contracts.unfitting(document, wishes)
     problems += _told_twice(pairs)
     problems += [problem for document in documents for problem in wishing.contradictions(document, wishes)]
     problems += _unknown_dependencies(store, pairs, job_id)
     if problems:
         raise refusal(source, problems)
+    asked = set().union(*(contracts.agent_roles(document, plan) for plan, document in pairs))
+    if asked:
+        contract.check(sorted(asked))
     return [
         Submission(
             role=role or plan.role or DEFAULT_ROLE,
@@ -183,4 +193,4 @@ def _check_option(name: str, check: Callable[[], object]) -> None:
 
 def _prompt(data: Any) -> Mapping[str, Any]:
     """prompt.json holds what was submitted; a bare task list becomes the object that means the same."""
-    return {"tasks": data} if isinstance(data, list) else data
+    return {"tasks": data} if isinstance(data, list) else without_schema(data)

@@ -15,6 +15,7 @@ from typing import Any
 from farro.documents import Document, show
 from farro.errors import Problem
 from farro.kernel import ids
+from farro.plans.forms import is_agent_prompt
 from farro.plans.model import MAX_TIMEOUT_S
 from farro.plans.priority import PRIORITIES
 
@@ -135,5 +136,7 @@ def _steps(data: Any) -> tuple[tuple[str, ...], list[Any]]:
     """Where the steps of a plan stand, in whichever form, and what stands there."""
     if isinstance(data, list):
         return (), data
+    if is_agent_prompt(data):
+        return (), []
     name = "steps" if "steps" in data else "tasks"
     return (name,), data[name]

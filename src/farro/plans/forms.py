@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from farro.documents import Path, show
+from farro.documents import Path, show, without_schema
 
 TASK_STATE = ("status", "created_at", "started_at", "completed_at", "error")  # of an earlier run: no part of a plan
 NO_NUMBER = "0"  # stands for what is no number, which is a fault of its own; steps count from 1
@@ -73,6 +73,7 @@ def shape(data: Any) -> Shaped:
         return _with_steps({}, data, (), tasks=True)
     if not isinstance(data, dict):
         return Shaped(data=data, prefix=("steps",))
+    data = without_schema(data)
     rest = {name: value for name, value in data.items() if name not in ("steps", "tasks")}
     if "steps" in data:
         shaped = _with_steps(rest, data["steps"], ("steps",), tasks=False)

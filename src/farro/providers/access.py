@@ -5,15 +5,13 @@ Reading the config lives in config; what goes over the wire, in providers.wire.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from farro.errors import InputError
 from farro.ports.provider import ProviderTrouble
-from farro.settings import ProviderSettings
+from farro.settings import ProviderSettings, Secret
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 NO_KEY = "none"  # the libraries insist on one; a server of one's own, without keys, ignores it
 
 
@@ -30,37 +28,31 @@ class Access:
 
 
 def access_to(
-    name: str, settings: ProviderSettings, environ: Mapping[str, str], *, base_url: str, variables: Sequence[str]
+    name: str, settings: ProviderSettings, environ: Mapping[str, str], *, base_url: str, variable: str
 ) -> Access:
-    """ProviderTrouble of kind `missing` names the variable that is not set.
+    """ProviderTrouble of kind `missing` names the variable that is not set, or would usually hold the key.
 
-    Without `api_key` the usual variables count, but only for the kind's own address: a key is never handed to another
-    host because it happened to be in the environment.
+    A key is sent only where the config names it: one that merely happens to be in the environment is nobody's to send,
+    least of all to another address than its owner's.
     """
     if settings.api_key is not None:
         key, told_as = configured_key(name, settings.api_key, environ)
         return Access(base_url=settings.base_url or base_url, key=key, told_as=told_as)
-    if settings.base_url is not None:
-        told_as = f"providers.{name}.api_key, which is not set"
-        return Access(base_url=settings.base_url, key=NO_KEY, told_as=told_as)
-    for variable in variables:
-        if environ.get(variable):
-            return Access(base_url=base_url, key=environ[variable].strip(), told_as=f"the variable {variable}")
-    raise _missing(f"provider {name} has no key: set the variable {variables[0]}, or providers.{name}.api_key")
+    if settings.base_url is None:
+        raise _missing(f"provider {name} has no key: set providers.{name}.api_key, such as to ${{{variable}}}")
+    return Access(base_url=settings.base_url, key=NO_KEY, told_as=f"providers.{name}.api_key, which is not set")
 
 
-def configured_key(name: str, api_key: Any, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The key that the config names, and how to speak of it: the one place that knows what `api_key` is made of."""
-    text = str(api_key)
-    named = _VARIABLE.findall(text)
-    for variable in named:
-        if not environ.get(variable):
-            raise _missing(
-                f"provider {name} has no key: the environment has no variable {variable}, which "
-                f"providers.{name}.api_key names; set it"
-            )
-    told_as = f"the variable {named[0]}" if named else f"providers.{name}.api_key"
-    return _VARIABLE.sub(lambda found: environ[found[1]], text).strip(), told_as
+def configured_key(name: str, api_key: Secret, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The key that the config names, and how to speak of it."""
+    try:
+        key = api_key.reveal(environ, f"provider {name}")
+    except InputError as error:
+        raise _missing(str(error)) from None
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        # Libraries complain of such a header by showing it, and in a form that is not searched for.
+        raise _missing(f"the variable {api_key.name} holds no key: there is a blank, a line break or the like in it")
+    return key, f"the variable {api_key.name}"
 
 
 def _missing(message: str) -> ProviderTrouble:

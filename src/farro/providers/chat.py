@@ -33,7 +33,7 @@ class Kind:
     """What one kind of provider has of its own."""
 
     base_url: str
-    variables: tuple[str, ...]  # where its key usually is, first choice first
+    variable: str  # where its key usually is
     libraries: tuple[str, ...]  # modules that `model` imports
     model: Callable[[str, Access, httpx2.AsyncClient], Model]
 
@@ -99,7 +99,7 @@ class ChatProvider:
 
     def _access(self) -> Access:
         kind = self._kind
-        return access_to(self._name, self._settings, self._environ, base_url=kind.base_url, variables=kind.variables)
+        return access_to(self._name, self._settings, self._environ, base_url=kind.base_url, variable=kind.variable)
 
     async def _ask(
         self, request: Request, model: str, access: Access, seen: list[Exchange], said: Callable[[str], Any]

@@ -40,7 +40,7 @@ def _model(name: str, access: Access, client: httpx2.AsyncClient) -> Model:
 
 _KIND = Kind(
     base_url="https://generativelanguage.googleapis.com",
-    variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    variable="GOOGLE_API_KEY",
     libraries=("google.genai", "pydantic_ai.models.google"),
     model=_model,
 )

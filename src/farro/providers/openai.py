@@ -33,7 +33,7 @@ def _model(name: str, access: Access, client: httpx2.AsyncClient) -> Model:
 
 _KIND = Kind(
     base_url="https://api.openai.com/v1",
-    variables=("OPENAI_API_KEY",),
+    variable="OPENAI_API_KEY",
     libraries=("openai", "pydantic_ai.models.openai"),
     model=_model,
 )

@@ -38,7 +38,7 @@ def _model(name: str, access: Access, client: httpx2.AsyncClient) -> Model:
 
 _KIND = Kind(
     base_url="https://openrouter.ai/api/v1",
-    variables=("OPENROUTER_API_KEY",),
+    variable="OPENROUTER_API_KEY",
     libraries=("openai", "pydantic_ai.models.openrouter"),
     model=_model,
 )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from farro.documents import Document, refusal, shapes
+from farro.documents import Document, refusal, shapes, without_schema
 from farro.documents.constraints import Matching, Said, Size
 from farro.documents.shapes import Fault
 from farro.plans import loading
@@ -74,7 +74,7 @@ def load(
     Submitters say which roles the root has and what its config allows. Without that a prompt is only read: one that
     was accepted stays readable when the config changes, and what it may write is judged by who lets it.
     """
-    checked = shapes.check(AgentPrompt, document.data)
+    checked = shapes.check(AgentPrompt, without_schema(document.data))
     faults = [Fault(fault.path, _advised(fault), fault.key) for fault in checked.faults]
     told = {fault.path for fault in faults}
     more = [

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from farro.documents import Document, refusal, shapes
+from farro.documents import Document, refusal, shapes, without_schema
 from farro.documents.constraints import Bounds, Said, Size
 from farro.documents.shapes import Fault
 from farro.plans.model import Id, Metadata
@@ -48,7 +48,7 @@ def load(
     document: Document, *, name: str | None = None, roles: Collection[str] | None = None, allow_absolute: bool = True
 ) -> Task:
     """The task in a document; BadDocument with every problem and its place. `name`: what its file is called."""
-    checked = shapes.check(Task, document.data)
+    checked = shapes.check(Task, without_schema(document.data))
     faults = list(checked.faults)
     if (task := checked.value) is not None:
         if name is not None and task.id != name:

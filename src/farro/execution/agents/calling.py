@@ -74,13 +74,11 @@ class NobodyAnswered(ProviderTrouble):
 def asked_of(settings: Settings, role: str) -> tuple[FallbackSettings, ...]:
     """Whom a role asks, in order, by their names in the config. InputError: nobody, or somebody who is not there."""
     own = settings.roles.get(role, RoleSettings())
-    first = own.provider
+    first = settings.provider_of(role)
     if first is None:
-        if len(settings.providers) != 1:
-            there = ", ".join(settings.providers)
-            what = f"there are {there}" if there else "and there is none: add one under `providers`"
-            raise InputError(f"role {role} has no provider; set roles.{role}.provider ({what})")
-        (first,) = settings.providers
+        there = ", ".join(settings.providers)
+        what = f"there are {there}" if there else "and there is none: add one under `providers`"
+        raise InputError(f"role {role} has no provider; set roles.{role}.provider ({what})")
     wanted = (FallbackSettings(provider=first, model=own.model), *own.fallbacks)
     for each in wanted:
         if each.provider not in settings.providers:

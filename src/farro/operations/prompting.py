@@ -1,0 +1,57 @@
+"""Queueing one agent prompt with all that comes with it: `farro enqueue --prompt-json`.
+
+What a prompt may say lives in roles.prompt and contract, its files in enclosures, queueing in submit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farro.documents import Document
+from farro.errors import Refused
+from farro.operations import enclosures, submit
+from farro.operations.admission import Gate, admitted
+from farro.operations.contract import Contract
+from farro.operations.wishes import Wishes
+from farro.ports.store import Store
+from farro.roles import prompt
+from farro.settings import SecuritySettings
+
+
+def enqueue(
+    store: Store,
+    document: Document,
+    *,
+    role: str | None,
+    job_id: str | None,
+    wishes: Wishes,
+    gate: Gate,
+    contract: Contract,
+    security: SecuritySettings,
+    root: str,
+    folder: str | None,
+    context_md: str | None = None,
+    payload: Sequence[str] = (),
+    task: str | None = None,
+) -> str:
+    """The job's id. Everything is checked before anything is written; `folder`: where the prompt's file lies."""
+    known = sorted(store.roles())
+    prompt.load(document, roles=known, allow_absolute=contract.allow_absolute, root=contract.root)
+    (wanted,) = submit.submissions(
+        store, [document], role=role, job_id=job_id, source=document.source, wishes=wishes, contract=contract
+    )
+    try:
+        found = enclosures.collect(
+            document,
+            folder=folder,
+            context_md=context_md,
+            payload=payload,
+            task=task,
+            root=root,
+            roles=known,
+            security=security,
+        )
+    except Refused:
+        store.note("payload_refused", role=wanted.role, user=gate.user)
+        raise
+    return admitted(store, [enclosures.enclosed(wanted, found)], gate)[0]

@@ -1,0 +1,142 @@
+"""Roles worked by the installed program: workers as processes, providers as real servers and real commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fake_providers as fake
+from fake_providers import FakeProvider
+from flows.program import Program, eventually, marked
+
+PROMPT = {
+    "role": "SeniorEngineer",
+    "rubric": "Make the greeting polite.",
+    "allowed_paths": ["src/"],
+    "success": "The greeting says please.",
+    "routing": {"mode": "role", "next": "CodeReviewer"},
+}
+CHANGE = json.dumps({"summary": "It says please now."})
+REVIEW = json.dumps({"verdict": "approve", "findings": []})
+KEY = "sk-canary-0123456789"
+
+
+@pytest.fixture
+def openai(farro: Program) -> Iterator[Callable[..., FakeProvider]]:
+    """A server that answers as OpenAI does, and a root that asks it."""
+    servers: list[FakeProvider] = []
+
+    def serve(*replies: fake.Reply) -> FakeProvider:
+        server = FakeProvider("openai", *replies)
+        servers.append(server)
+        provider = {"api_key": "${OPENAI_API_KEY}", "base_url": server.base_url, "model": "gpt-5"}
+        configure(farro, providers={"openai": provider})
+        farro.env["OPENAI_API_KEY"] = KEY
+        return server
+
+    yield serve
+    for server in servers:
+        server.close()
+
+
+def configure(farro: Program, **changes: Any) -> None:
+    path = farro.path / "agents-config.json"
+    retry = {"base_s": 0.001, "max_delay_s": 0.01}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "retry": retry, **changes}))
+    (farro.path / "src").mkdir(exist_ok=True)
+
+
+def enqueue(farro: Program, job_id: str, **changes: Any) -> None:
+    path = farro.path / f"{job_id}.prompt.json"
+    path.write_text(json.dumps({**PROMPT, **changes}))
+    farro.run("enqueue", "--role", "SeniorEngineer", "--prompt-json", str(path), "--id", job_id, code=0)
+
+
+def test_a_prompt_goes_from_role_to_role_over_http(farro: Program, openai: Callable[..., FakeProvider]) -> None:
+    server = openai(fake.says(CHANGE), fake.says(REVIEW))
+    enqueue(farro, "polite")
+    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
+    farro.run("worker", "--role", "CodeReviewer", "--drain", code=0)
+    assert farro.status("polite") == "succeeded"
+    assert len(server.asked) == 2
+    first, second = (json.dumps(asked.body) for asked in server.asked)
+    assert "Make the greeting polite." in first
+    assert "It says please now." in second  # the reviewer is told what the engineer found
+    assert "approved" in (farro.folder("polite") / "result.md").read_text()
+
+
+def test_a_busy_provider_is_asked_four_times_and_then_by_the_next_attempt(
+    farro: Program, openai: Callable[..., FakeProvider]
+) -> None:
+    busy = fake.answers(429, "slow down", **{"Retry-After": "0"})
+    server = openai(busy, busy, busy, busy, fake.says(CHANGE))
+    enqueue(farro, "busy")
+    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
+    assert farro.run("show", "busy", "--json", code=0).json["role"] == "CodeReviewer"
+    assert len(server.asked) == 5
+
+
+def test_two_seconds_after_a_kill_nothing_of_an_agent_lives(farro: Program, figure: Callable[..., None]) -> None:
+    script = farro.path / "stubborn.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "open(os.environ['FARRO_ROOT'] + '/src/started', 'w').close()\n"
+        "time.sleep(1000)\n"
+    )
+    configure(farro, providers={"it": {"kind": "cli", "command": [sys.executable, str(script)]}})
+    enqueue(farro, "long")
+    worker = farro.start("worker", "--role", "SeniorEngineer").started()
+    eventually((farro.path / "src/started").exists, "the agent does not start")
+    farro.run("kill", "long", code=0)
+    killed_s = time.monotonic()
+    while marked(farro.path) and time.monotonic() - killed_s < 10:
+        time.sleep(0.02)
+    took_s = time.monotonic() - killed_s
+    figure("no process of a killed agent lives, after", round(took_s, 3), "s")
+    assert took_s < 2.0, f"processes of the job lived {took_s:.1f} s after its kill"  # the promise itself is a time
+    assert farro.status("long") == "killed"
+    assert worker.end().code == 0
+
+
+def test_two_seconds_after_a_kill_a_provider_is_hung_up_on(
+    farro: Program, openai: Callable[..., FakeProvider], figure: Callable[..., None]
+) -> None:
+    server = openai(fake.hangs)
+    enqueue(farro, "long")
+    worker = farro.start("worker", "--role", "SeniorEngineer").started()
+    assert server.arrived.wait(30)
+    farro.run("kill", "long", code=0)
+    killed_s = time.monotonic()
+    assert server.left.wait(10)
+    took_s = time.monotonic() - killed_s
+    figure("a provider of a killed job is hung up on, after", round(took_s, 3), "s")
+    assert took_s < 2.0, f"the request went on for {took_s:.1f} s after the kill"  # the promise itself is a time
+    assert worker.end().code == 0
+
+
+def test_a_worker_that_is_killed_while_it_waits_for_an_answer_loses_neither_job_nor_cost(
+    farro: Program, openai: Callable[..., FakeProvider]
+) -> None:
+    server = openai(fake.hangs, fake.says(CHANGE))
+    enqueue(farro, "cut")
+    worker = farro.start("worker", "--role", "SeniorEngineer").started()
+    assert server.arrived.wait(30)
+    worker.kill()
+    farro.run("watchdog", "--once", code=0)
+    farro.run("manager", "--once", code=0)
+    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
+    assert farro.run("show", "cut", "--json", code=0).json["role"] == "CodeReviewer"
+    result = json.loads((farro.folder("cut") / "attempts/0002/result.json").read_text())
+    calls = result["agent"]["calls"]
+    assert [(call["attempt"], call["estimated"], call["end"]) for call in calls] == [
+        (1, True, None),
+        (2, False, "answered"),
+    ]
+    assert result["agent"]["cost_estimated"] is True

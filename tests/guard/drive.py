@@ -1,0 +1,82 @@
+"""Runs one plan of one hostile step as a worker would, as any user: `drive.py ORDER`, JSON in and out.
+
+Started by ground.py, which looks at what came of it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.execution.work import Plans, perform_work
+from farro.guard import bounds as bounding
+from farro.kernel.outcome import Failed, Succeeded
+from farro.ports.runner import Guarding, Work
+from farro.system import process_tree
+from farro.system.clock import SystemClock
+
+
+def become(user: int) -> None:
+    """For good. It cannot be started as that user: its Python may lie where that one may not go."""
+    if user != os.geteuid():
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # its own files in /proc are its user's again
+
+
+def main(order: dict[str, Any]) -> dict[str, Any]:
+    codecs.lookup("unicode_escape")  # found now: another user cannot go where root's Python lies
+    become(order["user"])
+    process_tree.adopt_orphans()
+    if order["without_cgroup"]:
+        bounding.cgroup_limits.make = lambda **_: None  # type: ignore[assignment]
+    inherited = os.open(f"{order['hostile']['out']}/file", os.O_RDWR)
+    os.set_inheritable(inherited, True)
+    if order["way"] == "inherited_descriptors" and order["level"] is None:
+        # What would happen if nobody closed them.
+        env = {**os.environ, "HOSTILE": json.dumps(order["hostile"])}
+        done = subprocess.run(order["command"], env=env, close_fds=False, check=False)
+        return {"succeeded": done.returncode == 0, "category": None, "message": ""}
+    step = {"id": "hostile", "command": order["command"][0], "args": order["command"][1:], "timeout": 60}
+    steps = [step]
+    if order["way"].startswith("stdin"):
+        steps = [{"id": "before", "command": "cat", "args": [f"{order['hostile']['out']}/file"]}, step]
+        step["input_from_step"] = "before"
+    prompt: dict[str, Any] = {"steps": steps}
+    if order["level"] is not None:
+        prompt["allowed_paths"] = ["in/"]
+    work = Work(
+        job_id="hostile",
+        prompt=prompt,
+        folder=order["attempt"],
+        marker=f"hostile-{order['root']}",
+        env={"PATH": os.environ["PATH"], "HOSTILE": json.dumps(order["hostile"])},
+        cwd=order["root"],
+        root=order["root"],
+        step_timeout_s=60,
+        durable=False,
+        guarding=Guarding(sandbox=order["level"] or "none", required=True, **order["guarding"]),
+    )
+    clock = SystemClock()
+    stop = Stop(clock)
+    came = perform_work(work, plans=Plans(), tools=Tools(), clock=clock, tick=lambda: None, stop=stop)
+    assert isinstance(came, Succeeded | Failed)
+    error = came.error if isinstance(came, Failed) else None
+    return {
+        "succeeded": error is None,
+        "category": None if error is None else error.category,
+        "message": "" if error is None else f"{error.message}\n{came.report.markdown}",
+        "left": process_tree.reap_adopted(),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

@@ -1,0 +1,440 @@
+"""A program that tries one way out of its sandbox: `hostile.py WAY`. Exit 0: it got out, as far as it can tell.
+
+What it finds there (paths, a victim's PID, ports) is in $HOSTILE as JSON. Standard library only: it is run confined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import platform
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+GROUND: dict[str, Any] = json.loads(os.environ["HOSTILE"])
+IN, OUT, VICTIM = GROUND["in"], GROUND["out"], GROUND["victim"]
+FILE = f"{OUT}/file"
+WAYS: dict[str, Callable[[], object]] = {}
+
+libc = ctypes.CDLL(None, use_errno=True)
+X86 = platform.machine() == "x86_64"
+
+
+def way(function: Callable[[], object]) -> Callable[[], object]:
+    WAYS[function.__name__] = function
+    return function
+
+
+def checked(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def syscall(number: int, *args: Any) -> int:
+    return checked(libc.syscall(ctypes.c_long(number), *args))
+
+
+def number(x86: int, arm: int) -> int:
+    return x86 if X86 else arm
+
+
+def append(path: str) -> None:
+    with open(path, "ab", buffering=0) as file:
+        file.write(b"hostile\n")
+
+
+def first_that_works(*tries: Callable[[], object]) -> None:
+    errors: list[OSError] = []
+    for one in tries:
+        try:
+            one()
+        except OSError as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[-1] if errors else FileNotFoundError("there is nothing to try")
+
+
+def pids() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@way
+def create() -> None:
+    append(f"{OUT}/new")
+
+
+@way
+def overwrite() -> None:
+    append(FILE)
+
+
+@way
+def symlink() -> None:
+    os.symlink(FILE, f"{IN}/link")
+    append(f"{IN}/link")
+
+
+@way
+def symlink_to_a_folder() -> None:
+    os.symlink(OUT, f"{IN}/link")
+    append(f"{IN}/link/new")
+
+
+@way
+def hardlink() -> None:
+    os.link(FILE, f"{IN}/link")
+    append(f"{IN}/link")
+
+
+@way
+def hardlink_of_an_open_file() -> None:
+    fd = os.open(FILE, os.O_RDONLY)
+    checked(libc.linkat(-100, f"/proc/self/fd/{fd}".encode(), -100, f"{IN}/link".encode(), 0x400))
+    append(f"{IN}/link")
+
+
+@way
+def rename_away() -> None:
+    os.rename(FILE, f"{IN}/stolen")
+
+
+@way
+def rename_over() -> None:
+    append(f"{IN}/mine")
+    os.rename(f"{IN}/mine", FILE)
+
+
+@way
+def rename_exchange() -> None:
+    append(f"{IN}/mine")
+    checked(libc.renameat2(-100, f"{IN}/mine".encode(), -100, FILE.encode(), 2))
+
+
+@way
+def truncate() -> None:
+    os.truncate(FILE, 0)
+
+
+@way
+def unlink() -> None:
+    os.unlink(FILE)
+
+
+@way
+def mkdir() -> None:
+    os.mkdir(f"{OUT}/folder")
+
+
+@way
+def rmdir() -> None:
+    os.rmdir(f"{OUT}/empty")
+
+
+@way
+def chmod() -> None:
+    os.chmod(FILE, 0o600)
+
+
+@way
+def chmod_of_an_open_file() -> None:
+    os.fchmod(os.open(FILE, os.O_RDONLY), 0o600)
+
+
+@way
+def chown() -> None:
+    os.chown(FILE, 1, 1)
+
+
+@way
+def utime() -> None:
+    os.utime(FILE, (1, 1))
+
+
+@way
+def xattr() -> None:
+    os.setxattr(FILE, "user.hostile", b"was here")
+
+
+@way
+def flags() -> None:
+    fd = os.open(FILE, os.O_RDONLY)
+    held = struct.unpack("=l", fcntl.ioctl(fd, 0x80086601, struct.pack("=l", 0)))[0]
+    fcntl.ioctl(fd, 0x40086602, struct.pack("=l", held ^ 0x80))
+
+
+@way
+def mknod() -> None:
+    os.mknod(f"{IN}/disk", stat.S_IFBLK | 0o600, os.makedev(7, 0))
+
+
+# --- /proc and descriptors -------------------------------------------------------------------------------------------
+
+
+@way
+def proc_self_root() -> None:
+    append(f"/proc/self/root{FILE}")
+
+
+@way
+def proc_self_cwd() -> None:
+    os.chdir(IN)
+    append("/proc/self/cwd/../out/file")
+
+
+@way
+def proc_pid_root() -> None:
+    first_that_works(*(lambda pid=pid: append(f"/proc/{pid}/root{FILE}") for pid in [*pids(), str(VICTIM)]))
+
+
+@way
+def proc_pid_cwd() -> None:
+    append(f"/proc/{VICTIM}/cwd/file")
+
+
+@way
+def proc_pid_fd() -> None:
+    """The file that the victim has open."""
+    append(f"/proc/{VICTIM}/fd/{GROUND['held_fd']}")
+
+
+@way
+def proc_pid_mem() -> None:
+    with open(f"/proc/{VICTIM}/mem", "r+b", buffering=0) as memory:
+        memory.seek(GROUND["address"])
+        memory.write(b"HOSTILE!")
+
+
+@way
+def proc_sys() -> None:
+    path = "/proc/sys/kernel/panic"
+    with open(path, encoding="ascii") as file:
+        value = file.read()
+    with open(path, "w", encoding="ascii") as file:
+        file.write(value)
+
+
+@way
+def inherited_descriptors() -> None:
+    first_that_works(*(lambda fd=fd: os.write(fd, b"hostile\n") for fd in range(3, 256)))
+
+
+@way
+def stdin_opened_again() -> None:
+    if not stat.S_ISREG(os.fstat(0).st_mode):
+        raise PermissionError("it is not the file")
+    first_that_works(
+        lambda: append("/proc/self/fd/0"),
+        lambda: os.ftruncate(os.open("/proc/self/fd/0", os.O_RDWR), 0),
+    )
+
+
+@way
+def stdin_changed() -> None:
+    os.fchmod(0, 0o600)
+    os.utime(0, (1, 1))
+    if not stat.S_ISREG(os.fstat(0).st_mode):
+        raise PermissionError("it is not the file")
+
+
+# --- the kernel, and other processes ---------------------------------------------------------------------------------
+
+
+@way
+def mount() -> None:
+    os.mkdir(f"{IN}/m")
+    checked(libc.mount(b"none", f"{IN}/m".encode(), b"tmpfs", 0, None))
+    libc.umount2(f"{IN}/m".encode(), 2)
+
+
+@way
+def mount_by_new_calls() -> None:
+    os.close(syscall(430, b"tmpfs", 0))
+
+
+@way
+def userns() -> None:
+    checked(libc.unshare(0x10000000))
+
+
+@way
+def userns_by_clone() -> None:
+    if syscall(number(56, 220), ctypes.c_long(0x10000000 | signal.SIGCHLD), None, None, None, None) == 0:
+        os._exit(0)
+
+
+@way
+def userns_by_clone3() -> None:
+    args = struct.pack("=8Q", 0x10000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+    if syscall(435, args, ctypes.c_long(len(args))) == 0:
+        os._exit(0)
+
+
+@way
+def mount_namespace() -> None:
+    checked(libc.unshare(0x00020000))
+
+
+@way
+def setns() -> None:
+    checked(libc.setns(os.open(f"/proc/{VICTIM}/ns/net", os.O_RDONLY), 0))
+
+
+@way
+def chroot() -> None:
+    os.chroot(IN)
+
+
+@way
+def ptrace() -> None:
+    checked(libc.ptrace(ctypes.c_long(16), ctypes.c_long(VICTIM), None, None))
+    os.waitpid(VICTIM, 0x40000000)
+    libc.ptrace(ctypes.c_long(17), ctypes.c_long(VICTIM), None, None)
+
+
+@way
+def process_vm_writev() -> None:
+    buffer = ctypes.create_string_buffer(b"HOSTILE!", 8)
+    local = struct.pack("@PN", ctypes.addressof(buffer), 8)
+    remote = struct.pack("@PN", GROUND["address"], 8)
+    one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    syscall(number(311, 271), ctypes.c_long(VICTIM), local, one, remote, one, none)
+
+
+@way
+def pidfd_getfd() -> None:
+    fd = syscall(438, os.pidfd_open(VICTIM), GROUND["held_fd"], 0)
+    os.write(fd, b"hostile\n")
+
+
+@way
+def kill() -> None:
+    os.kill(VICTIM, signal.SIGKILL)
+
+
+@way
+def keys() -> None:
+    syscall(number(250, 219), ctypes.c_long(0), ctypes.c_long(-4), ctypes.c_long(1), 0, 0)
+
+
+@way
+def io_uring() -> None:
+    os.close(syscall(425, ctypes.c_long(1), ctypes.create_string_buffer(256)))
+
+
+# --- sockets ---------------------------------------------------------------------------------------------------------
+
+
+@way
+def unix_socket() -> None:
+    talk = socket.socket(socket.AF_UNIX)
+    talk.connect(GROUND["socket"])
+    talk.sendall(b"hostile\n")
+
+
+@way
+def abstract_socket() -> None:
+    talk = socket.socket(socket.AF_UNIX)
+    talk.connect(GROUND["abstract"].encode().replace(b"@", b"\0"))
+    talk.sendall(b"hostile\n")
+
+
+@way
+def tcp() -> None:
+    talk = socket.create_connection(("127.0.0.1", GROUND["tcp"]), timeout=5)
+    talk.sendall(b"hostile\n")
+
+
+@way
+def udp() -> None:
+    talk = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    talk.sendto(b"hostile\n", ("127.0.0.1", GROUND["udp"]))
+    raise TimeoutError("nobody says whether it arrived")
+
+
+# --- taking what others need -----------------------------------------------------------------------------------------
+
+
+@way
+def fork_bomb() -> None:
+    """Not without end: the machine of the tests must live when the sandbox does not hold it."""
+    begun = []
+    try:
+        for _ in range(GROUND["many"]):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            begun.append(pid)
+            if not GROUND["at_once"]:
+                time.sleep(0.01)  # so slowly that whoever looks now and then can see it grow
+    finally:
+        for pid in begun:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@way
+def memory() -> None:
+    taken = [bytearray(b"\1") * (16 << 20) for _ in range(GROUND["memory"] >> 24)]
+    assert all(len(piece) == 16 << 20 for piece in taken)
+
+
+@way
+def memory_of_many() -> None:
+    """Each takes what one may have: together it is too much."""
+    for _ in range(8):
+        if os.fork() == 0:
+            taken = bytearray(b"\1") * (GROUND["memory"] // 4)
+            time.sleep(2)
+            os._exit(0 if taken else 1)
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(8)]
+    if any(codes):
+        raise MemoryError(f"they ended with {codes}")
+
+
+@way
+def disk() -> None:
+    with open(f"{IN}/big", "wb") as file:
+        for _ in range(GROUND["disk"] >> 20):
+            file.write(b"\1" * (1 << 20))
+            file.flush()
+            time.sleep(GROUND["pause"])
+
+
+@way
+def outlive() -> None:
+    """Forked twice, in a session of its own, without its environment: it beats on after its parent's end."""
+    beat = f"import time\nwhile True:\n  open({IN!r} + '/beat', 'a').write('x')\n  time.sleep(0.01)\n"
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for fd in range(3):
+                os.close(fd)
+                os.open(os.devnull, os.O_RDWR)
+            os.execve(sys.executable, ["innocent", "-S", "-E", "-c", beat], {})
+        os._exit(0)
+    os.wait()
+    while not os.path.exists(f"{IN}/beat"):
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    try:
+        WAYS[sys.argv[1]]()
+    except (OSError, MemoryError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
