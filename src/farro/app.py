@@ -262,13 +262,13 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
     """Who answers agent steps. The settings of each job are those of its own snapshot."""
     from farro.config import load
     from farro.execution.agents.answering import Agents
-    from farro.guard.redaction import Redactor
+    from farro.guard.redaction import Redactor, secret_variables
     from farro.providers.prices import GenaiPrices
 
     durable = settings.durability == "power"
 
     def redactor(of: Settings) -> Redactor:
-        return Redactor.of_variables(of.secret_variables(), os.environ)
+        return Redactor.of_variables(secret_variables(of, os.environ), os.environ)
 
     return Agents(
         root=root,
@@ -284,15 +284,15 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
 
 def keep_secrets(settings: Settings) -> None:
     """From here on nothing that this process logs, complains of or breaks with tells what the config calls a secret."""
-    names = [name for name in settings.secret_variables() if os.environ.get(name)]
-    if not names:
+    if not settings.providers:
         redact_with(None)
         return
-    from farro.guard.redaction import Redactor, guard_tracebacks
+    from farro.guard.redaction import Redactor, guard_tracebacks, secret_variables
 
-    redactor = Redactor.of_variables(names, os.environ)
-    redact_with(redactor.text)
-    guard_tracebacks(redactor)
+    redactor = Redactor.of_variables(secret_variables(settings, os.environ), os.environ)
+    redact_with(redactor.text if redactor else None)
+    if redactor:
+        guard_tracebacks(redactor)
 
 
 def runtime(root: str) -> Runtime:

@@ -377,6 +377,24 @@ def test_a_look_at_a_budget_reads_only_what_is_new(ledger: FilesLedger, root: st
     assert reads.count == 2  # the one that this process made before, and the other process's
 
 
+def test_what_is_settled_elsewhere_or_taken_away_by_hand_is_noticed(
+    ledger: FilesLedger, root: str, clock: ManualClock
+) -> None:
+    budgets = limits(day="1", role="1")
+    first, second = ledger.reserve(charge("0.5"), budgets), ledger.reserve(charge("0.5"), budgets)
+    other = FilesLedger(root, clock, durable=False)
+    for here in (ledger, other):
+        with pytest.raises(BudgetExceeded, match=r"has 0\.00 USD left"):
+            here.reserve(charge("0.1"), budgets)
+    other.settle(first, end="answered", usage=USAGE, cost_usd=Decimal("0.4"))
+    with pytest.raises(BudgetExceeded, match=r"has 0\.10 USD left"):
+        ledger.reserve(charge("0.2"), budgets)
+    Path(root, f"jobs/.ledger/{second}.json").unlink()
+    for here in (ledger, other):
+        with pytest.raises(BudgetExceeded, match=r"has 0\.60 USD left"):
+            here.reserve(charge("0.7"), budgets)
+
+
 amounts = st.decimals(min_value=0, max_value=10_000, places=9)
 
 

@@ -33,7 +33,7 @@ PROMPT = {
     "success": "The greeting says please.",
     "routing": {"mode": "role", "next": "CodeReviewer"},
 }
-REVIEW = json.dumps({"verdict": "approve", "findings": []})
+REVIEW = json.dumps({"verdict": "approve", "findings": [{"message": f"I was asked with {KEY}."}]})
 
 # First it fails and tells everybody why; then it says its key while it works, leaves it in files, and answers with it.
 PROGRAM = """
@@ -128,11 +128,11 @@ def found_in(root: Path) -> list[tuple[str, list[bytes]]]:
 
 
 def test_a_canary_is_found_nowhere(root: Program, server: FakeProvider) -> None:
+    worker = root.start("worker", "--role", "SeniorEngineer").started()
     store = app.open_store(str(root.path), Settings(), brief=True)
     store.enqueue(Submission(role="SeniorEngineer", prompt=PROMPT, job_id="polite"))
     store.close()
     said: list[Done] = []
-    worker = root.start("worker", "--role", "SeniorEngineer").started()
     eventually((root.path / "src/started").exists, "the program is not asked a second time")
     # While it works: the key over HTTP is the worker's alone, the other is its program's too; neither is an argument.
     assert [pid for pid, line in processes("cmdline") if told(line)] == []

@@ -118,7 +118,7 @@ def test_what_is_estimated_is_marked_and_what_is_unknown_is_said_to_be(farro: Pr
     assert rows[4] == ["all", "3", "2000", "200", "~0.75", "+", "unknown"]
     assert "1 call counts as the most that it may have cost, 0.50 USD" in done.err
     assert "1 call is in no sum" in done.err
-    assert "for claude" in done.err
+    assert "in providers.claude" in done.err
 
 
 def test_budgets_tell_what_is_left(farro: Program, calls: Calls) -> None:

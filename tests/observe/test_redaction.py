@@ -23,8 +23,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from crash.seams import Counting, KillAt, placed
-from farro.guard.redaction import Redactor
+from farro.guard.redaction import Redactor, secret_variables
 from farro.observe import log as logs
+from farro.settings import ProviderSettings, Settings
 from stage import Crash
 
 KEY = 'sk-Ab/c+d"e\\f g&h<ü>=%1'
@@ -272,3 +273,18 @@ def test_the_values_of_variables_are_secret_as_far_as_they_are_set() -> None:
     redactor = Redactor.of_variables(("A_KEY", "B_TOKEN"), {"A_KEY": "0123456789\n", "OTHER": "abcdefghij"})
     assert redactor.text("0123456789 abcdefghij 0123456789\n") == "[redacted:A_KEY] abcdefghij [redacted:A_KEY]"
     assert not Redactor.of_variables(("A_KEY",), {})
+
+
+@pytest.mark.parametrize(
+    ("provider", "wanted"),
+    [
+        (ProviderSettings(kind="cli", command=("x",), environment=("A_TOKEN", "HOME")), {"A_TOKEN"}),
+        (ProviderSettings(kind="cli", command=("x",), environment=("ACME_*",)), {"ACME_KEY"}),
+        (ProviderSettings(kind="openai"), {"OPENAI_API_KEY"}),
+        (ProviderSettings(kind="openai", base_url="http://127.0.0.1/v1"), set()),
+    ],
+)
+def test_secret_is_what_a_provider_is_given(provider: ProviderSettings, wanted: set[str]) -> None:
+    """No other variable: what is called a key and goes to nobody may be any word."""
+    environ = dict.fromkeys(("A_TOKEN", "B_TOKEN", "ACME_KEY", "ACME_MODE", "OPENAI_API_KEY", "HOME"), "x")
+    assert set(secret_variables(Settings(providers={"p": provider}), environ)) == wanted

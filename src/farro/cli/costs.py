@@ -136,14 +136,13 @@ def spent_text(spent: Spent) -> str:
 def _remarks(told: Costs) -> None:
     total = told.total.spent
     if total.estimated:
-        calls = "1 call counts" if total.estimated == 1 else f"{total.estimated} calls count"
-        note(
-            f"~ {calls} as the most that it may have cost, {usd(total.estimated_usd)} USD together: not settled, or "
-            "nobody said what it cost"
-        )
+        one = total.estimated == 1
+        calls = "1 call counts as the most that it" if one else f"{total.estimated} calls count as the most that they"
+        why = "it was not settled, or nobody said what it cost" if one else "not settled, or nobody said what they cost"
+        note(f"~ {calls} may have cost, {usd(total.estimated_usd)} USD: {why}")
     if total.unknown:
         calls = "1 call is" if total.unknown == 1 else f"{total.unknown} calls are"
+        names = " and ".join(f"providers.{name}" for name in told.unpriced)
         note(
-            f"{calls} in no sum: nobody knows the price. Name one under providers.NAME.prices, or the most of a call as"
+            f"{calls} in no sum: nobody knows the price. Name `prices`, or the most of a call as `call_usd`, in {names}"
         )
-        note(f"call_usd, for {', '.join(told.unpriced)}")

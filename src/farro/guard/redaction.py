@@ -1,6 +1,6 @@
 """Redaction: no secret's value in what farro writes. Finds the values that it was given, in the forms that they take.
 
-Which variables hold secrets lives in settings; who has to redact what lives where it is written (observe.log,
+What the config calls a secret lives in settings; who has to redact what lives where it is written (observe.log,
 execution.agents). docs/secrets.md tells what is found, and what cannot be.
 
 Found are the value itself and what JSON, URLs, HTML, Python's `repr` and base64 make of it, base64 also as a part of
@@ -19,6 +19,8 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from farro.roles.providing import names_a_secret
+from farro.settings import Settings
 from farro.system import fs
 
 SHORTEST = 6  # a shorter value stands in too many innocent texts
@@ -269,6 +271,21 @@ def _in_base64(value: bytes) -> Iterator[bytes]:
     whole = b2a_base64(value, newline=False)
     yield whole
     yield whole.replace(b"+", b"-").replace(b"/", b"_")
+
+
+# --- which variables hold secrets ---------------------------------------------------------------------------------
+
+
+def secret_variables(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that the config names; those that programs are given by the beginning of their name (`ACME_*`) and that are
+    called so; and the usual ones, where a provider names no key of its own."""
+    found = dict.fromkeys(settings.secret_variables())
+    for provider in settings.providers.values():
+        beginnings = tuple(name[:-1] for name in provider.environment if name.endswith("*"))
+        found.update((name, None) for name in environ if name.startswith(beginnings) and names_a_secret(name))
+        if provider.api_key is None and provider.command is None and provider.base_url is None:
+            found.update((name, None) for name in environ if name.endswith("_API_KEY"))
+    return tuple(found)
 
 
 # --- what a process says when it breaks ---------------------------------------------------------------------------

@@ -27,6 +27,16 @@ class Spent:
     unknown: int = 0  # calls whose cost nobody knows: they are not in `usd`
     first_unknown: str | None = None  # the id of one
 
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            calls=self.calls + other.calls,
+            usd=self.usd + other.usd,
+            estimated_usd=self.estimated_usd + other.estimated_usd,
+            estimated=self.estimated + other.estimated,
+            unknown=self.unknown + other.unknown,
+            first_unknown=self.first_unknown or other.first_unknown,
+        )
+
 
 def spent(calls: Iterable[CallRecord]) -> Spent:
     count = estimated = unknown = 0
@@ -100,7 +110,7 @@ def check(charge: Charge, budget: Budget, so_far: Spent) -> None:
         raise BudgetExceeded(
             f"nobody knows what is left of {budget.what}: {calls} in it cost an unknown amount, such as "
             f"{so_far.first_unknown} in the ledger. The call to {_called(charge)} was not made. "
-            f"{wait} ({budget.key}); `farro costs` lists the calls"
+            f"{wait} ({budget.key}); `farro costs --by model` shows whose they are"
         )
     left = budget.limit_usd - so_far.usd
     if charge.most_usd <= left:
@@ -110,7 +120,7 @@ def check(charge: Charge, budget: Budget, so_far: Spent) -> None:
     raise BudgetExceeded(
         f"the call to {_called(charge)} may cost up to {usd(charge.most_usd)} USD, and {budget.what} has "
         f"{usd(max(left, NOTHING))} USD left: {usd(so_far.usd)} of {usd(budget.limit_usd)} are spent{guessed}. It was "
-        f"not made. Raise {budget.key}, lower max_output_tokens{wait}; `farro costs` shows where it went"
+        f"not made. Raise {budget.key}, or lower max_output_tokens{wait}; `farro costs` shows where it went"
     )
 
 

@@ -40,6 +40,7 @@ from farro.ports.provider import Usage
 from farro.stores import budgets as limits
 from farro.stores.files import ledger_calls
 from farro.stores.files.ledger_calls import CALL, DAY, SETTLED, Day
+from farro.stores.files.ledger_sums import Sums
 from farro.stores.files.trouble import explained
 from farro.system import fs, leases
 
@@ -67,6 +68,7 @@ class FilesLedger:
         self._random_bits = random_bits
         self._days: dict[str, Day] = {}
         self._placed: set[tuple[str, str]] = set()  # jobs and days whose folders and links are on the disk
+        self._sums: tuple[str, Sums] | None = None  # of the day that was asked for last
         self._lock = threading.Lock()
 
     @explained
@@ -104,12 +106,13 @@ class FilesLedger:
             limits.check(charge, budget, limits.spent(self.of_job(charge.job_id)))
         if budgets.role_usd is None and budgets.day_usd is None:
             return
-        today = self._day(day).calls()
+        today = self._today(day).by_role()
+        nothing = limits.Spent()
         if budgets.role_usd is not None:
             budget = limits.of_role(budgets.role_usd, charge.role, day)
-            limits.check(charge, budget, limits.spent(call for call in today if call.charge.role == charge.role))
+            limits.check(charge, budget, today.get(charge.role, nothing))
         if budgets.day_usd is not None:
-            limits.check(charge, limits.of_day(budgets.day_usd, day), limits.spent(today))
+            limits.check(charge, limits.of_day(budgets.day_usd, day), sum(today.values(), nothing))
 
     def _make_places(self, job_id: str, day: str) -> None:
         """The day's folder and the job's link to it, on the disk before the call can be: it must be found by its job as
@@ -170,6 +173,15 @@ class FilesLedger:
                     del self._days[next(iter(self._days))]
                 self._days[day] = Day(f"{self._folder}/{day}", day)
             return self._days[day]
+
+    def _today(self, day: str) -> Sums:
+        with self._lock:
+            known = self._sums
+        if known is None or known[0] != day:
+            known = (day, Sums(self._day(day)))
+            with self._lock:
+                self._sums = known
+        return known[1]
 
     def _put(self, path: str, data: bytes) -> None:
         """A new file, whole when it appears; FileExistsError when there is another."""

@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from farro.encoding import encoder
 from farro.errors import Damaged
@@ -37,6 +37,20 @@ def name_of(at: str, job_id: str, role: str, random: int) -> str:
     """The file's name without its ending: it sorts by time, and says whose it is."""
     time = at[11:19].replace(":", "") + at[20:23]
     return f"{time}.{ids.check_job_id(job_id)}.{ids.check_role(role)}.{random:012x}"
+
+
+class Parsed(NamedTuple):
+    stem: str
+    job_id: str
+    role: str
+    settled: bool
+
+
+def parsed(name: str) -> Parsed | None:
+    """What the name of a file says; None: it is no call's."""
+    settled = name.endswith(SETTLED)
+    found = _NAME.fullmatch(name.removesuffix(SETTLED if settled else CALL)) if name.endswith(CALL) else None
+    return None if found is None else Parsed(found[0], found[2], found[3], settled)
 
 
 def place_of(call_id: str) -> tuple[str, str]:
@@ -124,39 +138,35 @@ class Day:
         self._known: dict[str, CallRecord] = {}
         self._lock = threading.Lock()
 
+    def names(self) -> list[str]:
+        try:
+            return fs.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+
     def calls(self, job_id: str | None = None) -> list[CallRecord]:
         """All, or those of one job, in order."""
-        try:
-            names = fs.listdir(self._folder)
-        except FileNotFoundError:
-            names = []
-        reserved: set[str] = set()
-        settled: set[str] = set()
-        for name in names:
-            if not name.endswith(CALL) or (job_id is not None and f".{job_id}." not in name):
-                continue
-            stem = name.removesuffix(SETTLED)
-            found = _NAME.fullmatch(stem.removesuffix(CALL))
-            if found is not None and job_id in (None, found[2]):
-                (reserved if stem == name else settled).add(found[0])
-        with self._lock:
-            if job_id is None:
-                for gone in self._known.keys() - reserved - settled:  # a person's hand
-                    del self._known[gone]
-            return [self._call(stem, stem in settled) for stem in sorted(reserved | settled)]
+        part = "." if job_id is None else f".{job_id}."
+        settled: dict[str, bool] = {}
+        for name in [name for name in self.names() if part in name]:
+            found = parsed(name)
+            if found is not None and job_id in (None, found.job_id):
+                settled[found.stem] = settled.get(found.stem, False) or found.settled
+        return [self.call(stem, settled=settled[stem]) for stem in sorted(settled)]
 
-    def _call(self, stem: str, settled: bool) -> CallRecord:
+    def call(self, stem: str, *, settled: bool) -> CallRecord:
         """What cannot be read is a call whose cost nobody knows: never none, and never a free one."""
-        known = self._known.get(stem)
-        if known is not None and (known.end is not None or not settled):
-            return known
-        for ending in (SETTLED, CALL) if settled else (CALL,):
-            with contextlib.suppress(Damaged, FileNotFoundError):
-                call = decoded(read(f"{self._folder}/{stem}{ending}"))
-                if call.id == f"{self._day}/{stem}":
-                    self._known[stem] = call
-                    return call
-        return self._unreadable(stem)
+        with self._lock:
+            known = self._known.get(stem)
+            if known is not None and (known.end is not None or not settled):
+                return known
+            for ending in (SETTLED, CALL) if settled else (CALL,):
+                with contextlib.suppress(Damaged, FileNotFoundError):
+                    call = decoded(read(f"{self._folder}/{stem}{ending}"))
+                    if call.id == f"{self._day}/{stem}":
+                        self._known[stem] = call
+                        return call
+            return self._unreadable(stem)
 
     def _unreadable(self, stem: str) -> CallRecord:
         found = _NAME.fullmatch(stem)
