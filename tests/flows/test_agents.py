@@ -15,6 +15,7 @@ import pytest
 from farro.roles import policy
 from farro.roles.names import AGENTS, ROLES
 from flows.program import Program, listing
+from support import ROOT
 
 PROMPT: dict[str, Any] = {
     "role": "SeniorEngineer",
@@ -59,6 +60,23 @@ def refused(farro: Program, *args: str, code: int = 2, **change: Any) -> str:
     assert listing(farro.path / "agents") == before
     assert listing(farro.path / "jobs/.staging") == {}
     return told
+
+
+# --- the page
+
+
+def test_the_examples_of_the_page_are_a_prompt_and_a_config(agents: Program) -> None:
+    page = Path(ROOT, "docs/agents.md").read_text()
+    example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    config = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert example is not None
+    assert config is not None
+    (agents.path / "agents-config.json").unlink()
+    (agents.path / "agents-config.yaml").write_text(config[1])
+    (agents.path / "notes.md").write_text("Hello.")
+    (agents.path / "prompt.json").write_text(example[1])
+    agents.call("enqueue", "--prompt-json", "prompt.json", "--id", "one", code=0)
+    assert agents.status("one") == "queued"
 
 
 # --- init
