@@ -250,6 +250,16 @@ def test_all_that_is_wrong_with_a_prompt_is_told_at_once(agents: Program) -> Non
     assert all(line.startswith("farro: p.json:1:") for line in told.splitlines())
 
 
+def test_a_repeated_job_brings_its_files_along(agents: Program) -> None:
+    (agents.path / "a.md").write_text("The file.")
+    job_of(agents, "--id", "one", "--payload", "a.md", "--context-md", "a.md")
+    agents.call("kill", "one", code=0)
+    again = agents.call("retry", "one", "--json", code=0).json
+    folder = agents.folder(again["job_id"])
+    assert (folder / "prompt.md").read_text() == (folder / "payload/a.md").read_text() == "The file."
+    assert folder.parent.parent.name == "SeniorEngineer"
+
+
 @pytest.mark.parametrize(
     ("args", "change", "told"),
     [
@@ -260,6 +270,8 @@ def test_all_that_is_wrong_with_a_prompt_is_told_at_once(agents: Program) -> Non
         ([], {"context_md": "nope.md"}, "nope.md: cannot be read: No such file"),
         ([], {"context_md": "../nope.md"}, "context_md: is not a plain file name"),
         (["--context-md", "raw.md"], {}, "--context-md: raw.md: is not UTF-8 text"),
+        (["--context-md", "long.md"], {}, "--context-md: long.md: is larger than 1048576 bytes"),
+        ([], {"steps": []}, "steps: is not a field of a prompt; this is a plan, which is queued with --plan"),
         (["--payload", "link.md"], {}, "--payload: link.md: is a link; name the file itself"),
         (["--context-md", "link.md"], {}, "--context-md: link.md: is a link; name the file itself"),
         (["--payload", "fifo.md"], {}, "--payload: fifo.md: is not a regular file"),
@@ -283,6 +295,7 @@ def test_each_mistake_is_refused_before_anything_is_written(
     (path / "deep").mkdir()
     for name in ("raw.md", "deep/raw.md", "a b.md", ".md"):
         (path / name).write_bytes(b"\xff")
+    (path / "long.md").write_bytes(b"x" * ((1 << 20) + 1))
     (path / "link.md").symlink_to("raw.md")
     (path / "folder.md").mkdir()
     os.mkfifo(path / "fifo.md")

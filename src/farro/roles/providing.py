@@ -30,13 +30,13 @@ _FIELDS = {
 _NEEDED = {"cli": ("command", '["claude", "-p"]'), "scripted": ("file", '"answers.json"')}
 
 # Compiled when they are needed: every command imports this.
-_SECRET_NAME = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH"
+_TELLING = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH"
 _VARIABLE = r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
 
 def names_a_secret(variable: str) -> bool:
     """Whether a variable of that name most likely holds one."""
-    return re.search(_SECRET_NAME, variable, re.IGNORECASE) is not None
+    return re.search(_TELLING, variable, re.IGNORECASE) is not None
 
 
 def faults(data: Any, installed: Callable[[], Collection[str]]) -> Iterator[Fault]:
