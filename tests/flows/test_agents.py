@@ -15,6 +15,7 @@ import pytest
 from farro.roles import policy
 from farro.roles.names import AGENTS, ROLES
 from flows.program import Program, listing
+from support import ROOT
 
 PROMPT: dict[str, Any] = {
     "role": "SeniorEngineer",
@@ -59,6 +60,23 @@ def refused(farro: Program, *args: str, code: int = 2, **change: Any) -> str:
     assert listing(farro.path / "agents") == before
     assert listing(farro.path / "jobs/.staging") == {}
     return told
+
+
+# --- the page
+
+
+def test_the_examples_of_the_page_are_a_prompt_and_a_config(agents: Program) -> None:
+    page = Path(ROOT, "docs/agents.md").read_text()
+    example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    config = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert example is not None
+    assert config is not None
+    (agents.path / "agents-config.json").unlink()
+    (agents.path / "agents-config.yaml").write_text(config[1])
+    (agents.path / "notes.md").write_text("Hello.")
+    (agents.path / "prompt.json").write_text(example[1])
+    agents.call("enqueue", "--prompt-json", "prompt.json", "--id", "one", code=0)
+    assert agents.status("one") == "queued"
 
 
 # --- init
@@ -232,6 +250,16 @@ def test_all_that_is_wrong_with_a_prompt_is_told_at_once(agents: Program) -> Non
     assert all(line.startswith("farro: p.json:1:") for line in told.splitlines())
 
 
+def test_a_repeated_job_brings_its_files_along(agents: Program) -> None:
+    (agents.path / "a.md").write_text("The file.")
+    job_of(agents, "--id", "one", "--payload", "a.md", "--context-md", "a.md")
+    agents.call("kill", "one", code=0)
+    again = agents.call("retry", "one", "--json", code=0).json
+    folder = agents.folder(again["job_id"])
+    assert (folder / "prompt.md").read_text() == (folder / "payload/a.md").read_text() == "The file."
+    assert folder.parent.parent.name == "SeniorEngineer"
+
+
 @pytest.mark.parametrize(
     ("args", "change", "told"),
     [
@@ -242,6 +270,8 @@ def test_all_that_is_wrong_with_a_prompt_is_told_at_once(agents: Program) -> Non
         ([], {"context_md": "nope.md"}, "nope.md: cannot be read: No such file"),
         ([], {"context_md": "../nope.md"}, "context_md: is not a plain file name"),
         (["--context-md", "raw.md"], {}, "--context-md: raw.md: is not UTF-8 text"),
+        (["--context-md", "long.md"], {}, "--context-md: long.md: is larger than 1048576 bytes"),
+        ([], {"steps": []}, "steps: is not a field of a prompt; this is a plan, which is queued with --plan"),
         (["--payload", "link.md"], {}, "--payload: link.md: is a link; name the file itself"),
         (["--context-md", "link.md"], {}, "--context-md: link.md: is a link; name the file itself"),
         (["--payload", "fifo.md"], {}, "--payload: fifo.md: is not a regular file"),
@@ -265,6 +295,7 @@ def test_each_mistake_is_refused_before_anything_is_written(
     (path / "deep").mkdir()
     for name in ("raw.md", "deep/raw.md", "a b.md", ".md"):
         (path / name).write_bytes(b"\xff")
+    (path / "long.md").write_bytes(b"x" * ((1 << 20) + 1))
     (path / "link.md").symlink_to("raw.md")
     (path / "folder.md").mkdir()
     os.mkfifo(path / "fifo.md")

@@ -25,6 +25,8 @@ from farro.roles.prompt import CONTEXT, FILE_NAME
 from farro.settings import SecuritySettings
 from farro.system import fs
 
+MAX_NARRATIVE = 1 << 20  # as much as a prompt may have: an agent is to read it
+
 _NOT_A_TASK = "README"
 
 
@@ -87,11 +89,12 @@ def _narrative(
         return None
     else:
         path, told = f"{folder}/{named}", _rendered(document, ("context_md",), f"{folder}/{named}")
-    data = _contents(path, told, room, wrong)
+    limit = max(0, min(room, MAX_NARRATIVE))
+    data = _contents(path, told, limit, wrong)
     if data is None:
         return None
-    if len(data) > room:
-        wrong.append(f"{told}: is larger than a job may be (security.max_job_bytes)")
+    if len(data) > limit:
+        wrong.append(f"{told}: is larger than {limit} bytes, the most that a narrative may have here")
         return None
     try:
         return data.decode()

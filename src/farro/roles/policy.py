@@ -25,7 +25,7 @@ UNVERSIONED = "0.0.0"
 MAX_BYTES = 256 << 10
 
 _RULE = "---"
-_FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)\s*:\s*(.*)")
+_FIELD = r"([A-Za-z_][A-Za-z0-9_-]*)\s*:\s*(.*)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ def read(text: str, source: str) -> Policy:
     body = "\n".join(lines[end + 1 :]).strip("\n") + "\n"
     version = None
     for number, line in enumerate(lines[1:end], start=2):
-        found = _FIELD.fullmatch(line.strip())
+        found = re.fullmatch(_FIELD, line.strip())
         if found is None or found[1].lower() != "version":
             continue  # the rest of the header is people's own
         if version is not None:

@@ -153,6 +153,8 @@ _WORDS = {  # what others call it
 
 def _advised(fault: Fault) -> str:
     name = fault.path[0] if fault.path else None
+    if fault.path in (("steps",), ("tasks",)):
+        return "is not a field of a prompt; this is a plan, which is queued with --plan"
     if fault.unknown and len(fault.path) == 1 and isinstance(name, str) and name.lower() in _WORDS:
         return f"is not a known field; farro calls it {_WORDS[name.lower()]}"
     if len(fault.path) == 1 and not fault.unknown and isinstance(name, str) and name in _EXAMPLES:

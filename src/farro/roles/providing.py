@@ -29,13 +29,14 @@ _FIELDS = {
 }
 _NEEDED = {"cli": ("command", '["claude", "-p"]'), "scripted": ("file", '"answers.json"')}
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH", re.IGNORECASE)
-_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# Compiled when they are needed: every command imports this.
+_TELLING = r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH"
+_VARIABLE = r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
 
 def names_a_secret(variable: str) -> bool:
     """Whether a variable of that name most likely holds one."""
-    return _SECRET_NAME.search(variable) is not None
+    return re.search(_TELLING, variable, re.IGNORECASE) is not None
 
 
 def faults(data: Any, installed: Callable[[], Collection[str]]) -> Iterator[Fault]:
@@ -79,7 +80,7 @@ def _provider_faults(
     yield from _url_faults(at, provider.get("base_url"))
     command = provider.get("command")
     for index, word in enumerate(command if isinstance(command, list) else ()):
-        if isinstance(word, str) and any(map(names_a_secret, _VARIABLE.findall(word))):
+        if isinstance(word, str) and any(map(names_a_secret, re.findall(_VARIABLE, word))):
             message = "a secret on a command line is seen by every user of this machine; name it under `environment`"
             yield Fault((*at, "command", index), message)
 
