@@ -35,7 +35,19 @@ CHECKS: dict[str, list[str]] = {
 # threads that are blocked in C: while one is pending there, CPython 3.11 with a tracer turns in place for ever.
 UNCOVERED = ("house", "golden", "crash", "execution")
 BRANCHES = 0.85  # of src that the other suites must take
-SUITES = ("house", "rules", "system", "execution", "observe", "contracts", "golden", "services", "crash", "flows")
+SUITES = (
+    "house",
+    "rules",
+    "system",
+    "execution",
+    "observe",
+    "guard",
+    "contracts",
+    "golden",
+    "services",
+    "crash",
+    "flows",
+)
 
 NOTHING_COLLECTED = 5  # pytest's exit code
 HUNG_TEST_S = 300  # a test that takes longer is shown with its stacks and ended; without this CI waits for ever

@@ -1,7 +1,7 @@
 """How much the processes of one plan may take together: processes, memory, disk. Kept by a cgroup where there is one.
 
-Setting limits lives in system (process_limits, cgroup_limits). Where there is no cgroup an ordinary user's processes are
-bounded by RLIMIT_NPROC, root's (whom that does not bind) are counted while they run, and memory is a limit of each
+Setting limits lives in system (process_limits, cgroup_limits). Where there is no cgroup an ordinary user's processes
+are bounded by RLIMIT_NPROC, root's (whom that does not bind) are counted while they run, and memory is a limit of each
 process. The disk is always watched.
 """
 
