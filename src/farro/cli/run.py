@@ -78,13 +78,14 @@ def run(
         found = submit.submissions(
             store, [document], role=role, job_id=job_id, source=name_of(plan_file), wishes=wished
         )
+    from farro.operations.admission import admitted, check_paths
+
     try:
         if detach:
-            from farro.operations.admission import admitted
-
             made = admitted(store, found, gate(settings, force=False))
             answer({"jobs": made}) if as_json else say("\n".join(made))
             return 0
+        check_paths(found, gate(settings, force=False))
         return _followed(store, settings, found[0], as_json)
     finally:
         store.close()
