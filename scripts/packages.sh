@@ -19,6 +19,7 @@ needed=(
   losetup:mount
   unshare:util-linux
   bwrap:bubblewrap
+  bwrap:bubblewrap
 )
 
 missing=()

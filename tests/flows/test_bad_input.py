@@ -232,11 +232,15 @@ def test_one_id_for_two_plans_of_a_file_is_refused_and_the_same_plan_twice_is_on
     assert len(farro.call("ls", "--json", code=0).json["jobs"]) == 1
 
 
-def test_a_plan_that_asks_for_a_sandbox_is_refused_and_not_run_unconfined(farro: Program) -> None:
+def test_a_job_without_allowed_paths_is_refused_where_they_are_required(farro: Program) -> None:
+    (farro.path / "agents-config.json").write_text('{"security": {"require_allowed_paths": true}}')
     before = listing(farro.path)
-    told = farro.call("enqueue", "-", stdin=plan(allowed_paths=["src"]), code=3)
-    assert "<stdin>:1:45: allowed_paths: this farro has no sandbox yet" in told.err
+    for arguments in (("enqueue", "-"), ("enqueue", "--", "ls"), ("run", "--", "ls")):
+        told = farro.call(*arguments, stdin=plan() if "-" in arguments else "", code=3)
+        assert "`security.require_allowed_paths` is on" in told.err
+        assert "Nothing was queued" in told.err
     assert listing(farro.path) == before
+    farro.call("enqueue", "-", stdin=plan(allowed_paths=["src"]), code=0)
 
 
 @pytest.mark.parametrize("job_id", ["..", "a/b", ".lock", "x" * 65, "", "nul", "a\nb", "\x1b[31m", "--help-me"])

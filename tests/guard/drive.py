@@ -17,10 +17,12 @@ from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.execution.work import Plans, perform_work
 from farro.guard import bounds as bounding
+from farro.guard import filters, judge, kernel_calls, namespaces, sandbox, strays
 from farro.kernel.outcome import Failed, Succeeded
 from farro.ports.runner import Guarding, Work
 from farro.system import process_tree
 from farro.system.clock import SystemClock
+from farro.system.process_limits import Limits
 
 
 def become(user: int) -> None:
@@ -32,12 +34,43 @@ def become(user: int) -> None:
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # its own files in /proc are its user's again
 
 
+def take_away(name: str) -> None:
+    """One protection of the sandbox, as if it had been forgotten."""
+    if name == "seccomp":
+        filters.program = lambda *_, **__: filters._line(0x06, 0x7FFF0000)
+    elif name == "landlock":
+        kernel_calls.landlock_enter = lambda _: None
+    elif name == "capabilities":
+        kernel_calls.drop_capabilities = lambda: None
+    elif name == "the comparison":
+        judge.changed = lambda *_, **__: []
+    elif name == "the end of strays":
+        strays.end = lambda _: None
+    elif name == "bounds":
+        bounding.Bounds.limits = lambda *_, **__: Limits()  # type: ignore[method-assign]
+        bounding.Bounds.exceeded = lambda *_: None  # type: ignore[method-assign]
+        bounding.cgroup_limits.make = lambda **_: None
+    elif name == "the pipe":
+        sandbox._piped = lambda path: os.open(path, os.O_RDONLY)
+    else:  # words of bubblewrap's command line
+        given = namespaces.arguments
+        old, new = name.split(" -> ")
+        namespaces.arguments = lambda *args, **more: _spelled(given(*args, **more), old.split(), new.split())
+
+
+def _spelled(words: list[str], old: list[str], new: list[str]) -> list[str]:
+    at = next(number for number in range(len(words)) if words[number : number + len(old)] == old)
+    return [*words[:at], *new, *words[at + len(old) :]]
+
+
 def main(order: dict[str, Any]) -> dict[str, Any]:
     codecs.lookup("unicode_escape")  # found now: another user cannot go where root's Python lies
     become(order["user"])
     process_tree.adopt_orphans()
     if order["without_cgroup"]:
-        bounding.cgroup_limits.make = lambda **_: None  # type: ignore[assignment]
+        bounding.cgroup_limits.make = lambda **_: None
+    for name in order["without"]:
+        take_away(name)
     inherited = os.open(f"{order['hostile']['out']}/file", os.O_RDWR)
     os.set_inheritable(inherited, True)
     if order["way"] == "inherited_descriptors" and order["level"] is None:

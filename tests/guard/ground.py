@@ -1,4 +1,4 @@
-"""Where the hostile program is let loose: a root with an allowed folder and one beside it, a victim, servers that listen.
+"""Where the hostile program is let loose: a root with an allowed folder and one beside it, a victim, and servers.
 
 What it tries lives in hostile.py; what it is held by, in src/farro/guard.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,16 @@ class Ground:
         self._before = self._state()
 
     def run(
-        self, way: str, level: str | None, *, without_cgroup: bool = False, timeout_s: float = 120, **guarding: Any
+        self,
+        way: str,
+        level: str | None,
+        *,
+        without_cgroup: bool = False,
+        without: Sequence[str] = (),
+        timeout_s: float = 120,
+        **guarding: Any,
     ) -> Came:
-        """One try, confined on that level; None: not at all."""
+        """One try, confined on that level; None: not at all. `without`: protections that are taken away (drive.py)."""
         order = {
             "way": way,
             "level": level,
@@ -105,6 +112,7 @@ class Ground:
             "command": [self.python, "-S", str(HERE / "hostile.py"), way],
             "guarding": guarding,
             "without_cgroup": without_cgroup,
+            "without": list(without),
             "user": self.user,
         }
         done = subprocess.run(

@@ -14,6 +14,7 @@ from farro.errors import StorageTrouble, SyncFailed
 from farro.execution import work
 from farro.execution.tools import Call, Tools
 from farro.kernel.states import Status
+from farro.ports.runner import Guarding
 from farro.ports.store import Submission
 from farro.runners.inline import InlineRunner
 from farro.services.perform import Performer
@@ -74,10 +75,18 @@ def test_a_bad_prompt_fails_its_job_with_the_places(files: Bench, prompt: dict[s
     assert "**bad_prompt**" in (folder(files, "bad") / "error.md").read_text()
 
 
-def test_a_plan_with_allowed_paths_is_not_run_unconfined(files: Bench) -> None:
+def test_a_plan_with_allowed_paths_is_not_run_unconfined_where_a_sandbox_is_required(files: Bench) -> None:
     put(files, "boxed", {"allowed_paths": ["src"], "steps": [{"id": "a", "command": "touch", "args": ["ran"]}]})
-    slot(files).run_once()
+    guarding = Guarding(sandbox="none", required=True)
+    files.slot(replace(performer(files), guarding=guarding)).run_once()
     assert (files.view("boxed").lifecycle.error or {})["category"] == "sandbox_missing"
+    assert not Path(files.store.root, "ran").exists()
+
+
+def test_a_plan_without_allowed_paths_is_not_run_where_they_are_required(files: Bench) -> None:
+    put(files, "free", {"steps": [{"id": "a", "command": "touch", "args": ["ran"]}]})
+    files.slot(replace(performer(files), guarding=Guarding(paths_required=True))).run_once()
+    assert (files.view("free").lifecycle.error or {})["category"] == "allowed_paths_missing"
     assert not Path(files.store.root, "ran").exists()
 
 

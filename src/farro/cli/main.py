@@ -65,6 +65,7 @@ SECTIONS = {
     ),
     "Set up": (
         ("init", "Make a folder a farro root.", "farro.cli.roots:init"),
+        ("sandbox", "What keeps jobs to their allowed_paths here.", "farro.cli.sandbox:sandbox"),
         ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
         ("import-air", "Take over the jobs of an Air-Executor.", "farro.cli.air_import:import_air"),
         ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),

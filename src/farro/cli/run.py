@@ -84,13 +84,14 @@ def run(
             wishes=wished,
             contract=config.contract(store.root, settings),
         )
+    from farro.operations.admission import admitted, check_paths
+
     try:
         if detach:
-            from farro.operations.admission import admitted
-
             made = admitted(store, found, gate(settings, force=False))
             answer({"jobs": made}) if as_json else say("\n".join(made))
             return 0
+        check_paths(found, gate(settings, force=False))
         return _followed(store, settings, found[0], as_json)
     finally:
         store.close()

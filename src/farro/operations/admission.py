@@ -106,11 +106,7 @@ def admitted(
             f"--force: {gate.user} may not exceed the caps; the config's `capacity.force` lists the users who may. "
             "Nothing was queued"
         )
-    if gate.allowed_paths and any(item.prompt.get("allowed_paths") is None for item in submissions):
-        raise NotPermitted(
-            "the config's `security.require_allowed_paths` is on, and this job does not say what it may write; give it "
-            "`allowed_paths`. Nothing was queued"
-        )
+    check_paths(submissions, gate)
     refusal = _refusal(store, submissions, gate.caps)
     if refusal is None:
         return enqueue(submissions)
@@ -120,6 +116,15 @@ def admitted(
     ids = enqueue(submissions)
     _tell(store, "cap_forced", refusal, gate.user)
     return ids
+
+
+def check_paths(submissions: Sequence[Submission], gate: Gate) -> None:
+    """NotPermitted where a job must say what it may write, and does not; also for one that is run without a queue."""
+    if gate.allowed_paths and any(item.prompt.get("allowed_paths") is None for item in submissions):
+        raise NotPermitted(
+            "the config's `security.require_allowed_paths` is on, and this job does not say what it may write; give it "
+            "`allowed_paths`. Nothing was queued"
+        )
 
 
 def _refusal(store: Store, submissions: Sequence[Submission], caps: Caps) -> Refusal | None:
