@@ -160,11 +160,7 @@ def test_a_worktree_leaves_the_repository_alone_and_its_diff_in_the_result(answe
         "open('src/greeting.txt', 'w').write('please\\n')\nopen('src/new.txt', 'w').write('new\\n')",
         workspace="worktree",
     )
-    (stage.path / ".gitignore").write_text("agents/\njobs/\nlogs/\n")
-    git = ["git", "-C", stage.root, "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
-    subprocess.run([*git, "init", "-q", "."], check=True)
-    subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "-qm", "before"], check=True)
+    git = committed(stage)
     assert worked(stage) is None
     assert (stage.path / "src/greeting.txt").read_text() == "hand it over\n"
     agent = stage.result()["agent"]
@@ -194,3 +190,35 @@ def living(stage: Stage) -> list[str]:
         if stage.root.encode() in environ and b"FARRO_CLAIM=" in environ:
             found.append(words.replace(b"\0", b" ").decode())
     return found
+
+
+def test_no_part_of_a_key_is_told_where_words_are_cut(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_API_KEY", "canary-" + "0123456789" * 5)
+    body = "print('x' * 280, os.environ['ACME_API_KEY'], 'y' * 270, file=sys.stderr)\nsys.exit(1)"
+    stage = answered_by(body, environment=["ACME_API_KEY"], config={"retry": {"max_attempts": 1}})
+    error = worked(stage)
+    assert error is not None
+    assert "yyy" in error["message"]
+    for path in stage.path.rglob("*"):
+        if path.is_file():
+            assert b"0123456789" not in path.read_bytes(), path
+
+
+def test_a_diff_tells_no_secret(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_API_KEY", "canary-0123456789")
+    body = "open('src/greeting.txt', 'w').write(os.environ['ACME_API_KEY'])"
+    stage = answered_by(body, workspace="worktree", environment=["ACME_API_KEY"])
+    committed(stage)
+    assert worked(stage) is None
+    diff = (stage.folder() / "attempts/0001/steps/1/diff.patch").read_text()
+    assert "redacted:ACME_API_KEY" in diff
+    assert "canary" not in diff
+
+
+def committed(stage: Stage) -> list[str]:
+    """The root as a repository with one commit; how git is called there."""
+    (stage.path / ".gitignore").write_text("agents/\njobs/\nlogs/\n")
+    git = ["git", "-C", stage.root, "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    for words in (["init", "-q", "."], ["add", "."], ["commit", "-qm", "before"]):
+        subprocess.run([*git, *words], check=True)
+    return git

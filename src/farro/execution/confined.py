@@ -79,8 +79,8 @@ class Confined:
         wanted: tuple[str, ...],
         readable: Sequence[str] = (),
     ) -> Confined:
-        """`wanted` is what it may write, relative to the root; `folder` gets its TMPDIR; `readable` is to be seen though
-        it lies under /tmp. CannotConfine: it is not run."""
+        """`wanted` is what it may write, relative to the root; `folder` gets its TMPDIR; `readable` is seen though it
+        lies under /tmp. CannotConfine: it is not run."""
         sandbox = Sandbox.available(guarding.sandbox)
         if sandbox.level == "none" and guarding.required:
             why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -210,7 +211,7 @@ class _Output:
     def texts(self) -> tuple[str, str]:
         """The answer, and the end of what else it said."""
         answer, errors = (os.pread(fd, OUTPUT_LIMIT, 0).decode("utf-8", "replace") for fd in self._fds)
-        return answer, errors[-_SAID:]
+        return answer, _end(errors, _SAID)
 
     def too_long(self) -> bool:
         return max(os.fstat(fd).st_size for fd in self._fds) > OUTPUT_LIMIT
@@ -241,9 +242,16 @@ def prompt_text(request: Request) -> str:
     return "\n\n---\n\n".join(part for part in parts if part) + "\n"
 
 
+def _end(text: str, most: int) -> str:
+    """The last words of it. None is cut in two: half a key would be told by nobody as one."""
+    if len(text) <= most:
+        return text
+    return "".join(re.split(r"(\s)", text[-most - 1 :], maxsplit=1)[1:])
+
+
 def _last(text: str) -> str:
-    said = " ".join(text.split())
-    return f": {said[-300:]}" if said else ""
+    said = _end(" ".join(text.split()), 300).strip()
+    return f": {said}" if said else ""
 
 
 def _at(data: Any, path: str) -> Any:

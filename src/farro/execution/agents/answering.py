@@ -11,6 +11,7 @@ that counts as the most that it may have cost.
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from farro.execution.agents import briefing, reporting
 from farro.execution.agents.briefing import Material
 from farro.execution.agents.calling import Candidate, Tried
 from farro.execution.agents.calling import call as call_in_turn
-from farro.execution.agents.calls import Bought, Calls, bought_before
+from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
 from farro.execution.agents.material import SNAPSHOT, gather, job_folder
 from farro.execution.results import PlanResult
 from farro.execution.tools import Call, Function, StepFailure
@@ -39,6 +40,7 @@ from farro.ports.runner import Work
 from farro.roles import answers
 from farro.roles import prompt as prompts
 from farro.settings import ProviderSettings, RoleSettings, Settings
+from farro.system import fs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +163,7 @@ class _Asked:
         self._step = self.call.env[tasks.STEP]
         self._calls = Calls(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
         self._calls.make_folder()
+        forget_tmp(self.work.earlier, self._step)
         self._system = briefing.system(self.material)
         self._bought = bought_before(self.work.earlier, self._step)
         self._prices = self.agents.prices(self.settings.providers)
@@ -196,6 +199,8 @@ class _Asked:
         for model in (answer.model, candidate.model):  # the one that answered may be spelled as no table has it
             if cost_usd is None and answer.usage is not None:
                 cost_usd = self._prices.cost_usd(candidate.name, model, answer.usage)
+        if fs.exists(diff := f"{os.path.dirname(self._calls.folder)}/{reporting.DIFF}"):
+            self.redactor.redact_file(diff)
         clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd)
         kept = Bought(
             request_sha256=self._digest,

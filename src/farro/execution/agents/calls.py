@@ -102,6 +102,16 @@ def bought_before(earlier: Sequence[str], step: str) -> dict[str, Bought]:
     return found
 
 
+def forget_tmp(earlier: Sequence[str], step: str) -> None:
+    """What programs of attempts that were killed left in their private folders: nobody looked there for secrets."""
+    for folder in earlier:
+        home = f"{folder}/steps/{step}/calls"
+        with contextlib.suppress(OSError):
+            for name in fs.listdir(home):
+                if fs.exists(f"{home}/{name}/tmp"):
+                    fs.remove_tree(f"{home}/{name}/tmp")
+
+
 def _failed(folder: str) -> bool:
     """Whether the attempt says so itself. One that was killed says nothing, or half of it."""
     try:
