@@ -24,7 +24,7 @@ from farro.system.processes import NotStarted, Process
 
 VIOLATION = "path_violation"
 NO_SANDBOX = "sandbox_missing"
-_TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan is over
+TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan is over
 
 
 class CannotConfine(Exception):
@@ -56,7 +56,7 @@ class Confined:
         self._made = {path: os.lstat(path) for path in allowed.made}
         self._root = os.path.realpath(root)
         self._readable = tuple(os.path.realpath(path) for path in readable)
-        self.tmp = f"{os.path.realpath(folder)}/{_TMP}"
+        self.tmp = f"{os.path.realpath(folder)}/{TMP}"
         with contextlib.suppress(FileExistsError):
             fs.mkdir(self.tmp)
         self._before = self._look()

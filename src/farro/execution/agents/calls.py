@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from farro.execution.confined import TMP
 from farro.ports.provider import Answer, Usage
 from farro.system import fs
 
@@ -108,8 +109,8 @@ def forget_tmp(earlier: Sequence[str], step: str) -> None:
         home = f"{folder}/steps/{step}/calls"
         with contextlib.suppress(OSError):
             for name in fs.listdir(home):
-                if fs.exists(f"{home}/{name}/tmp"):
-                    fs.remove_tree(f"{home}/{name}/tmp")
+                if fs.exists(private := f"{home}/{name}/{TMP}"):
+                    fs.remove_tree(private)
 
 
 def _failed(folder: str) -> bool:
