@@ -65,8 +65,8 @@ def problems(
     """What a plan may not say of agents and paths. An agent prompt was held against more than this already."""
     if shaped.agent:
         if document.data.get("context_md") is not None and not contract.with_files:
-            message = "names a file, and none comes along this way; use `farro enqueue --prompt-json`"
-            yield document.problem(("context_md",), message)
+            why = "names a file, and none comes along this way; use `farro enqueue --prompt-json`"
+            yield document.problem(("context_md",), why)
         return
     if isinstance(document.data, dict):
         allowed = document.data.get("allowed_paths")
