@@ -372,6 +372,16 @@ def test_paths_of_plans_keep_the_same_rules(agents: Program) -> None:
     assert 'allowed_paths[0]: "../x" leads out' in agents.call("enqueue", "plan.json", code=2).err
 
 
+def test_many_prompts_come_from_one_file_but_bring_no_files(agents: Program) -> None:
+    lines = [json.dumps(PROMPT), json.dumps({**PROMPT, "role": "Architect"})]
+    (agents.path / "many.ndjson").write_text("\n".join(lines))
+    assert len(agents.call("enqueue", "--many", "many.ndjson", "--json", code=0).json["jobs"]) == 2
+    (agents.path / "many.ndjson").write_text(json.dumps({**PROMPT, "context_md": "prompt.md"}))
+    assert (
+        "context_md: names a file, and none comes along" in agents.call("enqueue", "--many", "many.ndjson", code=2).err
+    )
+
+
 def test_files_come_with_prompts_only(agents: Program) -> None:
     told = agents.call("enqueue", "--payload", "x.md", "--", "true", code=2).err
     assert "--payload comes with an agent prompt, --prompt-json FILE" in told

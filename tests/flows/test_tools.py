@@ -142,7 +142,6 @@ MISSING: dict[str, tuple[dict[str, Any], str]] = {
     "function": ({"tool": "gone", "command": "x"}, "tool gone is registered but cannot be used: no_such_module:f"),
     "function with a timeout": ({"tool": "gone", "command": "x", "timeout": 5}, "tool gone is registered but cannot"),
     "module that leaves": ({"tool": "leaver", "command": "x"}, "tool leaver is registered but cannot be used"),
-    "agent": ({"tool": "agent", "command": "x"}, "agent steps need a provider"),
 }
 
 

@@ -29,6 +29,7 @@ class Contract:
 
     root: str | None = None
     allow_absolute: bool = False
+    with_files: bool = False  # whoever queues takes the files along that a prompt names
     check: Callable[[Collection[str]], None] = _any_roles
 
 
@@ -63,6 +64,9 @@ def problems(
 ) -> Iterator[Problem]:
     """What a plan may not say of agents and paths. An agent prompt was held against more than this already."""
     if shaped.agent:
+        if document.data.get("context_md") is not None and not contract.with_files:
+            why = "names a file, and none comes along this way; use `farro enqueue --prompt-json`"
+            yield document.problem(("context_md",), why)
         return
     if isinstance(document.data, dict):
         allowed = document.data.get("allowed_paths")

@@ -56,7 +56,7 @@ class Checked:
 def check(document: Document, ground: Ground) -> Checked:
     """All that is wrong with a plan, or all that is suspicious about it here."""
     roles = ground.settings.all_roles()
-    contract = Contract(allow_absolute=ground.settings.security.allow_absolute_paths)
+    contract = Contract(allow_absolute=ground.settings.security.allow_absolute_paths, with_files=True)
     try:
         plan, shaped = contracts.read(document, roles, contract)
     except BadDocument as bad:

@@ -6,6 +6,7 @@ What a prompt may say lives in roles.prompt and contract, its files in enclosure
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from farro.documents import Document
 from farro.errors import Refused
@@ -38,7 +39,13 @@ def enqueue(
     known = sorted(store.roles())
     prompt.load(document, roles=known, allow_absolute=contract.allow_absolute, root=contract.root)
     (wanted,) = submit.submissions(
-        store, [document], role=role, job_id=job_id, source=document.source, wishes=wishes, contract=contract
+        store,
+        [document],
+        role=role,
+        job_id=job_id,
+        source=document.source,
+        wishes=wishes,
+        contract=replace(contract, with_files=True),
     )
     try:
         found = enclosures.collect(
