@@ -88,12 +88,22 @@ class Performer:
         """The config and policies of the claim, into the job: what its agents work under."""
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
-            task_id = routing.task_id(claim.envelope.prompt)
-            if task_id is not None:
-                self.snapshots.keep_task(task_id, claim.folder.rsplit("/", 2)[0])
-                started.mark(self.root, task_id, claim.job_id)
+            self._keep_task(claim, self.snapshots)
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
             self.snapshots.keep(snapshot, claim.folder.rsplit("/", 2)[0])
+
+    def _keep_task(self, claim: Claim, snapshots: Snapshots) -> None:
+        """A job that the manager routes needs the task that it names; to others its id may be a word like any other."""
+        task_id = routing.task_id(claim.envelope.prompt)
+        if task_id is None:
+            return
+        try:
+            snapshots.keep_task(task_id, routing.job_folder(claim))
+        except (NoTask, BadName):
+            if (claim.envelope.lifecycle.routing or {}).get("mode") == "manager":
+                raise
+        else:
+            started.mark(self.root, task_id, claim.job_id)
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:
