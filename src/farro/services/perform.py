@@ -84,7 +84,7 @@ class Performer:
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
-            self.snapshots.keep(snapshot, claim.folder.rsplit("/", 2)[0])
+            self.snapshots.keep(snapshot, claim.folder)
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:

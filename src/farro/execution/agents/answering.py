@@ -26,7 +26,7 @@ from farro.execution.agents.briefing import Material
 from farro.execution.agents.calling import Candidate, Tried
 from farro.execution.agents.calling import call as call_in_turn
 from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
-from farro.execution.agents.material import SNAPSHOT, gather, job_folder
+from farro.execution.agents.material import SNAPSHOT, gather
 from farro.execution.results import PlanResult
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
@@ -78,7 +78,7 @@ class _Step:
         """Write the answer to stdout; StepFailure when there is none. No secret is in what it says or raises."""
         redact: Callable[[str], str] = str
         try:
-            settings = self._agents.settings_of(f"{job_folder(self._work)}/{SNAPSHOT}")
+            settings = self._agents.settings_of(f"{self._work.folder}/{SNAPSHOT}")
             redactor = self._agents.redactor(settings)
             redact = redactor.text
             self._call.stdout.write(self._answer(settings, redactor).encode("utf-8", "replace"))
@@ -168,11 +168,13 @@ class _Asked:
         self._bought = bought_before(self.work.earlier, self._step)
         self._prices = self.agents.prices(self.settings.providers)
         self._made = 0  # calls so far
+        self._messages: tuple[Message, ...] = ()
         self._digest = ""
         self._call_id = ""
 
     def ask(self, messages: tuple[Message, ...]) -> Answer:
         """The answer to the last of these: one that was bought before, else a new one."""
+        self._messages = messages
         self._digest = self._question(messages)
         bought = self._bought.get(self._digest)
         if bought is not None:
@@ -208,6 +210,7 @@ class _Asked:
             provider=candidate.name,
             model=candidate.model,
             answer=clean,
+            asked=self.redactor.text(_asked(self._system, self._messages)),
         )
         self._calls.keep(self._made, kept)
         return clean
@@ -322,6 +325,11 @@ def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     if trouble.kind in ("refused", "missing"):
         return StepFailure("provider_refused", message, retryable=trouble.retryable)
     return StepFailure("provider_unavailable", message, retryable=trouble.retryable)
+
+
+def _asked(system: str, messages: Sequence[Message]) -> str:
+    """A question as one text, for who wants to see what was asked, or why the same job asks something else."""
+    return "\n".join([system, *(f"[{message.author}]\n{message.text}" for message in messages)])
 
 
 def _as_json(answer: answers.Answer) -> str:

@@ -30,6 +30,7 @@ class Bought:
     provider: str
     model: str | None  # that was asked for
     answer: Answer
+    asked: str = ""  # the whole question
 
     def to_json(self) -> dict[str, Any]:
         answer = self.answer
@@ -44,6 +45,7 @@ class Bought:
             "cost_usd": None if answer.cost_usd is None else str(answer.cost_usd),
             "files": list(answer.files),
             "text": answer.text,
+            "asked": self.asked,
         }
 
     @classmethod
@@ -62,6 +64,7 @@ class Bought:
                 cost_usd=None if cost is None else Decimal(cost),
                 files=tuple(data["files"]),
             ),
+            asked=data["asked"],
         )
 
 
