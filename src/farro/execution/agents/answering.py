@@ -210,7 +210,7 @@ class _Asked:
             provider=candidate.name,
             model=candidate.model,
             answer=clean,
-            asked=self.redactor.text(_asked(self._system, self._messages)),
+            asked=self.redactor.text(question_text(self._system, self._messages)),
         )
         self._calls.keep(self._made, kept)
         return clean
@@ -327,7 +327,7 @@ def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     return StepFailure("provider_unavailable", message, retryable=trouble.retryable)
 
 
-def _asked(system: str, messages: Sequence[Message]) -> str:
+def question_text(system: str, messages: Sequence[Message]) -> str:
     """A question as one text, for who wants to see what was asked, or why the same job asks something else."""
     return "\n".join([system, *(f"[{message.author}]\n{message.text}" for message in messages)])
 
