@@ -17,12 +17,11 @@ from farro.guard.confinement import Confinement
 from farro.guard.judge import Snapshot
 from farro.guard.paths import Allowed, PathRefused
 from farro.guard.sandbox import Sandbox
-from farro.kernel.outcome import ErrorInfo
+from farro.kernel.outcome import PATH_VIOLATION, ErrorInfo
 from farro.ports.runner import Work
 from farro.system import fs
 from farro.system.processes import NotStarted, Process
 
-VIOLATION = "path_violation"
 NO_SANDBOX = "sandbox_missing"
 _TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan is over
 
@@ -69,7 +68,7 @@ class Confined:
         try:
             return cls(work, sandbox, paths.allowed(work.root, wanted, absolute=work.guarding.absolute))
         except PathRefused as refused:
-            raise CannotConfine(VIOLATION, str(refused)) from refused
+            raise CannotConfine(PATH_VIOLATION, str(refused)) from refused
 
     def start(
         self,
@@ -113,7 +112,7 @@ class Confined:
             if changed:
                 return f"changed outside allowed_paths: {judge.listed(changed)}"
         said = judge.refused(stderr) if stderr is not None and self._sandbox.level != "none" else None
-        return None if said is None else f"tried to write outside allowed_paths: {said}"
+        return None if said is None else f"it was refused access outside allowed_paths: {said}"
 
     def trouble(self, process: Process) -> ErrorInfo | None:
         """Why a running step has to be ended."""

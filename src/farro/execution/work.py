@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farro.encoding import encoder
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
-from farro.execution.confined import CannotConfine, Confined
 from farro.execution.results import PlanResult
 from farro.execution.run import run_plan
 from farro.execution.stop import Interrupted, Stop
@@ -21,6 +20,9 @@ from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.ports.clock import Clock
 from farro.ports.runner import TICK_S, Work
+
+if TYPE_CHECKING:
+    from farro.execution.confined import Confined
 
 
 def perform_work(
@@ -70,6 +72,8 @@ def _run(
                 "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
             )
         return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None))
+    from farro.execution.confined import CannotConfine, Confined  # here: most plans do without
+
     try:
         confined = Confined.of(work, plan.allowed_paths)
     except CannotConfine as cannot:
