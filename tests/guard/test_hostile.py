@@ -73,7 +73,7 @@ def test_a_refused_write_that_fails_the_step_is_a_path_violation(place: Ground, 
     level_works(level)
     came = place.run(way, level)
     assert came.category == "path_violation"
-    assert "tried to write outside allowed_paths" in came.message
+    assert "it was refused access outside allowed_paths" in came.message
 
 
 HUNGER = {

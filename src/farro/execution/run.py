@@ -15,11 +15,11 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from farro.execution import resume
 from farro.execution.added import Task, TaskFolder
 from farro.execution.along import Along
-from farro.execution.confined import Confined
 from farro.execution.records import Added, Records
 from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
@@ -32,6 +32,9 @@ from farro.plans.growth import grown
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S, Plan, Step
 from farro.ports.clock import Clock
 from farro.system import fs, processes
+
+if TYPE_CHECKING:
+    from farro.execution.confined import Confined
 
 _LOOK_S = 0.25  # how often it is looked whether a step has said very much
 

@@ -88,6 +88,8 @@ class Bounds:
 
 
 def _free(path: str) -> int:
+    if not hasattr(os, "statvfs"):  # Windows
+        return 1 << 62
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 

@@ -88,7 +88,7 @@ def refused(stderr: str) -> str | None:
 def refused_in(said: bytes) -> str | None:
     """The same in the end of what it said."""
     for line in reversed(said.splitlines()):
-        if _REFUSED.search(line):
+        if _REFUSED.search(line) and not line.startswith(b"bwrap: "):  # that is the sandbox's own trouble
             return " ".join("".join(c if c.isprintable() else " " for c in line.decode("utf-8", "replace")).split())[
                 :300
             ]

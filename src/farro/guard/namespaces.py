@@ -17,6 +17,7 @@ import contextlib
 import os
 import re
 import select
+import signal
 from collections.abc import Mapping
 
 from farro.guard import filters, paths
@@ -153,6 +154,9 @@ class Box:
     def ended(self) -> tuple[float, float, int] | None:
         try:
             if self._pidfd is not None:
+                # Killed with its monitor, unless that died before it had asked for it.
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                 poll = select.poll()
                 poll.register(self._pidfd, select.POLLIN)
                 with RESTING:

@@ -105,7 +105,7 @@ class Sandbox:
                 return threads.start(self.abi, launch, bounds)
         except PathRefused as refused:
             _close(source)
-            return NotStarted(reason="not_supported", message=str(refused))
+            return NotStarted(reason="refused", message=str(refused))
         return processes.start(
             argv,
             executable=file,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+PATH_VIOLATION = "path_violation"  # a job touched, or failed of touching, what is not among its allowed paths
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorInfo:

@@ -30,7 +30,7 @@ from farro.execution.agents.material import SNAPSHOT, gather
 from farro.execution.results import PlanResult
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
-from farro.kernel.outcome import Report
+from farro.kernel.outcome import PATH_VIOLATION, Report
 from farro.kernel.retry import Uniform
 from farro.plans.model import Plan
 from farro.ports.clock import Clock
@@ -321,7 +321,7 @@ class _Keeping:
 
 def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     if trouble.violation:
-        return StepFailure("path_violation", message)
+        return StepFailure(PATH_VIOLATION, message)
     if trouble.kind in ("refused", "missing"):
         return StepFailure("provider_refused", message, retryable=trouble.retryable)
     return StepFailure("provider_unavailable", message, retryable=trouble.retryable)
