@@ -118,7 +118,7 @@ def _attempt(
         agents = Agents(
             root=root,
             settings_of=settings_of,
-            provider=lambda name, described, settings: told,
+            provider=lambda name, described: told,
             ledger=_NoLedger(),
             prices=lambda providers: _NoPrices(),
             redactor=lambda settings: Redactor({}),

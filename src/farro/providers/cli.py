@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -49,7 +49,7 @@ class CliProvider:
 
     name: str
     settings: ProviderSettings
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)  # where secrets are
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
