@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from farro.guard import bounds as bounding
 from farro.guard import filters, kernel_calls, namespaces, threads
 from farro.guard.bounds import Bounds
 from farro.guard.confinement import Confinement, Launch
@@ -76,7 +77,9 @@ class Sandbox:
         bounds: Bounds | None = None,
     ) -> Process | NotStarted:
         """As processes.start. What is read from a file comes through a pipe: a descriptor of the file itself could be
-        opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share."""
+        opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share.
+
+        Call it from a thread that lives as long as the process may: on level A it dies with that thread."""
         env = {**env, **confinement.env}
         if confinement.tmp is not None:
             env = {**env, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)}
@@ -114,7 +117,7 @@ class Sandbox:
             stderr=stderr,
             cwd=cwd,
             env=env,
-            limits=confinement.limits if bounds is None else bounds.limits(confinement, alone=False),
+            limits=(bounds or bounding).limits(confinement, alone=False),
         )
 
 
