@@ -60,11 +60,13 @@ class Confined:
     def of(cls, work: Work, wanted: tuple[str, ...]) -> Confined:
         """CannotConfine: it is not run."""
         sandbox = Sandbox.available(work.guarding.sandbox)
-        if sandbox.level == "none" and work.guarding.required:
-            why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
-            raise CannotConfine(
-                NO_SANDBOX, f"the plan has allowed_paths, security.require_sandbox is on, and no sandbox works: {why}"
-            )
+        wanted_level, why = work.guarding.sandbox, "; ".join(probe.why for probe in sandbox.probes)
+        if sandbox.level == "none" and (work.guarding.required or wanted_level in ("A", "B")):
+            asked = "security.require_sandbox is on"
+            if wanted_level in ("A", "B"):
+                asked = f"security.sandbox is {wanted_level}"
+            why = why or "security.sandbox is none"
+            raise CannotConfine(NO_SANDBOX, f"the plan has allowed_paths, {asked}, and no sandbox works: {why}")
         try:
             return cls(work, sandbox, paths.allowed(work.root, wanted, absolute=work.guarding.absolute))
         except PathRefused as refused:

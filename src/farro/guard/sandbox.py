@@ -203,7 +203,7 @@ _EVERY_LEVEL = (
 _OF_A = ("the programs that it may run: those under /tmp, /run and /dev/shm are not seen",)
 _OF_B = (
     "chmod, chown and utime of files of the worker's own user: under the root this is seen afterwards and fails the "
-    "job (not when times are set to now); elsewhere it is not seen",
+    "job (not when times are set to now, nor times in farro's own folders, nor beyond 50000 names); elsewhere not",
     "what other processes show of themselves in /proc (names, arguments)",
     "a folder that is allowed and holds .git or farro's own folders: nothing new can be made directly in it",
 )
