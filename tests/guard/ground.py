@@ -228,9 +228,11 @@ def ground(user: int, base: str | None = None) -> Iterator[Ground]:
     """Under a folder that every user may enter: pytest's own are closed."""
     folder = Path(tempfile.mkdtemp(prefix="farro-guard-", dir=base))
     folder.chmod(0o755)
-    made = Ground(folder, user)
     try:
-        yield made
+        made = Ground(folder, user)
+        try:
+            yield made
+        finally:
+            made.close()
     finally:
-        made.close()
         shutil.rmtree(folder, ignore_errors=True)

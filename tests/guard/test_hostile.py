@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -143,3 +143,33 @@ def test_a_step_that_fills_the_disk_is_ended(level: str) -> None:
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=True)
         os.rmdir(tmp_path)
+
+
+# What the issue names, and the ways that stand for it.
+NAMED = {
+    "symlink": "symlink",
+    "hardlink": "hardlink",
+    "rename": "rename_over",
+    "truncate": "truncate",
+    "/proc": "proc_pid_root",
+    "inherited fds": "inherited_descriptors",
+    "mknod": "mknod",
+    "mount": "mount",
+    "userns": "userns",
+    "ptrace": "ptrace",
+    "chmod": "chmod",
+    "utime": "utime",
+    "xattr": "xattr",
+    "UNIX socket": "unix_socket",
+    "TCP": "tcp",
+    "UDP": "udp",
+    "fork bomb": "fork_bomb",
+    "memory": "memory",
+    "disk fill": "disk",
+    "double fork that outlives its parent": "outlive",
+}
+
+
+def test_every_way_that_was_named_is_tried(figure: Callable[..., None]) -> None:
+    assert set(NAMED.values()) <= set(WAYS)
+    figure("ways out of the sandbox that were tried, on two levels as two users", len(WAYS))
