@@ -76,6 +76,23 @@ def test_a_refused_write_that_fails_the_step_is_a_path_violation(place: Ground, 
     assert "it was refused access outside allowed_paths" in came.message
 
 
+@pytest.mark.linux
+@pytest.mark.parametrize("level", ["A", "B"])
+@pytest.mark.parametrize("way", OUT)
+def test_a_hostile_provider_finds_no_way_out(way: str, level: str) -> None:
+    """The same sandbox, entered from the other side; root and an ordinary user take turns."""
+    level_works(level)
+    others = os.geteuid() == 0 and (OUT.index(way) + (level == "B")) % 2
+    with ground(NOBODY if others else os.geteuid()) as place:
+        came = place.run(way, level, provider=True)
+    if level == "B" and way in SEEN_AFTERWARDS:
+        assert came.category == "path_violation", came.message
+        return
+    assert came.changes == []
+    assert came.category in ("step_failed", "path_violation"), came.message
+    assert came.left == []
+
+
 HUNGER = {
     "fork_bomb": {"processes": 60},
     "memory": {"memory_bytes": 256 << 20},
