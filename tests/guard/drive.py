@@ -1,4 +1,4 @@
-"""Runs one plan of one hostile step, or asks a hostile provider, as a worker would, as any user: `drive.py ORDER`, JSON in and out.
+"""Runs one plan of one hostile step, or asks a hostile provider, as any user would: `drive.py ORDER`, JSON in and out.
 
 Started by ground.py, which looks at what came of it.
 """
