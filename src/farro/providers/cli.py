@@ -100,7 +100,9 @@ class CliProvider:
             if violation is not None:
                 raise self._trouble(violation, retryable=False, violation=True)
             if code != 0:
-                why = confined.hit() or _last(said)
+                # Some say on stdout what went wrong, as claude does: it is all that a person gets to know.
+                hit = confined.hit()
+                why = f": {hit}" if hit else _last(said) or _last(self._said(text))
                 raise self._trouble(f"exit code {code}{why}", retryable=code not in self.settings.fatal_exit_codes)
             return self._read(text)
         finally:
@@ -162,18 +164,25 @@ class CliProvider:
         kept = {name: value for name, value in self.environ.items() if name in whole or name.startswith(beginnings)}
         return {"HOME": private, **kept}
 
+    def _said(self, text: str) -> str:
+        """What it meant to say with its output, whether or not that is an answer."""
+        with contextlib.suppress(ValueError, RecursionError):
+            found = _at(json.loads(text), self.settings.answer_field or "")
+            return found if isinstance(found, str) else text
+        return text
+
     def _read(self, text: str) -> Answer:
         field, cost_field = self.settings.answer_field, self.settings.cost_field
         if field is None:
             return Answer(text=text)
         try:
             data = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             message = f"its output is not JSON, and answer_field wants {field} of it{_last(text)}"
             raise self._trouble(message, retryable=True) from None
         found = _at(data, field)
         if not isinstance(found, str):
-            raise self._trouble(f"its output has no text at {field} (answer_field)", retryable=True)
+            raise self._trouble(f"its output has no text at {field} (answer_field){_last(text)}", retryable=True)
         cost = None if cost_field is None else _at(data, cost_field)
         return Answer(text=found, cost_usd=_amount(cost))
 

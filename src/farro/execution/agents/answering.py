@@ -26,7 +26,7 @@ from farro.execution.agents.briefing import Material
 from farro.execution.agents.calling import Candidate, Tried
 from farro.execution.agents.calling import call as call_in_turn
 from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
-from farro.execution.agents.material import SNAPSHOT, gather, job_folder
+from farro.execution.agents.material import PAYLOAD, SNAPSHOT, gather, job_folder
 from farro.execution.results import PlanResult
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
@@ -222,6 +222,8 @@ class _Asked:
         described, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
         usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
+        if self.material.payload:
+            own[briefing.PAYLOAD] = f"{job_folder(self.work)}/{PAYLOAD}"
         return Request(
             key=f"{self.work.job_id}/{self.work.attempt:04d}/{self._step}/{number}",
             system=self._system,
