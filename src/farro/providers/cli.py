@@ -14,14 +14,15 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from farro.errors import InputError
 from farro.execution.commands import Executable, which
-from farro.execution.confined import VIOLATION, CannotConfine, Confined
+from farro.execution.confined import CannotConfine, Confined
 from farro.execution.tries import TRY
+from farro.kernel.outcome import PATH_VIOLATION
 from farro.ports.provider import SLICE_S, Answer, Partial, ProviderTrouble, Reach, Request
 from farro.providers.registry import Place
 from farro.providers.worktrees import worktree
@@ -48,7 +49,7 @@ class CliProvider:
 
     name: str
     settings: ProviderSettings
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)  # where secrets are
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
@@ -67,7 +68,7 @@ class CliProvider:
                     fs.write_atomic(f"{os.path.dirname(request.folder)}/{DIFF}", diff, sync=False)
                 return answer
         except CannotConfine as cannot:
-            violation = cannot.category == VIOLATION
+            violation = cannot.category == PATH_VIOLATION
             raise self._trouble(str(cannot), retryable=False, charged=False, violation=violation) from None
 
     def close(self) -> None:
@@ -138,7 +139,8 @@ class CliProvider:
             network=self.settings.network or reach.network,
         )
         if isinstance(started, NotStarted):
-            raise self._trouble(started.message, retryable=started.passing, charged=False)
+            violation = started.reason == "refused"
+            raise self._trouble(started.message, retryable=started.passing, charged=False, violation=violation)
         return started
 
     def _wait(self, process: Process, confined: Confined, request: Request, output: _Output) -> int:

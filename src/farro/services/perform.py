@@ -86,7 +86,7 @@ class Performer:
             life = claim.envelope.lifecycle
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
             snapshot = self.snapshots.with_roles(snapshot, asked_roles(claim.envelope.prompt), life.role)
-            self.snapshots.keep(snapshot, claim.folder.rsplit("/", 2)[0])
+            self.snapshots.keep(snapshot, claim.folder)
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:
@@ -104,11 +104,8 @@ def asked_roles(prompt: Mapping[str, Any]) -> set[str]:
 
 def _agent_steps(prompt: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     steps = prompt.get("steps", prompt.get("tasks"))
-    return (
-        step
-        for step in (steps if isinstance(steps, list) else ())
-        if isinstance(step, dict) and step.get("tool") == AGENT
-    )
+    listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
+    return (step for step in listed if isinstance(step, dict) and step.get("tool") == AGENT)
 
 
 def _previous(claim: Claim) -> tuple[tuple[str, str], ...]:
