@@ -86,7 +86,8 @@ class CliProvider:
             readable=(reach.root,),
         )
         try:
-            with _Output(folder) as output:
+            # An answer inside JSON is nothing to read along; what such a program says of its work is on its stderr.
+            with _Output(folder, read_along=0 if self.settings.answer_field is None else 1) as output:
                 process = self._start(confined, request, reach, folder, root, output)
                 try:
                     output.forget_names()
@@ -95,6 +96,8 @@ class CliProvider:
                     # Also what it started and left behind, whatever ended the wait. The try's own mark, where it has
                     # one: another step of the same plan may run beside it.
                     process.end(own_mark(request.env), grace_s=0)
+                if request.partial is not None:
+                    output.pass_on(request.partial)
                 text, said = output.texts()
             confined.end_strays()
             violation = confined.violation(None, said.encode() if code != 0 else b"")
@@ -199,10 +202,11 @@ class CliProvider:
 class _Output:
     """The two files of a program, whose names go as soon as it has them."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, read_along: int) -> None:
         self.answer = f"{folder}/answer.tmp"
         self.errors = f"{folder}/errors.tmp"
         self._fds: list[int] = []  # of the answer and of the errors
+        self._read_along = read_along  # which of the two
         self._passed = 0
 
     def __enter__(self) -> _Output:
@@ -229,7 +233,7 @@ class _Output:
 
     def pass_on(self, partial: Partial) -> None:
         """What came since the last time, for people who read along."""
-        while piece := os.pread(self._fds[0], 1 << 16, self._passed):
+        while piece := os.pread(self._fds[self._read_along], 1 << 16, self._passed):
             partial.write(piece)
             self._passed += len(piece)
         partial.flush()

@@ -286,7 +286,8 @@ class _ReadAlong:
 
     def __init__(self, redactor: Redactor, stderr: BinaryIO) -> None:
         self._stderr = stderr
-        self._stream = redactor.stream(stderr.write)
+        self._stream = redactor.stream(self._say)
+        self._open_line = False
 
     def write(self, data: bytes, /) -> int:
         return self._stream.write(data)
@@ -295,8 +296,15 @@ class _ReadAlong:
         self._stderr.flush()
 
     def close(self) -> None:
+        """What comes next, a complaint or the next call, begins a line of its own."""
         self._stream.close()
+        if self._open_line:
+            self._say(b"\n")
         self._stderr.flush()
+
+    def _say(self, data: bytes) -> int:
+        self._open_line = not data.endswith(b"\n") if data else self._open_line
+        return self._stderr.write(data)
 
 
 class _Keeping:
