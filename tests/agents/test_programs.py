@@ -112,6 +112,37 @@ def test_a_failure_is_tried_twice_and_its_words_are_told(answered_by: Any) -> No
     assert len(stage.calls()) == 2  # SPEC-1 §9
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"is_error": True, "result": "Credit balance is too low"}, "exit code 1: Credit balance is too low (2 calls)"),
+        ({"problem": "no credit"}, 'exit code 1: {"problem": "no credit"} (2 calls)'),
+    ],
+)
+def test_what_a_program_says_on_stdout_when_it_fails_is_told(answered_by: Any, said: Any, told: str) -> None:
+    once = {"retry": {"max_attempts": 1}}
+    stage = answered_by(f"print({json.dumps(said)!r})\nsys.exit(1)", answer_field="result", config=once)
+    error = worked(stage)
+    assert error is not None
+    assert error["message"] == f"provider script: {told}"
+    assert "Before that" not in (stage.folder() / "error.md").read_text()  # it would be the same again
+
+
+def test_of_an_answer_inside_json_people_read_what_the_program_says_beside_it(answered_by: Any) -> None:
+    said = json.dumps({"result": ANSWER})
+    stage = answered_by(f"sys.stderr.write('reading the code')\nprint({said!r})\nsys.exit()", answer_field="result")
+    assert worked(stage) is None
+    assert (stage.folder() / "attempts/0001/steps/1/stderr").read_text() == "reading the code\n"
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+@pytest.mark.parametrize("workspace", ["temp", "root"])
+def test_it_finds_its_payload_where_a_variable_says(answered_by: Any, level: str, workspace: str) -> None:
+    body = "assert 'logo.png' in prompt and open(os.environ['FARRO_PAYLOAD'] + '/logo.png').read() == 'png'"
+    stage = answered_by(body, workspace=workspace, config={"security": {"sandbox": level}})
+    assert worked(stage, payload={"logo.png": b"png"}) is None
+
+
 def test_an_exit_code_that_is_marked_fatal_is_not_tried_again(answered_by: Any) -> None:
     stage = answered_by("sys.exit(4)", fatal_exit_codes=[4])
     error = worked(stage)

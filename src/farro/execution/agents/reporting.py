@@ -77,9 +77,8 @@ def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
     usages = [call.usage for call in calls if call.usage is not None]
     tokens = f", {sum(usage.input_tokens + usage.output_tokens for usage in usages)} tokens" if usages else ""
     who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
-    return (
-        f"*{who or 'no answer'}: {len(calls)} {'call' if len(calls) == 1 else 'calls'}{tokens}, cost {amount}{about}*"
-    )
+    made = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+    return f"*{who or 'no answer'}: {made}{tokens}, cost {amount}{about}*"
 
 
 def _number(amount: Decimal | None) -> str | None:
