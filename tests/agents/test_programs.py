@@ -206,7 +206,31 @@ def test_a_worktree_leaves_the_repository_alone_and_its_diff_in_the_result(answe
 def test_a_worktree_needs_a_repository_and_says_so(answered_by: Any) -> None:
     error = worked(answered_by("pass", workspace="worktree"))
     assert error is not None
+    assert error["category"] == "provider_refused"  # asking again would not help
     assert "git repository" in error["message"]
+
+
+def test_without_the_sandbox_that_is_required_it_is_not_asked(answered_by: Any) -> None:
+    stage = answered_by("pass", config={"security": {"sandbox": "none", "require_sandbox": True}})
+    error = worked(stage)
+    assert error is not None
+    assert error["category"] == "provider_refused"
+    assert "provider script was not asked: " in error["message"]
+    assert stage.calls()[0].end == "not_charged"
+
+
+def test_a_diff_that_is_too_large_fails_the_job_and_the_call_is_paid(
+    answered_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farro.providers.worktrees._DIFF_LIMIT", 100)
+    said = json.dumps({"result": ANSWER, "cost": 0.25})
+    body = f"open('src/new.txt', 'w').write('x' * 1000)\nprint({said!r})\nsys.exit()"
+    stage = answered_by(body, workspace="worktree", answer_field="result", cost_field="cost")
+    committed(stage)
+    error = worked(stage)
+    assert error is not None
+    assert "at most 100 are kept" in error["message"]
+    assert [str(call.counts_usd) for call in stage.calls()] == ["0.25"]
 
 
 def living(stage: Stage) -> list[str]:

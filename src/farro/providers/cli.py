@@ -63,13 +63,23 @@ class CliProvider:
                 return self._ask(request, reach, folder, reach.root)
             with worktree(reach.root, f"{job}.{attempt}.{step}.{number}") as tree:
                 answer = self._ask(request, reach, folder, tree.path)
-                diff = tree.diff()
+                try:
+                    diff = tree.diff()
+                except ProviderTrouble as trouble:  # it has worked, and is paid
+                    raise ProviderTrouble(
+                        f"provider {self.name}: {trouble}", kind="failed", retryable=False, cost_usd=answer.cost_usd
+                    ) from None
                 if diff:
                     fs.write_atomic(f"{os.path.dirname(request.folder)}/{DIFF}", diff, sync=False)
                 return answer
         except CannotConfine as cannot:
-            violation = cannot.category == PATH_VIOLATION
-            raise self._trouble(str(cannot), retryable=False, charged=False, violation=violation) from None
+            raise ProviderTrouble(
+                f"provider {self.name} was not asked: {cannot}",
+                kind="missing",  # of the config or the machine, not of the program
+                retryable=False,
+                charged=False,
+                violation=cannot.category == PATH_VIOLATION,
+            ) from None
 
     def close(self) -> None:
         """Nothing stays open between calls."""
