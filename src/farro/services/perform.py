@@ -5,7 +5,7 @@ Claiming and committing live in worker; what a runner does with the work, in run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
 from farro.execution.work import bug
+from farro.kernel import ids
 from farro.kernel.outcome import Outcome
 from farro.kernel.states import Reason
 from farro.plans.forms import is_agent_prompt
@@ -84,6 +85,7 @@ class Performer:
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
+            snapshot = self.snapshots.with_roles(snapshot, asked_roles(claim.envelope.prompt), life.role)
             self.snapshots.keep(snapshot, claim.folder)
 
 
@@ -91,9 +93,19 @@ def asks_agents(prompt: Mapping[str, Any]) -> bool:
     """Whether a provider is asked: for the prompt itself, or by one of its steps."""
     if is_agent_prompt(prompt):
         return True
+    return any(True for _ in _agent_steps(prompt))
+
+
+def asked_roles(prompt: Mapping[str, Any]) -> set[str]:
+    """The roles that steps of a plan ask."""
+    names = (step.get("command") for step in _agent_steps(prompt))
+    return {name for name in names if isinstance(name, str) and ids.ROLE.fullmatch(name)}
+
+
+def _agent_steps(prompt: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     steps = prompt.get("steps", prompt.get("tasks"))
     listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
-    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in listed)
+    return (step for step in listed if isinstance(step, dict) and step.get("tool") == AGENT)
 
 
 def _previous(claim: Claim) -> tuple[tuple[str, str], ...]:

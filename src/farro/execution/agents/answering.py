@@ -26,7 +26,7 @@ from farro.execution.agents.briefing import Material
 from farro.execution.agents.calling import Candidate, Tried, asked_of
 from farro.execution.agents.calling import call as call_in_turn
 from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
-from farro.execution.agents.material import SNAPSHOT, gather
+from farro.execution.agents.material import PAYLOAD, SNAPSHOT, gather, job_folder
 from farro.execution.results import PlanResult
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
@@ -222,6 +222,8 @@ class _Asked:
         described, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
         usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
+        if self.material.payload:
+            own[briefing.PAYLOAD] = f"{job_folder(self.work)}/{PAYLOAD}"
         return Request(
             key=f"{self.work.job_id}/{self.work.attempt:04d}/{self._step}/{number}",
             system=self._system,
@@ -284,7 +286,8 @@ class _ReadAlong:
 
     def __init__(self, redactor: Redactor, stderr: BinaryIO) -> None:
         self._stderr = stderr
-        self._stream = redactor.stream(stderr.write)
+        self._stream = redactor.stream(self._say)
+        self._open_line = False
 
     def write(self, data: bytes, /) -> int:
         return self._stream.write(data)
@@ -293,8 +296,15 @@ class _ReadAlong:
         self._stderr.flush()
 
     def close(self) -> None:
+        """What comes next, a complaint or the next call, begins a line of its own."""
         self._stream.close()
+        if self._open_line:
+            self._say(b"\n")
         self._stderr.flush()
+
+    def _say(self, data: bytes) -> int:
+        self._open_line = not data.endswith(b"\n") if data else self._open_line
+        return self._stderr.write(data)
 
 
 class _Keeping:
