@@ -54,6 +54,7 @@ SECTIONS = {
         ("edit", "Let it go on with a text of your own.", "farro.cli.inbox:edit"),
         ("route", "Send a job to a role, whatever its workflow says.", "farro.cli.inbox:route"),
         ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
+        ("replay", "Run an agent job again with its recorded answers.", "farro.cli.replay:replay"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
         ("reset", "Put a named job back to waiting, from its start.", "farro.cli.named:reset"),
         ("kill", "End a job for good.", "farro.cli.jobs:kill"),

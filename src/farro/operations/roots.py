@@ -16,6 +16,7 @@ from farro.stores.files.ground import make_root
 from farro.system import fs
 
 CONFIG = "agents-config.json"
+YAML_CONFIG = "agents-config.yaml"
 SCHEMA_LINE = "schemas/agents-config.schema.json"
 
 _DECLARED = """---
@@ -83,7 +84,7 @@ def init(root: str, settings: Settings) -> list[str]:
                 fs.write_atomic(f"{root}/tasks/README.md", _TASKS.encode(), sync=True)
                 made.append("tasks/README.md")
     files = {"AGENTS.md": _policy("every-role")}
-    if not os.path.exists(f"{root}/agents-config.yaml"):
+    if not os.path.exists(f"{root}/{YAML_CONFIG}"):
         files[CONFIG] = as_text(first_config())
     for role in roles:
         text = settings.roles[role].description if role in settings.roles else ""

@@ -2,7 +2,7 @@
 
 Money is in the ledger; this is the answer itself. It is written before the call is settled and before the step says
 anything: a worker that dies in between is followed by an attempt that finds the answer and does not ask again.
-[test_an_answer_that_was_bought_is_not_bought_again]
+[test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no_cost]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Bought:
     provider: str
     model: str | None  # that was asked for
     answer: Answer
+    asked: str = ""  # the whole question
 
     def to_json(self) -> dict[str, Any]:
         answer = self.answer
@@ -44,6 +45,7 @@ class Bought:
             "cost_usd": None if answer.cost_usd is None else str(answer.cost_usd),
             "files": list(answer.files),
             "text": answer.text,
+            "asked": self.asked,
         }
 
     @classmethod
@@ -62,6 +64,7 @@ class Bought:
                 cost_usd=None if cost is None else Decimal(cost),
                 files=tuple(data["files"]),
             ),
+            asked=data["asked"],
         )
 
 
@@ -103,6 +106,11 @@ def bought_before(earlier: Sequence[str], step: str) -> dict[str, Bought]:
     return found
 
 
+def recorded(attempt_dir: str, step: str) -> list[Bought]:
+    """The answers that a step of that attempt had, in order."""
+    return list(_read(f"{attempt_dir}/steps/{step}/calls"))
+
+
 def forget_tmp(earlier: Sequence[str], step: str) -> None:
     """What programs of attempts that were killed left in their private folders: nobody looked there for secrets."""
     for folder in earlier:
@@ -124,7 +132,7 @@ def _failed(folder: str) -> bool:
 
 def _read(folder: str) -> Iterator[Bought]:
     with contextlib.suppress(OSError):
-        for name in sorted(fs.listdir(folder)):
+        for name in sorted(fs.listdir(folder), key=lambda name: (len(name), name)):
             if name.endswith(".json"):
                 with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
                     yield Bought.from_json(json.loads(fs.read_bytes(f"{folder}/{name}", _LIMIT)))
