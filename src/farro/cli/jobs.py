@@ -131,7 +131,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     if life.hops:
         say("  history")
         for hop in life.hops:
-            note = f"  ({hop.note})" if hop.note else ""
+            note = f"  ({hop.note})".replace("\n", "\n" + 6 * " ") if hop.note else ""
             say(f"    {hop.at}  attempt {hop.attempt}  {hop.reason} → {hop.to}{note}")
     if details.files:
         say("  files")
