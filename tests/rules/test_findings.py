@@ -36,6 +36,13 @@ CASES = [
         "farro show j",
     ),
     (replace(QUEUED, status=Status.FAILED), "failed_not_final", "not decided yet", "farro requeue j"),
+    (replace(QUEUED, waits=True, question="Ship it?\nReally?"), "human", "a person: Ship it?", "farro approve j"),
+    (
+        replace(QUEUED, status=Status.STALE, place="agents/Runner/in-progress/w.0.aa", error="manager_away: gone"),
+        "unroutable",
+        "nobody took it on (manager_away: gone)",
+        "farro watchdog --once && farro manager --once",
+    ),
     (replace(QUEUED, quarantined="two of that id", place="jobs/quarantine"), "quarantined", "two of", "farro show j"),
     (replace(QUEUED, foreign="schema_version '9'"), "unknown_schema", "'9'", "use the farro that wrote it"),
     (
