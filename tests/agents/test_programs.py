@@ -222,3 +222,76 @@ def committed(stage: Stage) -> list[str]:
     for words in (["init", "-q", "."], ["add", "."], ["commit", "-qm", "before"]):
         subprocess.run([*git, *words], check=True)
     return git
+
+
+def test_git_runs_nothing_that_a_program_left_in_its_worktree(answered_by: Any) -> None:
+    """A repository inside it has a config of its own, with programs in it: git asks such a one what is new there."""
+    body = """
+import subprocess
+os.makedirs('src/sub')
+os.chdir('src/sub')
+git = lambda *words: subprocess.run(['git', '-c', 'user.name=t', '-c', 'user.email=t@e.invalid', *words], check=True)
+git('init', '-q', '.')
+open('file', 'w').write('one')
+git('add', 'file')
+git('commit', '-qm', 'one')
+open('.gitattributes', 'w').write('* filter=x')
+git('config', 'filter.x.clean', f"sh -c 'touch {os.environ['OUT']}; cat'")
+git('config', 'core.fsmonitor', f"touch {os.environ['OUT']}")
+open('file', 'w').write('two')
+"""
+    stage = answered_by(body, workspace="worktree", environment=["OUT", "HOME"])
+    committed(stage)
+    out = stage.path.parent / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUT", str(out))
+        assert worked(stage) is None
+    assert not out.exists()
+    diff = (stage.folder() / "attempts/0001/steps/1/diff.patch").read_text()
+    assert "+two" in diff  # what is in it is told as it is
+
+
+def test_git_gets_no_secret_of_the_workers(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = answered_by("open('src/greeting.txt', 'w').write('please')", workspace="worktree")
+    seen = stage.path.parent / "seen"
+    (stage.path / ".gitattributes").write_text("*.txt filter=look\n")
+    git = committed(stage)
+    subprocess.run([*git, "config", "filter.look.clean", f"sh -c 'env > {seen}; cat'"], check=True)
+    monkeypatch.setenv("ACME_API_KEY", "canary-0123456789")
+    assert worked(stage) is None
+    assert "canary" not in seen.read_text()
+    assert "FARRO_CLAIM=" in seen.read_text()  # so that it ends with its job
+
+
+def test_a_root_inside_a_repository_is_the_same_folder_of_the_worktree(answered_by: Any) -> None:
+    stage = answered_by("open('src/greeting.txt', 'w').write('please\\n')", workspace="worktree")
+    above = stage.path.parent
+    (stage.path / ".gitignore").write_text("agents/\njobs/\nlogs/\n")
+    git = ["git", "-C", str(above), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    for words in (["init", "-q", "."], ["add", "."], ["commit", "-qm", "before"]):
+        subprocess.run([*git, *words], check=True)
+    assert worked(stage) is None
+    diff = (stage.folder() / "attempts/0001/steps/1/diff.patch").read_text()
+    assert "+++ b/root/src/greeting.txt" in diff
+
+
+def test_a_worktree_of_a_worker_that_died_goes_with_the_next_attempt(answered_by: Any) -> None:
+    stage = answered_by("pass", workspace="worktree")
+    git = committed(stage)
+    left = stage.path / "jobs/.worktrees/one.0000.1.1"
+    left.parent.mkdir()
+    subprocess.run([*git, "worktree", "add", "-q", "--detach", str(left), "HEAD"], check=True)
+    others = stage.path / "jobs/.worktrees/two.0001.1.1"
+    others.mkdir()
+    assert worked(stage) is None
+    assert os.listdir(left.parent) == [others.name]
+
+
+def test_a_diff_that_has_no_end_is_not_taken_into_memory(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farro.providers.worktrees._LIMIT", 1 << 16)
+    stage = answered_by("open('src/new', 'wb').write(os.urandom(1 << 20))", workspace="worktree")
+    committed(stage)
+    error = worked(stage)
+    assert error is not None
+    assert "the diff has more than 65536 bytes" in error["message"]
+    assert os.listdir(stage.path / "jobs/.worktrees") == []

@@ -274,7 +274,7 @@ def test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync(tmp_path
         try:
             fs.sync_all([path])
             came.append(None)
-        except BaseException as error:  # noqa: BLE001 - what it is, is what is asked
+        except BaseException as error:
             came.append(error)
 
     def reached(condition: Callable[[], bool]) -> None:

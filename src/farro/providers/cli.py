@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,19 +20,17 @@ from typing import Any
 from farro.errors import InputError
 from farro.execution.commands import Executable, which
 from farro.execution.confined import VIOLATION, CannotConfine, Confined
-from farro.execution.tries import TRY
-from farro.ports.provider import SLICE_S, Answer, Partial, ProviderTrouble, Reach, Request
+from farro.ports.provider import SLICE_S, Answer, ProviderTrouble, Reach, Request
+from farro.providers.environment import ALWAYS, named, own_mark
+from farro.providers.output import LIMIT, Output, end_of
 from farro.providers.registry import Place
-from farro.providers.worktrees import worktree
+from farro.providers.worktrees import Git, worktree
 from farro.settings import ProviderSettings
 from farro.system import fs
 from farro.system.processes import MARKER, NotStarted, Process
 
 DIFF = "diff.patch"
 TRIES = 2  # SPEC-1 §9
-ALWAYS = ("PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM")  # no secret is in these
-OUTPUT_LIMIT = 16 << 20  # bytes of an answer that are read
-_SAID = 2000  # characters of stderr in a message
 
 
 def make(name: str, settings: ProviderSettings, place: Place) -> CliProvider:
@@ -60,8 +57,9 @@ class CliProvider:
         try:
             if self.settings.workspace != "worktree":
                 return self._ask(request, reach, folder, reach.root)
-            with worktree(reach.root, f"{job}.{attempt}.{step}.{number}") as tree:
-                answer = self._ask(request, reach, folder, tree.path)
+            git = Git(environ=self.environ, marks=request.env, folder=folder)
+            with worktree(git, reach.root, job, f"{attempt}.{step}.{number}") as tree:
+                answer = self._ask(request, reach, folder, tree.root)
                 diff = tree.diff()
                 if diff:
                     fs.write_atomic(f"{os.path.dirname(request.folder)}/{DIFF}", diff, sync=False)
@@ -85,7 +83,7 @@ class CliProvider:
             readable=(reach.root,),
         )
         try:
-            with _Output(folder) as output:
+            with Output(folder) as output:
                 process = self._start(confined, request, reach, folder, root, output)
                 try:
                     output.forget_names()
@@ -107,7 +105,7 @@ class CliProvider:
             confined.close()
 
     def _start(
-        self, confined: Confined, request: Request, reach: Reach, folder: str, root: str, output: _Output
+        self, confined: Confined, request: Request, reach: Reach, folder: str, root: str, output: Output
     ) -> Process:
         command = self.settings.command
         assert command is not None, "`make` asks for it"
@@ -139,7 +137,7 @@ class CliProvider:
             raise self._trouble(started.message, retryable=started.passing, charged=False)
         return started
 
-    def _wait(self, process: Process, confined: Confined, request: Request, output: _Output) -> int:
+    def _wait(self, process: Process, confined: Confined, request: Request, output: Output) -> int:
         """In slices: an exception for this thread is heard between two of them."""
         until_s = time.monotonic() + request.timeout_s
         while (ended := process.wait(min(SLICE_S, max(until_s - time.monotonic(), 0.0)))) is None:
@@ -147,8 +145,8 @@ class CliProvider:
                 output.pass_on(request.partial)
             if (trouble := confined.trouble(process)) is not None:
                 raise self._trouble(trouble.message, retryable=False)
-            if output.too_long():
-                raise self._trouble(f"said more than {OUTPUT_LIMIT} bytes", retryable=False)
+            if output.too_long(LIMIT):
+                raise self._trouble(f"said more than {LIMIT} bytes", retryable=False)
             if time.monotonic() >= until_s:
                 message = f"provider {self.name}: no answer within {request.timeout_s:g} s"
                 raise ProviderTrouble(message, kind="timeout", retryable=True)
@@ -156,11 +154,7 @@ class CliProvider:
 
     def _environment(self, private: str) -> dict[str, str]:
         """What it gets of the worker's: no secret that was not named for it."""
-        names = {*ALWAYS, *self.settings.environment}
-        whole = {name for name in names if not name.endswith("*")}
-        beginnings = tuple(name[:-1] for name in names if name.endswith("*"))
-        kept = {name: value for name, value in self.environ.items() if name in whole or name.startswith(beginnings)}
-        return {"HOME": private, **kept}
+        return {"HOME": private, **named(self.environ, (*ALWAYS, *self.settings.environment))}
 
     def _read(self, text: str) -> Answer:
         field, cost_field = self.settings.answer_field, self.settings.cost_field
@@ -185,55 +179,6 @@ class CliProvider:
         )
 
 
-class _Output:
-    """The two files of a program, whose names go as soon as it has them."""
-
-    def __init__(self, folder: str) -> None:
-        self.answer = f"{folder}/answer.tmp"
-        self.errors = f"{folder}/errors.tmp"
-        self._fds: list[int] = []  # of the answer and of the errors
-        self._passed = 0
-
-    def __enter__(self) -> _Output:
-        self._remove()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._remove()
-        for fd in self._fds:
-            os.close(fd)
-
-    def forget_names(self) -> None:
-        for path in (self.answer, self.errors):
-            self._fds.append(fs.open_read(path))
-        self._remove()
-
-    def texts(self) -> tuple[str, str]:
-        """The answer, and the end of what else it said."""
-        answer, errors = (os.pread(fd, OUTPUT_LIMIT, 0).decode("utf-8", "replace") for fd in self._fds)
-        return answer, _end(errors, _SAID)
-
-    def too_long(self) -> bool:
-        return max(os.fstat(fd).st_size for fd in self._fds) > OUTPUT_LIMIT
-
-    def pass_on(self, partial: Partial) -> None:
-        """What came since the last time, for people who read along."""
-        while piece := os.pread(self._fds[0], 1 << 16, self._passed):
-            partial.write(piece)
-            self._passed += len(piece)
-        partial.flush()
-
-    def _remove(self) -> None:
-        for path in (self.answer, self.errors):
-            with contextlib.suppress(FileNotFoundError):
-                fs.unlink(path)
-
-
-def own_mark(env: Mapping[str, str]) -> str:
-    """What the processes of one try carry, and no other's do."""
-    return f"{TRY}={env[TRY]}" if TRY in env else f"{MARKER}={env[MARKER]}"
-
-
 def prompt_text(request: Request) -> str:
     """All of a request as one text: the policy, then what was said, the last word being the user's."""
     parts = [request.system.strip()]
@@ -242,15 +187,8 @@ def prompt_text(request: Request) -> str:
     return "\n\n---\n\n".join(part for part in parts if part) + "\n"
 
 
-def _end(text: str, most: int) -> str:
-    """The last words of it. None is cut in two: half a key would be told by nobody as one."""
-    if len(text) <= most:
-        return text
-    return "".join(re.split(r"(\s)", text[-most - 1 :], maxsplit=1)[1:])
-
-
 def _last(text: str) -> str:
-    said = _end(" ".join(text.split()), 300).strip()
+    said = end_of(" ".join(text.split()), 300).strip()
     return f": {said}" if said else ""
 
 
