@@ -6,14 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import farro.app as app
 from agents.stage import Make, Stage
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.execution.work import Plans, perform_work
 from farro.guard.sandbox import Sandbox
+from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Status
+from farro.ports.runner import Work
+from farro.runners.inline import InlineRunner
+from farro.system import fs
 from support import need
 
 ANSWER = json.dumps({"summary": "done"})
@@ -295,3 +304,48 @@ def test_a_diff_that_has_no_end_is_not_taken_into_memory(answered_by: Any, monke
     assert error is not None
     assert "the diff has more than 65536 bytes" in error["message"]
     assert os.listdir(stage.path / "jobs/.worktrees") == []
+
+
+def test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept(
+    answered_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker died when the answer was there and the job not yet committed: the next attempt has both."""
+    body = "open('src/greeting.txt', 'w').write('please\\n')\nopen(os.environ['COUNT'], 'a').write('x')"
+    stage = answered_by(body, workspace="worktree", environment=["COUNT"], config={"security": {"sandbox": "none"}})
+    committed(stage)
+    monkeypatch.setenv("COUNT", str(stage.path.parent / "count"))
+    seen: list[Work] = []
+    spawn = InlineRunner.spawn
+    monkeypatch.setattr(InlineRunner, "spawn", lambda own, work, **more: seen.append(work) or spawn(own, work, **more))
+    assert worked(stage) is None
+    first = str(stage.folder() / "attempts/0001")
+    next_one = Path(first).with_name("0002")
+    next_one.mkdir()
+    again = perform_work(
+        replace(seen[0], folder=str(next_one), attempt=2, earlier=(first,)),
+        plans=Plans(),
+        tools=Tools(),
+        clock=stage.clock,
+        tick=lambda: None,
+        stop=Stop(stage.clock),
+        agents=app.agents(stage.root, stage.settings, stage.clock),
+    )
+    assert isinstance(again, Succeeded)
+    assert (stage.path.parent / "count").read_text() == "x"
+    assert "+please" in (next_one / again.report.result["agent"]["diff"]).read_text()
+    assert len(stage.calls()) == 1
+
+
+def test_what_a_program_changed_is_on_the_disk_without_secrets_or_not_at_all(
+    answered_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_API_KEY", "canary-0123456789")
+    body = "open('src/greeting.txt', 'w').write(os.environ['ACME_API_KEY'])"
+    stage = answered_by(body, workspace="worktree", environment=["ACME_API_KEY"])
+    committed(stage)
+    written: list[bytes] = []
+    create = fs.create
+    monkeypatch.setattr(fs, "create", lambda path, data: written.append(data) or create(path, data))
+    assert worked(stage) is None
+    assert any(b"redacted:ACME_API_KEY" in data for data in written)
+    assert not any(b"canary" in data for data in written)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -29,7 +28,6 @@ from farro.settings import ProviderSettings
 from farro.system import fs
 from farro.system.processes import MARKER, NotStarted, Process
 
-DIFF = "diff.patch"
 TRIES = 2  # SPEC-1 §9
 
 
@@ -59,11 +57,7 @@ class CliProvider:
                 return self._ask(request, reach, folder, reach.root)
             git = Git(environ=self.environ, marks=request.env, folder=folder)
             with worktree(git, reach.root, job, f"{attempt}.{step}.{number}") as tree:
-                answer = self._ask(request, reach, folder, tree.root)
-                diff = tree.diff()
-                if diff:
-                    fs.write_atomic(f"{os.path.dirname(request.folder)}/{DIFF}", diff, sync=False)
-                return answer
+                return replace(self._ask(request, reach, folder, tree.root), diff=tree.diff())
         except CannotConfine as cannot:
             violation = cannot.category == VIOLATION
             raise self._trouble(str(cannot), retryable=False, charged=False, violation=violation) from None

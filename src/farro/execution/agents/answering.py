@@ -11,7 +11,6 @@ that counts as the most that it may have cost.
 from __future__ import annotations
 
 import json
-import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,7 +39,6 @@ from farro.ports.runner import Work
 from farro.roles import answers
 from farro.roles import prompt as prompts
 from farro.settings import ProviderSettings, RoleSettings, Settings
-from farro.system import fs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +161,7 @@ class _Asked:
         self._step = self.call.env[tasks.STEP]
         self._calls = Calls(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
         self._calls.make_folder()
+        self._calls.forget_diff()
         forget_tmp(self.work.earlier, self._step)
         self._system = briefing.system(self.material)
         self._bought = bought_before(self.work.earlier, self._step)
@@ -174,8 +173,9 @@ class _Asked:
     def ask(self, messages: tuple[Message, ...]) -> Answer:
         """The answer to the last of these: one that was bought before, else a new one."""
         self._digest = self._question(messages)
-        bought = self._bought.get(self._digest)
-        if bought is not None:
+        if self._digest in self._bought:
+            bought, home = self._bought[self._digest]
+            self._calls.take_over(home)
             self._settle(bought.call_id, end="answered", usage=bought.answer.usage, cost_usd=bought.answer.cost_usd)
             self._made += 1
             self._calls.keep(self._made, bought)
@@ -199,9 +199,9 @@ class _Asked:
         for model in (answer.model, candidate.model):  # the one that answered may be spelled as no table has it
             if cost_usd is None and answer.usage is not None:
                 cost_usd = self._prices.cost_usd(candidate.name, model, answer.usage)
-        if fs.exists(diff := f"{os.path.dirname(self._calls.folder)}/{reporting.DIFF}"):
-            self.redactor.redact_file(diff)
-        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd)
+        if answer.diff:
+            self._calls.keep_diff(self.redactor.data(answer.diff))
+        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd, diff=b"")
         kept = Bought(
             request_sha256=self._digest,
             call_id=self._call_id,
