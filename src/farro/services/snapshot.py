@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from farro.errors import BadDocument
+from farro.execution.size import SNAPSHOT
 from farro.ports.clock import Clock
 from farro.roles import policy
 from farro.system import fs
 
-FOLDER = ".snapshot"
 KEPT = "jobs/.snapshots"
 _LIMIT = 4 << 20  # bytes of one file
 _FEW = 64  # slots claim at most so many at once
@@ -80,7 +80,7 @@ class Snapshots:
 
     def keep(self, snapshot: Snapshot, job_folder: str) -> str:
         """Put it into a job that is ours; the folder. An earlier attempt's is replaced, file by file."""
-        kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{FOLDER}"
+        kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{SNAPSHOT}"
         for folder in (kept, home):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)

@@ -25,8 +25,9 @@ from farro.execution.agents.briefing import Material
 from farro.execution.agents.calling import Candidate, Tried
 from farro.execution.agents.calling import call as call_in_turn
 from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
-from farro.execution.agents.material import SNAPSHOT, gather, job_folder
+from farro.execution.agents.material import gather, job_folder
 from farro.execution.results import PlanResult
+from farro.execution.size import SNAPSHOT
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
 from farro.kernel.outcome import Report
