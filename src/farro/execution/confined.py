@@ -19,7 +19,7 @@ from farro.guard.paths import Allowed, PathRefused
 from farro.guard.sandbox import Sandbox
 from farro.kernel.outcome import ErrorInfo
 from farro.ports.runner import Guarding
-from farro.system import fs
+from farro.system import fs, trees
 from farro.system.processes import NotStarted, Process
 
 VIOLATION = "path_violation"
@@ -169,7 +169,7 @@ class Confined:
         strays.end(self._marker)
         self._bounds.close()
         with contextlib.suppress(OSError):  # a folder that the job closed against its own user stays
-            fs.remove_tree(self.tmp)
+            trees.remove_tree(self.tmp)
         for path, was in self._made.items():
             with contextlib.suppress(OSError):
                 now = os.lstat(path)

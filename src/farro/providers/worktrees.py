@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from farro.ports.provider import SLICE_S, ProviderTrouble
 from farro.providers.environment import ALWAYS, named, own_mark
 from farro.providers.output import Output
-from farro.system import fs, processes
+from farro.system import fs, processes, trees
 from farro.system.processes import NotStarted
 
 FOLDER = "jobs/.worktrees"
@@ -125,7 +125,7 @@ def _forget_repositories(top: str) -> None:
         for name in [name for name in (*folders, *files) if name.lower() == ".git"]:
             path = f"{folder}/{name}"
             if name in folders and not os.path.islink(path):
-                fs.remove_tree(path)
+                trees.remove_tree(path)
                 folders.remove(name)
             else:
                 fs.unlink(path)
@@ -134,7 +134,7 @@ def _forget_repositories(top: str) -> None:
 def _remove(git: Git, root: str, path: str) -> None:
     with contextlib.suppress(OSError):
         if fs.exists(path):
-            fs.remove_tree(path)
+            trees.remove_tree(path)
     with contextlib.suppress(ProviderTrouble):
         git(root, "worktree", "prune")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from farro.execution.confined import TMP
 from farro.ports.provider import Answer, Usage
-from farro.system import fs, links
+from farro.system import fs, links, trees
 
 _LIMIT = 64 << 20
 DIFF = "diff.patch"  # in the step's folder
@@ -125,7 +125,7 @@ def forget_tmp(earlier: Sequence[str], step: str) -> None:
         with contextlib.suppress(OSError):
             for name in fs.listdir(home):
                 if fs.exists(private := f"{home}/{name}/{TMP}"):
-                    fs.remove_tree(private)
+                    trees.remove_tree(private)
 
 
 def _failed(folder: str) -> bool:

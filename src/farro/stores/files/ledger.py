@@ -42,7 +42,7 @@ from farro.stores.files import ledger_calls
 from farro.stores.files.ledger_calls import CALL, DAY, SETTLED, Day
 from farro.stores.files.ledger_sums import Sums
 from farro.stores.files.trouble import explained
-from farro.system import fs, leases
+from farro.system import fs, leases, trees
 
 FOLDER = "jobs/.ledger"
 _JOBS = "jobs"
@@ -215,4 +215,4 @@ def _make(folder: str) -> None:
 
 def forget_job(root: str, job_id: str) -> None:
     """The job is pruned: how its calls are found by its id goes; the calls stay with their days."""
-    fs.remove_tree(f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}")
+    trees.remove_tree(f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}")
