@@ -221,7 +221,7 @@ def measure_own(size: Size, scratch: places.Scratch) -> dict[str, object]:
     rates = {kind: [own.enqueue_many(scratch, kind, size.jobs) for _ in range(size.rounds)] for kind in kinds}
     found["enqueue_many"] = {kind: vars_of(results.figure(values)) for kind, values in rates.items()}
     found["startup"] = own.startup(scratch, size.startups)
-    tell("plans: piped steps, a plan that grows, adding a step")
+    tell("plans: piped steps, a plan that grows, adding a step, the sandbox")
     found["plans"] = own.plans(scratch)
     found["idle"] = own.idle(scratch, size.idle_s, min(size.jobs, 200))
     found["backlog"] = backlogs(size, scratch)

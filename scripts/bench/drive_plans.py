@@ -1,4 +1,4 @@
-"""What plans cost: piped steps beside plain subprocess calls, a plan that grows to a thousand steps, adding a step.
+"""What plans cost: piped steps beside plain subprocess calls, one that grows to a thousand, adding a step, the sandbox.
 
 Runs in farro's own environment; own.py calls it. The steps are real programs, the disk is the one that is measured.
 """
@@ -15,7 +15,10 @@ from typing import Any
 
 import farro
 from farro.execution import Stop, Tools, run_plan
+from farro.guard.confinement import Confinement
+from farro.guard.sandbox import Sandbox
 from farro.plans.loading import load_data
+from farro.system import processes
 from farro.system.clock import SystemClock
 from farro.system.process_tree import adopt_orphans
 
@@ -25,7 +28,7 @@ FIRST, GROWN, PARALLEL, STEP_S = 100, 1000, 2, 0.05
 
 def main() -> None:
     what, home = sys.argv[1], sys.argv[2]
-    told = {"piped": piped, "grown": grown, "add": add}[what](home)
+    told = {"piped": piped, "grown": grown, "add": add, "sandbox": sandbox}[what](home)
     print(json.dumps(told))
 
 
@@ -100,6 +103,32 @@ def add(home: str) -> dict[str, float]:
         farro.add_task("true")
         took.append(time.perf_counter() - began_s)
     return {"ms": statistics.median(took) * 1000}
+
+
+def sandbox(home: str) -> dict[str, float]:
+    """Start `true` and wait for it: as a step without allowed_paths is started, and on each level, in turn."""
+    adopt_orphans()
+    os.mkdir(os.path.join(home, "allowed"))
+    os.mkdir(os.path.join(home, "tmp"))
+    confinement = Confinement(writable=(os.path.realpath(f"{home}/allowed"),), tmp=os.path.realpath(f"{home}/tmp"))
+    levels = [level for level in ("A", "B") if Sandbox.available(level).level == level]
+    took: dict[str, list[float]] = {name: [] for name in ("plain", *levels)}
+    for turn in range(101):
+        for name, each in took.items():
+            out = os.path.join(home, f"{turn}-{name}")
+            streams = {"stdin": None, "stdout": f"{out}.out", "stderr": f"{out}.err", "cwd": home, "env": {}}
+            began_s = time.perf_counter()
+            if name == "plain":
+                process = processes.start(["true"], executable="/bin/true", **streams)
+            else:
+                box = Sandbox.available(name)
+                process = box.start(["true"], executable="/bin/true", confinement=confinement, **streams)
+            ended = process.wait(30)
+            each.append(time.perf_counter() - began_s)
+            assert ended is not None
+            assert ended.code == 0
+    ms = {name: statistics.median(each[1:]) * 1000 for name, each in took.items()}
+    return {f"{name}_ms": ms[name] for name in ms} | {f"{name}_over_ms": ms[name] - ms["plain"] for name in levels}
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def rss_mb(pid: int) -> float:
 
 def plans(scratch: Scratch) -> dict[str, Any]:
     """What drive_plans measures, each in an interpreter and a folder of its own."""
-    return {what: _plans(scratch, what) for what in ("piped", "grown", "add")}
+    return {what: _plans(scratch, what) for what in ("piped", "grown", "add", "sandbox")}
 
 
 def _plans(scratch: Scratch, what: str) -> dict[str, float]:

@@ -116,6 +116,11 @@ def _facts(results: Results) -> Iterable[list[str]]:
             f"{grown['wall_s']:.1f} s, {grown['share']:.1%} of it in the steps",
         ]
         yield ["farro.add_task", f"{add['ms']:.2f} ms"]
+        box = own["plans"].get("sandbox", {})
+        for level in ("A", "B"):
+            if f"{level}_ms" in box:
+                told = f"{box[f'{level}_ms']:.1f} ms; without {box['plain_ms']:.1f} ms"
+                yield [f"a step in the sandbox, level {level}", told]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:

@@ -21,6 +21,7 @@ LIGHT_COMMAND, COMMAND = 3.0, 15.0
 PIPED_OF_PLAIN = 1.3
 IN_STEPS = 0.9
 ADD_MS = 3.0
+SANDBOX_MS = {"A": 10.0, "B": 3.0}
 SHORT, LONG = 1_000, 100_000  # backlogs
 
 
@@ -212,6 +213,10 @@ def _plans(results: Results) -> list[Bar]:
         _bar("wall time in its steps, of a plan that grows to 1000", grown.get("share"), IN_STEPS, least=True),
         _bar("farro.add_task", plans.get("add", {}).get("ms"), ADD_MS, unit=" ms", strict=True),
         _bar("farro task add, beyond python -c pass", beyond, ADD_MS, unit=" ms", strict=True),
+        *(
+            _bar(f"sandbox {level} overhead", plans.get("sandbox", {}).get(f"{level}_over_ms"), limit, unit=" ms")
+            for level, limit in SANDBOX_MS.items()
+        ),
     ]
 
 

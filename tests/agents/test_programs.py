@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -320,7 +321,7 @@ def test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept(
     assert worked(stage) is None
     first = str(stage.folder() / "attempts/0001")
     next_one = Path(first).with_name("0002")
-    next_one.mkdir()
+    shutil.copytree(f"{first}/.snapshot", next_one / ".snapshot")
     again = perform_work(
         replace(seen[0], folder=str(next_one), attempt=2, earlier=(first,)),
         plans=Plans(),

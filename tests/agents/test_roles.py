@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -275,3 +276,16 @@ def test_both_mirrors_are_put_right_by_the_next_claim(make: Make) -> None:
     stage.until_over()
     assert not (stage.folder() / "error.md").exists()
     assert "please" in (stage.folder() / "result.md").read_text()
+
+
+def test_a_provider_that_wants_to_be_left_alone_for_long_is(make: Make) -> None:
+    busy = {"error": {"kind": "rate_limited", "retry_after_s": 300}, "attempt": 1}
+    stage = make(answers=[busy, ENGINEER])
+    stage.enqueue()
+    stage.work()
+    life = stage.life()
+    assert life.status is Status.QUEUED
+    assert life.not_before is not None
+    waits_s = (datetime.fromisoformat(life.not_before) - datetime.fromisoformat(life.updated_at)).total_seconds()
+    assert 299 < waits_s < 302  # as it asked, not as the job's own backoff would have it
+    assert stage.work() == [Turn.IDLE]

@@ -20,7 +20,7 @@ def sparse(folder: Path) -> None:
 
 
 def in_a_folder_called_as_the_snapshot(folder: Path) -> None:
-    inside = folder / "attempts/tmp/.snapshot"
+    inside = folder / "attempts/0001/tmp/.snapshot"
     inside.mkdir(parents=True)
     (inside / "file").write_bytes(bytes(2000))
 
@@ -50,9 +50,10 @@ def test_whatever_a_job_keeps_is_counted(
     assert ArtifactCap(str(tmp_path), 1000).exceeded()
 
 
-def test_the_snapshot_is_not_the_jobs(tmp_path: Path) -> None:
-    (tmp_path / ".snapshot").mkdir()
-    (tmp_path / ".snapshot/agents-config.json").write_bytes(bytes(2000))
+def test_the_snapshots_are_not_the_jobs(tmp_path: Path) -> None:
+    for folder in (tmp_path / ".snapshot", tmp_path / "attempts/0001/.snapshot"):
+        folder.mkdir(parents=True)
+        (folder / "agents-config.json").write_bytes(bytes(2000))
     assert not ArtifactCap(str(tmp_path), 1000).exceeded()
 
 

@@ -49,6 +49,7 @@ SECTIONS = {
     ),
     "Steer": (
         ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
+        ("replay", "Run an agent job again with its recorded answers.", "farro.cli.replay:replay"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
         ("reset", "Put a named job back to waiting, from its start.", "farro.cli.named:reset"),
         ("kill", "End a job for good.", "farro.cli.jobs:kill"),

@@ -17,12 +17,11 @@ from farro.guard.confinement import Confinement
 from farro.guard.judge import Snapshot
 from farro.guard.paths import Allowed, PathRefused
 from farro.guard.sandbox import Sandbox
-from farro.kernel.outcome import ErrorInfo
+from farro.kernel.outcome import PATH_VIOLATION, ErrorInfo
 from farro.ports.runner import Guarding
 from farro.system import fs, trees
 from farro.system.processes import NotStarted, Process
 
-VIOLATION = "path_violation"
 NO_SANDBOX = "sandbox_missing"
 TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan is over
 
@@ -81,16 +80,16 @@ class Confined:
     ) -> Confined:
         """`wanted` is what it may write, relative to the root; `folder` gets its TMPDIR; `readable` is seen though it
         lies under /tmp. CannotConfine: it is not run."""
-        sandbox = Sandbox.available(guarding.sandbox)
-        if sandbox.level == "none" and guarding.required:
+        level = guarding.sandbox
+        sandbox = Sandbox.available(level)
+        if sandbox.level == "none" and (guarding.required or level in ("A", "B")):
+            asked = f"security.sandbox is {level}" if level in ("A", "B") else "security.require_sandbox is on"
             why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
-            raise CannotConfine(
-                NO_SANDBOX, f"it has allowed_paths, security.require_sandbox is on, and no sandbox works: {why}"
-            )
+            raise CannotConfine(NO_SANDBOX, f"it has allowed_paths, {asked}, and no sandbox works: {why}")
         try:
             allowed = paths.allowed(root, wanted, absolute=guarding.absolute)
         except PathRefused as refused:
-            raise CannotConfine(VIOLATION, str(refused)) from refused
+            raise CannotConfine(PATH_VIOLATION, str(refused)) from refused
         return cls(
             root=root,
             folder=folder,
@@ -148,7 +147,7 @@ class Confined:
         if self._sandbox.level == "none":
             return None
         refused = judge.refused_in(said) if stderr is None else judge.refused(stderr)
-        return None if refused is None else f"tried to write outside allowed_paths: {refused}"
+        return None if refused is None else f"it was refused access outside allowed_paths: {refused}"
 
     def trouble(self, process: Process) -> ErrorInfo | None:
         """Why a running step has to be ended."""

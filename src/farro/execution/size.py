@@ -36,8 +36,7 @@ class ArtifactCap:
         return look
 
     def exceeded(self) -> bool:
-        """Snapshots are farro's own; a folder of that name further down is not."""
-        return _Count(self._limit, beside=f"{self._folder}/{SNAPSHOT}").of(self._folder)
+        return _Count(self._limit).of(self._folder)
 
     @property
     def message(self) -> str:
@@ -50,10 +49,9 @@ class ArtifactCap:
 class _Count:
     """Bytes of files and entries of folders; counts no further than it must."""
 
-    def __init__(self, limit: int, beside: str) -> None:
+    def __init__(self, limit: int) -> None:
         self._bytes = limit
         self._entries = ENTRIES
-        self._beside = beside
 
     def of(self, top: str) -> bool:
         """Whether there is more than the limit. What cannot be looked into was closed by the job, and may hold any
@@ -61,7 +59,7 @@ class _Count:
         folders = [top]
         while folders:
             folder = folders.pop()
-            if folder == self._beside:
+            if folder.endswith(f"/{SNAPSHOT}") and _is_ours(folder[len(top) + 1 :].split("/")):
                 continue
             try:
                 with os.scandir(folder) as entries:
@@ -81,3 +79,8 @@ class _Count:
                     raise
                 return True
         return False
+
+
+def _is_ours(parts: list[str]) -> bool:
+    """Snapshots of the job and of its attempts are farro's; a folder of that name further down is not."""
+    return len(parts) == 1 or (len(parts) == 3 and parts[0] == "attempts")

@@ -9,23 +9,25 @@ import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from farro import tasks
 from farro.execution import commands, results
 from farro.execution.added import Environment, TaskFolder
 from farro.execution.along import Along
 from farro.execution.commands import Command, Executable, InWorker, Missing
-from farro.execution.confined import VIOLATION, Confined
 from farro.execution.functions import FunctionRun
 from farro.execution.results import StepResult
 from farro.execution.tools import Call, Tools
 from farro.execution.watch import Watched
-from farro.kernel.outcome import ErrorInfo
+from farro.kernel.outcome import PATH_VIOLATION, ErrorInfo
 from farro.plans.model import Plan, Step
 from farro.ports.clock import Clock
 from farro.system import fs, processes
 from farro.system.processes import Exit, NotStarted, Process
+
+if TYPE_CHECKING:
+    from farro.execution.confined import Confined
 
 TRY = "FARRO_TRY"  # the environment of one try's processes: what is ended with it, and with no other step
 
@@ -40,6 +42,7 @@ class Tried:
     again: bool = True  # another try may end otherwise
     passing: bool = False  # the machine's trouble
     category: str | None = None  # of the error, where it is not the usual one
+    retry_after_s: float | None = None  # another attempt of the job is of no use before
 
 
 @dataclass(kw_only=True, slots=True)
@@ -104,8 +107,9 @@ class Tries:
             return Tried(exit=_no_exit(127), error=command.message, again=False)
         started = self._start(step, command, attempt, along)
         if isinstance(started, NotStarted):
-            passing = started.passing
-            return Tried(exit=_no_exit(started.code), error=started.message, again=passing, passing=passing)
+            passing, category = started.passing, PATH_VIOLATION if started.reason == "refused" else None
+            exit_ = _no_exit(started.code)
+            return Tried(exit=exit_, error=started.message, again=passing, passing=passing, category=category)
         deadline_s = self.clock.monotonic_s() + step.timeout_s(self.step_timeout_s)
         marker = f"{TRY}={self._marker(step, attempt)}"
         watched = Watched(started, marker=marker, deadline_s=min(deadline_s, plan_deadline_s))
@@ -122,7 +126,7 @@ class Tries:
         if violation is None:
             hit = self.confined.hit() if failed else None
             return tried if hit is None else replace(tried, error=f"{tried.error}: {hit}")
-        return Tried(exit=tried.exit, error=violation, timed_out=tried.timed_out, again=False, category=VIOLATION)
+        return Tried(exit=tried.exit, error=violation, timed_out=tried.timed_out, again=False, category=PATH_VIOLATION)
 
     def _judged(self, running: Running, plan_deadline_s: float, plan_time_s: float) -> Tried:
         step, watched = running.step, running.watched
@@ -139,8 +143,9 @@ class Tries:
             return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         failure = watched.started.failure if isinstance(watched.started, FunctionRun) else None
         if failure is not None:
-            more, category = failure.retryable, failure.category
-            return Tried(exit=ended, error=str(failure), again=more, passing=more, category=category)
+            more, category, wait_s = failure.retryable, failure.category, failure.retry_after_s
+            error = str(failure)
+            return Tried(exit=ended, error=error, again=more, passing=more, category=category, retry_after_s=wait_s)
         if ended.code in step.ok_exit_codes:
             return Tried(exit=ended, error=None)
         return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")
@@ -162,7 +167,7 @@ class Tries:
         violation = None if self.confined is None else self.confined.violation(None)
         if violation is None or error is not None:
             return error
-        return ErrorInfo(category=VIOLATION, message=f"what the steps left running: {violation}")
+        return ErrorInfo(category=PATH_VIOLATION, message=f"what the steps left running: {violation}")
 
     def end_strays(self) -> None:
         if self.confined is not None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from farro.encoding import encoder
 from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
 from farro.execution.commands import AGENT
-from farro.execution.confined import CannotConfine, Confined
 from farro.execution.results import PlanResult
 from farro.execution.run import run_plan
 from farro.execution.size import ArtifactCap, TooLarge
@@ -25,6 +24,9 @@ from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.ports.clock import Clock
 from farro.ports.runner import TICK_S, Work
+
+if TYPE_CHECKING:
+    from farro.execution.confined import Confined
 
 
 def perform_work(
@@ -89,6 +91,8 @@ def _run(
                 "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
             )
         return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
+    from farro.execution.confined import CannotConfine, Confined  # here: most plans do without
+
     try:
         confined = Confined.of(
             root=work.root,
@@ -146,7 +150,7 @@ def _told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None)
     if result.success:
         return Succeeded(report=report)
     assert result.error is not None
-    return Failed(error=result.error, report=report, retryable=result.retryable)
+    return Failed(error=result.error, report=report, retryable=result.retryable, retry_after_s=result.retry_after_s)
 
 
 class AgentSteps(Protocol):

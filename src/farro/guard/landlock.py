@@ -72,11 +72,14 @@ def _allow(ruleset_fd: int, path: str, access: int) -> None:
         fd = paths.pin(path)
     else:
         try:
-            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)  # noqa: TID251 - opens nothing: it can only be named
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)  # noqa: TID251 - opens nothing
         except OSError:  # gone meanwhile, or not to be entered by us either
             return
     try:
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISLNK(mode):  # what it leads to may be hidden; if not it is granted where it lies
+            return
+        if not stat.S_ISDIR(mode):
             access &= _OF_FILES
         if access:
             kernel_calls.landlock_allow(ruleset_fd, fd, access)

@@ -127,6 +127,8 @@ def _resolved(root: str, path: str, absolute: bool) -> tuple[str, bool]:
 
 def _beneath(base: str, path: str) -> str:
     """Where `path` leads from `base`; OSError EXDEV or ELOOP when that is not beneath it."""
+    if not hasattr(os, "O_PATH"):  # not Linux
+        return _beneath_by_name(base, path)
     folder = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: TID251 - opens nothing
     try:
         fd = kernel_calls.open_beneath(folder, path.rstrip("/") or ".", os.O_PATH)

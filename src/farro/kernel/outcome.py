@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+PATH_VIOLATION = "path_violation"  # a job touched, or failed of touching, what is not among its allowed paths
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorInfo:
@@ -46,6 +48,7 @@ class Failed:
     error: ErrorInfo
     report: Report
     retryable: bool = False  # a later attempt may succeed: not for a step that said no
+    retry_after_s: float | None = None  # … and not before that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,13 +12,14 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from farro.errors import InputError
 from farro.execution.commands import Executable, which
-from farro.execution.confined import VIOLATION, CannotConfine, Confined
+from farro.execution.confined import CannotConfine, Confined
+from farro.kernel.outcome import PATH_VIOLATION
 from farro.ports.provider import SLICE_S, Answer, ProviderTrouble, Reach, Request
 from farro.providers.environment import ALWAYS, named, own_mark
 from farro.providers.output import LIMIT, Output, end_of
@@ -43,7 +44,7 @@ class CliProvider:
 
     name: str
     settings: ProviderSettings
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)  # where secrets are
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
@@ -59,7 +60,7 @@ class CliProvider:
             with worktree(git, reach.root, job, f"{attempt}.{step}.{number}") as tree:
                 return replace(self._ask(request, reach, folder, tree.root), diff=tree.diff())
         except CannotConfine as cannot:
-            violation = cannot.category == VIOLATION
+            violation = cannot.category == PATH_VIOLATION
             raise self._trouble(str(cannot), retryable=False, charged=False, violation=violation) from None
 
     def close(self) -> None:
@@ -128,7 +129,8 @@ class CliProvider:
             network=self.settings.network or reach.network,
         )
         if isinstance(started, NotStarted):
-            raise self._trouble(started.message, retryable=started.passing, charged=False)
+            violation = started.reason == "refused"
+            raise self._trouble(started.message, retryable=started.passing, charged=False, violation=violation)
         return started
 
     def _wait(self, process: Process, confined: Confined, request: Request, output: Output) -> int:

@@ -84,7 +84,7 @@ class Performer:
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
-            self.snapshots.keep(snapshot, claim.folder.rsplit("/", 2)[0])
+            self.snapshots.keep(snapshot, claim.folder)
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:
@@ -92,7 +92,8 @@ def asks_agents(prompt: Mapping[str, Any]) -> bool:
     if is_agent_prompt(prompt):
         return True
     steps = prompt.get("steps", prompt.get("tasks"))
-    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in steps or ())
+    listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
+    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in listed)
 
 
 def _previous(claim: Claim) -> tuple[tuple[str, str], ...]:

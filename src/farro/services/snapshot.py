@@ -78,23 +78,25 @@ class Snapshots:
         self._known[role] = (seen, now_s, snapshot)
         return snapshot
 
-    def keep(self, snapshot: Snapshot, job_folder: str) -> str:
-        """Put it into a job that is ours; the folder. An earlier attempt's is replaced, file by file."""
-        kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{SNAPSHOT}"
-        for folder in (kept, home):
+    def keep(self, snapshot: Snapshot, attempt_folder: str) -> None:
+        """Put it into an attempt that is ours: what it works under, for good. And at the top of its job, for people,
+        where an earlier attempt's is replaced, file by file."""
+        kept, job_folder = f"{self.root}/{KEPT}", attempt_folder.rsplit("/", 2)[0]
+        homes = (f"{attempt_folder}/{SNAPSHOT}", f"{job_folder}/{SNAPSHOT}")
+        for folder in (kept, *homes):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)
         for name, text in snapshot.files.items():
             copy = f"{kept}/{sha256(text).hexdigest()}"
             if not fs.exists(copy):
                 fs.write_atomic(copy, text, sync=self.durable)
-            _link(copy, f"{home}/{name}")
-        for name in fs.listdir(home):
+            for home in homes:
+                _link(copy, f"{home}/{name}")
+        for name in fs.listdir(homes[1]):
             if name not in snapshot.files:
-                fs.unlink(f"{home}/{name}")
+                fs.unlink(f"{homes[1]}/{name}")
         if self.durable:
-            fs.sync_all([kept, home, job_folder])
-        return home
+            fs.sync_all([kept, *homes, attempt_folder, job_folder])
 
     def _paths(self, role: str) -> dict[str, str]:
         shared = ("agents-config.json", "agents-config.yaml", "policy.lock.json", "AGENTS.md")

@@ -61,7 +61,9 @@ class LimitGroup:
         return tuple(pids)
 
     def _members(self) -> list[int]:
-        return [pid for line in _text(f"{self.folders[0]}/cgroup.procs").split() if _alive(pid := int(line))]
+        """But for this process: a thread that entered to start another may still be on its way out."""
+        pids = map(int, _text(f"{self.folders[0]}/cgroup.procs").split())
+        return [pid for pid in pids if pid != os.getpid() and _alive(pid)]
 
 
 def make(*, processes: int | None, memory_bytes: int | None) -> LimitGroup | None:

@@ -70,7 +70,9 @@ __all__ = [
 ]
 
 Spawn = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
-Reason = Literal["not_found", "not_executable", "bad_cwd", "bad_argument", "too_long", "no_resources", "not_supported"]
+Reason = Literal[
+    "not_found", "not_executable", "bad_cwd", "bad_argument", "too_long", "no_resources", "not_supported", "refused"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,18 +19,18 @@ from hashlib import sha256
 from typing import BinaryIO
 
 from farro import tasks
-from farro.errors import BadDocument, BudgetExceeded, FarroError, TryAgain
+from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError, TryAgain
 from farro.execution.agents import briefing, reporting
 from farro.execution.agents.briefing import Material
-from farro.execution.agents.calling import Candidate, Tried
+from farro.execution.agents.calling import Candidate, Tried, asked_of
 from farro.execution.agents.calling import call as call_in_turn
 from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
-from farro.execution.agents.material import gather, job_folder
+from farro.execution.agents.material import gather
 from farro.execution.results import PlanResult
 from farro.execution.size import SNAPSHOT
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
-from farro.kernel.outcome import Report
+from farro.kernel.outcome import PATH_VIOLATION, Report
 from farro.kernel.retry import Uniform
 from farro.plans.model import Plan
 from farro.ports.clock import Clock
@@ -48,7 +48,7 @@ class Agents:
 
     root: str
     settings_of: Callable[[str], Settings]  # the config in a folder: the job's own snapshot
-    provider: Callable[[str, ProviderSettings, Settings], Provider]  # the same one for the same settings
+    provider: Callable[[str, ProviderSettings], Provider]  # the same one for the same settings
     ledger: Ledger
     prices: Callable[[Mapping[str, ProviderSettings]], Prices]
     redactor: Callable[[Settings], Redactor]
@@ -77,13 +77,12 @@ class _Step:
         """Write the answer to stdout; StepFailure when there is none. No secret is in what it says or raises."""
         redact: Callable[[str], str] = str
         try:
-            settings = self._agents.settings_of(f"{job_folder(self._work)}/{SNAPSHOT}")
+            settings = self._agents.settings_of(f"{self._work.folder}/{SNAPSHOT}")
             redactor = self._agents.redactor(settings)
             redact = redactor.text
             self._call.stdout.write(self._answer(settings, redactor).encode("utf-8", "replace"))
         except StepFailure as failure:
-            category, retryable, code = failure.category, failure.retryable, failure.exit_code
-            raise StepFailure(category, redact(str(failure)), retryable=retryable, exit_code=code) from None
+            raise failure.saying(redact(str(failure))) from None
         except BudgetExceeded as exceeded:
             raise StepFailure("budget_exceeded", str(exceeded), exit_code=exceeded.exit_code) from None
         except BadDocument as bad:
@@ -107,7 +106,7 @@ class _Step:
             settings=settings,
             role=role,
             role_name=self._role,
-            candidates=self._candidates(settings, role),
+            candidates=self._candidates(settings),
             material=material,
             redactor=redactor,
         )
@@ -128,19 +127,17 @@ class _Step:
         message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}"
         raise StepFailure("bad_answer", message)
 
-    def _candidates(self, settings: Settings, role: RoleSettings) -> list[Candidate]:
+    def _candidates(self, settings: Settings) -> list[Candidate]:
         """Who is asked, in turn."""
-        name = role.provider or (next(iter(settings.providers)) if len(settings.providers) == 1 else None)
-        if name is None:
-            message = f"no provider answers for {self._role}; name one under roles.{self._role}.provider in the config"
-            raise StepFailure("no_provider", message, exit_code=2)
+        try:
+            wanted = asked_of(settings, self._role)
+        except InputError as nobody:
+            raise StepFailure("no_provider", str(nobody), exit_code=nobody.exit_code) from None
         found = []
-        for wanted, model in [(name, role.model), *((one.provider, one.model) for one in role.fallbacks)]:
-            described = settings.providers.get(wanted)
-            if described is None:
-                raise StepFailure("no_provider", f"the config has no provider {wanted} under providers", exit_code=2)
-            made = self._agents.provider(wanted, described, settings)
-            found.append(Candidate(name=wanted, provider=made, model=model or described.model))
+        for one in wanted:
+            described = settings.providers[one.provider]
+            made = self._agents.provider(one.provider, described)
+            found.append(Candidate(name=one.provider, provider=made, model=one.model or described.model))
         return found
 
 
@@ -168,11 +165,13 @@ class _Asked:
         self._bought = bought_before(self.work.earlier, self._step)
         self._prices = self.agents.prices(self.settings.providers)
         self._made = 0  # calls so far
+        self._messages: tuple[Message, ...] = ()
         self._digest = ""
         self._call_id = ""
 
     def ask(self, messages: tuple[Message, ...]) -> Answer:
         """The answer to the last of these: one that was bought before, else a new one."""
+        self._messages = messages
         self._digest = self._question(messages)
         if self._digest in self._bought:
             bought, home = self._bought[self._digest]
@@ -209,6 +208,7 @@ class _Asked:
             provider=candidate.name,
             model=candidate.model,
             answer=clean,
+            asked=self.redactor.text(question_text(self._system, self._messages)),
         )
         self._calls.keep(self._made, kept)
         return clean
@@ -319,10 +319,16 @@ class _Keeping:
 
 def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     if trouble.violation:
-        return StepFailure("path_violation", message)
+        return StepFailure(PATH_VIOLATION, message)
     if trouble.kind in ("refused", "missing"):
         return StepFailure("provider_refused", message, retryable=trouble.retryable)
-    return StepFailure("provider_unavailable", message, retryable=trouble.retryable)
+    again, wait_s = trouble.retryable, trouble.retry_after_s
+    return StepFailure("provider_unavailable", message, retryable=again, retry_after_s=wait_s)
+
+
+def question_text(system: str, messages: Sequence[Message]) -> str:
+    """A question as one text, for who wants to see what was asked, or why the same job asks something else."""
+    return "\n".join([system, *(f"[{message.author}]\n{message.text}" for message in messages)])
 
 
 def _as_json(answer: answers.Answer) -> str:

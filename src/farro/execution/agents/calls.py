@@ -31,6 +31,7 @@ class Bought:
     provider: str
     model: str | None  # that was asked for
     answer: Answer
+    asked: str = ""  # the whole question
 
     def to_json(self) -> dict[str, Any]:
         answer = self.answer
@@ -44,6 +45,7 @@ class Bought:
             "usage": None if answer.usage is None else answer.usage.to_json(),
             "cost_usd": None if answer.cost_usd is None else str(answer.cost_usd),
             "text": answer.text,
+            "asked": self.asked,
         }
 
     @classmethod
@@ -61,6 +63,7 @@ class Bought:
                 usage=None if usage is None else Usage(**usage),
                 cost_usd=None if cost is None else Decimal(cost),
             ),
+            asked=data["asked"],
         )
 
 
@@ -118,6 +121,11 @@ def bought_before(earlier: Sequence[str], step: str) -> dict[str, tuple[Bought, 
     return found
 
 
+def recorded(attempt_dir: str, step: str) -> list[Bought]:
+    """The answers that a step of that attempt had, in order."""
+    return list(_read(f"{attempt_dir}/steps/{step}/calls"))
+
+
 def forget_tmp(earlier: Sequence[str], step: str) -> None:
     """What programs of attempts that were killed left in their private folders: nobody looked there for secrets."""
     for folder in earlier:
@@ -139,7 +147,7 @@ def _failed(folder: str) -> bool:
 
 def _read(folder: str) -> Iterator[Bought]:
     with contextlib.suppress(OSError):
-        for name in sorted(fs.listdir(folder)):
+        for name in sorted(fs.listdir(folder), key=lambda name: (len(name), name)):
             if name.endswith(".json"):
                 with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
                     yield Bought.from_json(json.loads(fs.read_bytes(f"{folder}/{name}", _LIMIT)))

@@ -32,7 +32,7 @@ def gather(
     job = job_folder(work)
     shared: dict[str, Any] = {
         "role": name,
-        "policies": tuple(_policies(job)),
+        "policies": tuple(_policies(work.folder)),
         "instructions": answers.instructions(name),
         "allowed_paths": plan.allowed_paths or (),
         "read_only": settings.read_only,
@@ -56,10 +56,10 @@ def job_folder(work: Work) -> str:
     return work.folder.rsplit("/", 2)[0]
 
 
-def _policies(job: str) -> list[str]:
+def _policies(attempt: str) -> list[str]:
     found = []
     for name in ("AGENTS.md", "AGENTS-ROLE.md"):
-        text = _text(f"{job}/{SNAPSHOT}/{name}", _TEXT)
+        text = _text(f"{attempt}/{SNAPSHOT}/{name}", _TEXT)
         if text is not None:
             found.append(policy.read(text, name).text)
     return found

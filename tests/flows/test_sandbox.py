@@ -1,0 +1,142 @@
+"""Plans with allowed_paths from the command line: they run confined, whichever runner, and violations are told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from farro.guard.sandbox import Sandbox
+from flows.program import Program
+from support import need
+
+pytestmark = pytest.mark.linux
+
+
+@pytest.fixture(params=["A", "B"])
+def level(request: pytest.FixtureRequest) -> str:
+    sandbox = Sandbox.available(request.param)
+    need(sandbox.level == request.param, f"level {request.param}: {'; '.join(p.why for p in sandbox.probes)}")
+    name: str = request.param
+    return name
+
+
+def configure(farro: Program, **security: Any) -> None:
+    (farro.path / "agents-config.json").write_text(json.dumps({"security": security}))
+
+
+def shell(script: str, **more: Any) -> dict[str, Any]:
+    return {"id": "a", "command": "sh", "args": ["-c", script], **more}
+
+
+def work(farro: Program, runner: str, *steps: dict[str, Any], **plan: Any) -> dict[str, Any]:
+    """Enqueue it, work it, and show it."""
+    text = json.dumps({"id": "boxed", "allowed_paths": ["out/", "report.md"], "steps": list(steps), **plan})
+    (job,) = farro.call("enqueue", "-", stdin=text, code=0).out.split()
+    farro.call("worker", "--drain", "--runner", runner, code=0)
+    shown: dict[str, Any] = farro.call("show", job, "--json", code=0).json
+    return shown
+
+
+@pytest.mark.parametrize("runner", ["inline", "process"])
+def test_a_confined_plan_writes_its_paths_pipes_and_adds_tasks(farro: Program, level: str, runner: str) -> None:
+    configure(farro, sandbox=level, require_sandbox=True)
+    adds = 'import farro, sys; print(sys.stdin.read().upper()); farro.add_task("sh", ["-c", "echo late > out/late"])'
+    shown = work(
+        farro,
+        runner,
+        shell('echo text | tee out/first report.md; touch "$TMPDIR/x"'),
+        {"id": "b", "command": sys.executable, "args": ["-c", adds], "input_from_step": "a"},
+    )
+    assert shown["status"] == "succeeded", shown
+    assert (farro.path / "out/first").read_text() == (farro.path / "report.md").read_text() == "text\n"
+    assert (farro.path / "out/late").read_text() == "late\n"
+    attempt = next(farro.path.glob("agents/Runner/completed/succeeded/boxed/attempts/0001"))
+    assert (attempt / "steps/b/stdout").read_text() == "TEXT\n\n"
+    assert not (attempt / "tmp").exists()
+
+
+@pytest.mark.parametrize("runner", ["inline", "process"])
+def test_a_violation_fails_the_job_and_is_audited_without_its_path(farro: Program, level: str, runner: str) -> None:
+    configure(farro, sandbox=level, require_sandbox=True)
+    shown = work(farro, runner, shell("echo x > secret-name", retries=3))
+    assert shown["status"] == "failed"
+    assert shown["error"]["category"] == "path_violation"
+    assert "secret-name" in shown["error"]["message"]
+    assert not (farro.path / "secret-name").exists()
+    assert not (farro.path / "report.md").exists()  # it was made for the job, and nobody wrote to it
+    audit = (farro.path / "logs/audit.log").read_text()
+    assert '"error":"path_violation"' in audit.replace(" ", "")
+    assert "secret-name" not in audit
+    result = next(farro.path.glob("agents/Runner/completed/failed/boxed/attempts/0001/result.json"))
+    assert json.loads(result.read_text())["step_results"][0]["attempts"] == 1
+
+
+def test_a_refused_write_that_the_program_survives_is_no_failure(farro: Program, level: str) -> None:
+    configure(farro, sandbox=level, require_sandbox=True)
+    (farro.path / "package").mkdir()
+    (farro.path / "package/__init__.py").write_text("value = 1\n")
+    step = {"id": "a", "command": sys.executable, "args": ["-c", "import package; print(package.value)"]}
+    assert work(farro, "inline", {**step, "env": {"PYTHONPATH": str(farro.path)}})["status"] == "succeeded"
+    assert not (farro.path / "package/__pycache__").exists()
+
+
+def test_what_level_b_cannot_stop_is_seen_and_fails_the_job(farro: Program) -> None:
+    need(Sandbox.available("B").level == "B", "level B of the sandbox")
+    configure(farro, sandbox="B")
+    (farro.path / "file").write_text("x")
+    shown = work(farro, "inline", shell("chmod 600 file"))
+    assert shown["error"]["category"] == "path_violation"
+    assert "changed outside allowed_paths: file" in shown["error"]["message"]
+
+
+def test_without_a_sandbox_the_tree_is_compared(farro: Program) -> None:
+    configure(farro, sandbox="none")
+    assert work(farro, "inline", shell("echo x > out/x"))["status"] == "succeeded"
+    error = work(farro, "inline", shell("echo x > nope"), id="two")["error"]
+    assert error["category"] == "path_violation"
+    assert error["message"].endswith("changed outside allowed_paths: nope")
+
+
+def test_functions_run_in_a_process_of_their_own_and_confined(farro: Program, level: str) -> None:
+    configure(farro, sandbox=level, require_sandbox=True)
+    (farro.path / "jobs_of_mine.py").write_text(
+        "import farro\n\n@farro.task\ndef write(path):\n    open(path, 'w').close()\n    return path\n"
+    )
+    step = {"id": "a", "tool": "function", "command": "jobs_of_mine:write"}
+    for path, status in (("out/x", "succeeded"), ("nope", "failed")):
+        arguments = [json.dumps({"args": [str(farro.path / path)]})]
+        text = json.dumps({"id": status, "allowed_paths": ["out/"], "steps": [{**step, "args": arguments}]})
+        farro.call("enqueue", "-", stdin=text, code=0)
+        farro.call("worker", "--drain", code=0)
+        assert farro.call("show", status, "--json", code=0).json["status"] == status
+    assert (farro.path / "out/x").exists()
+    assert not (farro.path / "nope").exists()
+
+
+def test_a_path_that_may_not_be_allowed_fails_the_job_before_it_runs(farro: Program) -> None:
+    (farro.path / "link").symlink_to("/etc")
+    shown = work(farro, "inline", shell("echo ran"), allowed_paths=["link/"])
+    assert shown["error"]["category"] == "path_violation"
+    assert "leads out of the root through a link" in shown["error"]["message"]
+
+
+def test_a_confined_plan_can_be_run_here_and_now(farro: Program, level: str) -> None:
+    configure(farro, sandbox=level, require_sandbox=True)
+    text = json.dumps({"allowed_paths": ["out/"], "steps": [shell("echo hello; echo x > out/x")]})
+    assert farro.call("run", "--plan", "-", stdin=text, code=0).out == "hello\n"
+    assert (farro.path / "out/x").exists()
+
+
+def test_the_command_tells_level_probes_and_gaps(farro: Program) -> None:
+    told = farro.call("sandbox", "--json", code=0).json
+    assert told["level"] in ("A", "B", "none")
+    assert [probe["level"] for probe in told["probes"]] == ["A", "B"]
+    assert all(probe["why"] for probe in told["probes"])
+    assert told["gaps"]
+    configure(farro, sandbox="none", require_sandbox=True)
+    said = farro.call("sandbox", code=0).out
+    assert said.startswith("level      none: ")
+    assert "security.require_sandbox is on" in said

@@ -1,0 +1,111 @@
+"""The seccomp programs, run by a small machine of our own: what each call gets, on both processors."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+
+from farro.guard.filters import program
+from farro.guard.syscall_numbers import AUDIT_ARCH, NUMBERS
+
+ALLOW = 0x7FFF0000
+ERRNO = 0x00050000
+
+
+def run(code: bytes, arch: int, number: int, *args: int) -> int:
+    """What the kernel would do: classic BPF, as much of it as is used."""
+    args = (*args, *[0] * (6 - len(args)))
+    data = struct.pack("<IIQ6Q", number, arch, 0, *(value & (2**64 - 1) for value in args))
+    lines = [struct.unpack_from("<HBBI", code, at) for at in range(0, len(code), 8)]
+    at = accumulator = 0
+    while True:
+        op, if_true, if_false, value = lines[at]
+        at += 1
+        if op == 0x06:
+            return value
+        if op == 0x20:
+            accumulator = struct.unpack_from("<I", data, value)[0]
+        elif op == 0x54:
+            accumulator &= value
+        else:
+            holds = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[op]
+            at += if_true if holds else if_false
+
+
+@pytest.fixture(params=sorted(NUMBERS))
+def machine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def answer(machine: str, name: str, *args: int, inet: bool = True, attributes: bool = True) -> int:
+    code = program(machine, inet=inet, attributes=attributes)
+    return run(code, AUDIT_ARCH[machine], NUMBERS[machine][name], *args)
+
+
+def test_a_program_is_short_enough_for_the_kernel(machine: str) -> None:
+    assert len(program(machine, inet=False, attributes=False)) // 8 < 4096
+
+
+@pytest.mark.parametrize(
+    "name", ["mount", "unshare", "setns", "ptrace", "bpf", "keyctl", "open_by_handle_at", "reboot"]
+)
+def test_what_leads_out_is_refused(machine: str, name: str) -> None:
+    assert answer(machine, name) == ERRNO | errno.EPERM
+
+
+@pytest.mark.parametrize("name", ["clone3", "io_uring_setup"])
+def test_what_cannot_be_looked_into_is_not_there(machine: str, name: str) -> None:
+    assert answer(machine, name) == ERRNO | errno.ENOSYS
+
+
+def test_other_calls_are_allowed(machine: str) -> None:
+    code = program(machine, inet=False, attributes=False)
+    for number in (0 if machine == "x86_64" else 63, 1 if machine == "x86_64" else 64, 437, 444, 448):
+        assert run(code, AUDIT_ARCH[machine], number) == ALLOW
+
+
+def test_another_architecture_is_not_served(machine: str) -> None:
+    code = program(machine, inet=True, attributes=True)
+    for arch in (0x40000003, 0x40000028, *(set(AUDIT_ARCH.values()) - {AUDIT_ARCH[machine]})):
+        assert run(code, arch, 1) == ERRNO | errno.ENOSYS
+
+
+def test_calls_of_x32_are_not_served() -> None:
+    code = program("x86_64", inet=True, attributes=True)
+    assert run(code, AUDIT_ARCH["x86_64"], 0x40000000 | 1) == ERRNO | errno.ENOSYS
+
+
+@pytest.mark.parametrize("bit", [17, 25, 26, 27, 28, 29, 30])
+def test_a_clone_into_a_new_namespace_is_refused_and_others_are_not(machine: str, bit: int) -> None:
+    assert answer(machine, "clone", 1 << bit | 17) == ERRNO | errno.EPERM
+    assert answer(machine, "clone", 0x003D0F00) == ALLOW  # a thread
+    assert answer(machine, "clone", 0x4111) == ALLOW  # vfork
+
+
+def test_devices_are_not_made_and_pipes_are(machine: str) -> None:
+    for kind, wanted in ((0o020666, ERRNO | errno.EPERM), (0o060666, ERRNO | errno.EPERM), (0o010666, ALLOW)):
+        assert answer(machine, "mknodat", 3, 0, kind) == wanted
+        if machine == "x86_64":
+            assert answer(machine, "mknod", 0, kind) == wanted
+
+
+def test_nobody_types_on_a_terminal(machine: str) -> None:
+    assert answer(machine, "ioctl", 0, 0x5412) == ERRNO | errno.EPERM
+    assert answer(machine, "ioctl", 0, 0x5412 | 1 << 40) == ERRNO | errno.EPERM  # the kernel looks at 32 bits
+    assert answer(machine, "ioctl", 0, 0x5401) == ALLOW
+
+
+def test_sockets_are_of_the_families_that_are_allowed(machine: str) -> None:
+    families = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16, "packet": 17, "vsock": 40, "alg": 38}
+    open_ = {name for name, family in families.items() if answer(machine, "socket", family) == ALLOW}
+    assert open_ == {"inet", "inet6", "netlink"}
+    closed = {name for name, family in families.items() if answer(machine, "socket", family, inet=False) == ALLOW}
+    assert closed == set()
+
+
+def test_attributes_are_set_where_mounts_keep_them(machine: str) -> None:
+    assert answer(machine, "fsetxattr") == ALLOW
+    assert answer(machine, "fsetxattr", attributes=False) == ERRNO | errno.EOPNOTSUPP

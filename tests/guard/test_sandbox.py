@@ -1,0 +1,288 @@
+"""A process in the sandbox: what it can do there, what it sees, how it ends.
+
+What it cannot do is in test_hostile.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farro.guard.confinement import Confinement
+from farro.guard.sandbox import Sandbox
+from farro.system import process_table
+from farro.system.processes import Exit, NotStarted, Process
+
+pytestmark = pytest.mark.linux
+
+
+class Box:
+    """A folder with an allowed one in it, and what it takes to start something there."""
+
+    def __init__(self, folder: Path, sandbox: Sandbox) -> None:
+        self.folder, self.sandbox = folder, sandbox
+        self.inside = folder / "in"
+        self.inside.mkdir()
+        self.confinement = Confinement(writable=(str(self.inside),), readable=(str(folder),))
+        self.count = 0
+
+    def start(self, *argv: str, stdin: str | None = None, **more: str) -> Process | NotStarted:
+        self.count += 1
+        return self.sandbox.start(
+            argv,
+            confinement=self.confinement,
+            stdin=stdin,
+            stdout=str(self.folder / f"{self.count}.out"),
+            stderr=str(self.folder / f"{self.count}.err"),
+            cwd=more.get("cwd", str(self.folder)),
+            env={"PATH": os.environ["PATH"], "FARRO_CLAIM": f"box-{self.folder}"},
+        )
+
+    def run(self, *argv: str, stdin: str | None = None) -> Exit:
+        process = self.start(*argv, stdin=stdin)
+        assert isinstance(process, Process), process
+        ended = process.wait(60)
+        assert ended is not None
+        return ended
+
+    @property
+    def out(self) -> str:
+        return (self.folder / f"{self.count}.out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / f"{self.count}.err").read_text()
+
+    def living(self) -> list[int]:
+        claim = f"FARRO_CLAIM=box-{self.folder}"
+        return [e.pid for e in process_table.entries() if e.alive and process_table.carries(e.pid, claim)]
+
+
+@pytest.fixture
+def box(tmp_path: Path, sandbox: Sandbox) -> Iterator[Box]:
+    made = Box(tmp_path, sandbox)
+    yield made
+    assert made.living() == []
+
+
+def test_it_writes_where_it_may_and_nowhere_else(box: Box) -> None:
+    assert box.run("sh", "-c", "echo x > in/file && mkdir in/d && mv in/file in/d && echo y > other").code != 0
+    assert (box.inside / "d/file").read_text() == "x\n"
+    assert not (box.folder / "other").exists()
+
+
+def test_what_it_reads_comes_through_a_pipe_whole(box: Box) -> None:
+    (box.folder / "source").write_bytes(b"0123456789abcdef" * (1 << 17))
+    assert box.run("sh", "-c", "wc -c; test -p /proc/self/fd/0", stdin=str(box.folder / "source")).code == 0
+    assert box.out.strip() == str(1 << 21)
+
+
+def test_one_that_stops_reading_early_hurts_nobody(box: Box) -> None:
+    (box.folder / "source").write_bytes(b"line\n" * (1 << 20))
+    assert box.run("head", "-n", "1", stdin=str(box.folder / "source")).code == 0
+    assert box.out == "line\n"
+
+
+def test_an_allowed_file_can_be_written_and_its_neighbours_not(box: Box) -> None:
+    (box.folder / "one").write_text("")
+    (box.folder / "two").write_text("")
+    box.confinement = replace(box.confinement, writable=(str(box.folder / "one"),))
+    assert box.run("sh", "-c", "echo x > one && echo x > two").code != 0
+    assert (box.folder / "one").read_text() == "x\n"
+    assert (box.folder / "two").read_text() == ""
+
+
+def test_what_is_protected_inside_an_allowed_folder_can_be_read_only(box: Box) -> None:
+    (box.inside / ".git").mkdir()
+    (box.inside / ".git/config").write_text("text\n")
+    (box.inside / "src").mkdir()
+    box.confinement = replace(box.confinement, protected=(str(box.inside / ".git"),))
+    assert box.run("sh", "-c", "cat in/.git/config && touch in/src/new && touch in/.git/hook").code != 0
+    assert box.out == "text\n"
+    assert (box.inside / "src/new").exists()
+    assert not (box.inside / ".git/hook").exists()
+
+
+def test_what_is_hidden_cannot_be_read(box: Box) -> None:
+    (box.folder / "secrets").mkdir()
+    (box.folder / "secrets/key").write_text("secret\n")
+    (box.folder / "key").write_text("secret\n")
+    hidden = (str(box.folder / "secrets"), str(box.folder / "key"))
+    box.confinement = replace(box.confinement, hidden=hidden)
+    box.run("sh", "-c", "cat secrets/key; cat key; cat secrets/*; echo done")
+    assert box.out == "done\n"
+
+
+def test_it_has_a_temporary_folder_of_its_own(box: Box) -> None:
+    (box.folder / "tmp").mkdir()
+    box.confinement = replace(box.confinement, tmp=str(box.folder / "tmp"))
+    assert box.run("sh", "-c", 'echo "$TMPDIR"; mktemp; echo x > "$TMPDIR/mine"').code == 0
+    assert box.out.splitlines()[0] == str(box.folder / "tmp")
+    assert (box.folder / "tmp/mine").read_text() == "x\n"
+
+
+def test_it_has_no_capability_and_gets_none(box: Box) -> None:
+    assert box.run("cat", "/proc/self/status").code == 0
+    told = dict(line.split(":\t") for line in box.out.splitlines() if ":\t" in line)
+    assert {told[name] for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
+    assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "2")
+
+
+def test_it_inherits_three_descriptors(box: Box) -> None:
+    assert box.run("sh", "-c", "ls /proc/$$/fd").code == 0
+    assert set(box.out.split()) - {"0", "1", "2"} <= {"10", "255"}  # a shell's own
+
+
+def test_programs_do_what_they_do_elsewhere(box: Box) -> None:
+    """Threads, child processes, pipes, socket pairs, links, modes, times, extended attributes if they can."""
+    script = """
+import os, socket, subprocess, tempfile, threading, shutil
+os.chdir("in")
+thread = threading.Thread(target=lambda: open("thread", "w").close()); thread.start(); thread.join()
+assert subprocess.run(["cat"], input=b"x", capture_output=True).stdout == b"x"
+left, right = socket.socketpair(); left.send(b"y"); assert right.recv(1) == b"y"
+open("a", "w").write("a"); os.chmod("a", 0o600); os.utime("a", (1, 1)); os.link("a", "b"); os.symlink("a", "c")
+os.mkdir("d"); os.rename("b", "d/b"); os.truncate("a", 0); os.mkfifo("p"); shutil.copytree("d", "e"); shutil.rmtree("e")
+with open("lock", "w") as file:
+    import fcntl; fcntl.flock(file, fcntl.LOCK_EX)
+"""
+    ended = box.run(sys.executable, "-c", script)
+    assert (ended.code, box.err) == (0, "")
+    assert (box.inside / "thread").exists()
+
+
+def test_the_network_is_there_when_it_is_allowed(box: Box) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with server.accept()[0] as caller:
+                caller.sendall(b"hello")
+
+        greeter = threading.Thread(target=greet)
+        greeter.start()
+        port = server.getsockname()[1]
+        script = f"import socket; print(socket.create_connection(('127.0.0.1', {port})).recv(9).decode())"
+        assert box.run(sys.executable, "-c", script).code != 0
+        box.confinement = replace(box.confinement, network=True)
+        assert box.run(sys.executable, "-c", script).code == 0
+        assert box.out == "hello\n"
+        greeter.join()
+
+
+def test_its_exit_code_and_what_it_used_are_told(box: Box) -> None:
+    ended = box.run("sh", "-c", "exit 7")
+    assert (ended.code, ended.signal) == (7, None)
+    assert box.run("sh", "-c", "kill -9 $$").code == 137
+
+
+def test_it_is_asked_to_end_and_has_its_grace(box: Box) -> None:
+    process = box.start("sh", "-c", 'trap "echo bye; exit 3" TERM; echo ready > in/ready; while :; do sleep 0.01; done')
+    assert isinstance(process, Process)
+    until = time.monotonic() + 60
+    while not (box.inside / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.005)
+    assert process.end(f"box-{box.folder}", grace_s=30) == ()
+    assert process.exit is not None
+    assert process.exit.code == 3
+    assert box.out == "bye\n"
+
+
+def test_one_that_is_deaf_is_ended_with_all_that_it_started(box: Box) -> None:
+    process = box.start("sh", "-c", 'trap "" TERM; setsid sleep 1000 & echo x > in/ready; while :; do sleep 0.01; done')
+    assert isinstance(process, Process)
+    until = time.monotonic() + 60
+    while not (box.inside / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.005)
+    assert process.end(f"box-{box.folder}", grace_s=0.05) == ()
+    assert box.living() == []
+
+
+def test_on_level_a_the_death_of_its_starter_is_its_own(box: Box) -> None:
+    if box.sandbox.level != "A":
+        return
+    processes: list[Process | NotStarted] = []
+
+    def begin() -> None:
+        processes.append(box.start("sh", "-c", "echo > in/ready; sleep 1000"))
+        until = time.monotonic() + 60
+        while not (box.inside / "ready").exists() and time.monotonic() < until:
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()  # the thread that started it is gone
+    assert isinstance(processes[0], Process)
+    ended = processes[0].wait(60)
+    assert ended is not None
+    assert ended.signal == signal.SIGKILL
+
+
+@pytest.mark.parametrize(("command", "reason"), [("no-such-program", "not_found"), ("./in", "not_found")])
+def test_what_cannot_be_started_is_told(box: Box, command: str, reason: str) -> None:
+    came = box.start(command)
+    assert isinstance(came, NotStarted)
+    assert came.reason == reason
+
+
+def test_a_folder_that_cannot_be_entered_is_told(box: Box) -> None:
+    came = box.start("true", cwd=str(box.folder / "nowhere"))
+    assert isinstance(came, NotStarted)
+    assert came.reason == "bad_cwd"
+
+
+def test_an_allowed_path_that_was_swapped_for_a_link_is_not_opened(box: Box) -> None:
+    box.inside.rename(box.folder / "moved")
+    box.inside.symlink_to("/etc")
+    began = len(os.listdir("/proc/self/fd"))
+    (box.folder / "source").write_text("x")
+    came = box.start("true", stdin=str(box.folder / "source"))
+    assert isinstance(came, NotStarted)
+    assert came.reason == "refused"
+    until = time.monotonic() + 60
+    while len(os.listdir("/proc/self/fd")) > began and time.monotonic() < until:
+        time.sleep(0.005)
+    assert len(os.listdir("/proc/self/fd")) == began
+
+
+def test_starting_many_leaves_no_descriptor_open(box: Box) -> None:
+    box.run("true")
+    began = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        box.run("true")
+    assert len(os.listdir("/proc/self/fd")) == began
+
+
+def test_a_level_that_is_switched_off_is_none_and_says_what_that_means() -> None:
+    sandbox = Sandbox.available("none")
+    assert (sandbox.level, sandbox.probes) == ("none", ())
+    assert any("writing anywhere" in gap for gap in sandbox.gaps())
+
+
+def test_without_bubblewrap_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from farro.guard import sandbox as module
+
+    monkeypatch.setattr(module, "find_bwrap", lambda: None)
+    found = module._available.__wrapped__("A", 0)
+    assert found.level == "none"
+    assert "bubblewrap is not installed" in found.probes[0].why
+
+
+def test_a_bubblewrap_that_fails_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from farro.guard import sandbox as module
+
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(module, "find_bwrap", lambda: str(fake))
+    found = module._available.__wrapped__("auto", 0)
+    assert "setting up uid map: Permission denied" in found.probes[0].why
+    assert found.level in ("B", "none")
