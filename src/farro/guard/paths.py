@@ -28,6 +28,11 @@ OWN = frozenset(
     }
 )
 _OWN_LOWER = frozenset(name.lower() for name in OWN)
+# What farro waits for: whoever can open one of them can hold it, and everybody waits.
+LOCKS = (
+    "logs/.audit.lock",
+    *(f"jobs/{folder}/.lock" for folder in (".ledger", ".names", ".journal", ".schedules", ".components")),
+)
 GIT = ".git"  # its hooks and its config are programs
 
 
