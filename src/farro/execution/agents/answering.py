@@ -40,6 +40,7 @@ from farro.ports.runner import Work
 from farro.roles import answers
 from farro.roles import prompt as prompts
 from farro.settings import ProviderSettings, RoleSettings, Settings
+from farro.system import fs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,6 +244,9 @@ class _Asked:
         )
 
     def _reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+        if not fs.exists(self.work.folder):
+            # The exception that ends this thread may come late, or be swallowed by a library.
+            raise StepFailure("lost", "the job was taken away: nothing more is asked for it")
         self._made = number
         size = len(request.system.encode()) + sum(len(message.text.encode()) for message in request.messages)
         most = self._prices.most_usd(
