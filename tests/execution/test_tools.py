@@ -220,24 +220,11 @@ def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: 
     """Its thread has not come to it yet, or just left it: the end is told all the same, and once."""
     began = len(os.listdir("/proc/self/fd"))
 
-    def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
-        return Call(
-            command="x",
-            args=(),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env={},
-            cwd=str(tmp_path),
-            job_id="j",
-            attempt_dir=str(tmp_path),
-        )
-
     (tmp_path / "in").write_bytes(b"x")
     for number in range(300):
         run = FunctionRun(
             lambda call: None,
-            call,
+            _call,
             stdin=str(tmp_path / "in"),
             stdout=str(tmp_path / f"out{number}"),
             stderr=str(tmp_path / f"err{number}"),

@@ -13,12 +13,12 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from farro.errors import InputError
 from farro.execution.commands import Executable, which
 from farro.execution.confined import CannotConfine, Confined
+from farro.kernel import money
 from farro.kernel.outcome import PATH_VIOLATION
 from farro.ports.provider import SLICE_S, Answer, ProviderTrouble, Reach, Request
 from farro.providers.environment import ALWAYS, named, own_mark
@@ -165,7 +165,7 @@ class CliProvider:
         if not isinstance(found, str):
             raise self._trouble(f"its output has no text at {field} (answer_field)", retryable=True)
         cost = None if cost_field is None else _at(data, cost_field)
-        return Answer(text=found, cost_usd=_amount(cost))
+        return Answer(text=found, cost_usd=money.told(cost))
 
     def _trouble(
         self, message: str, *, retryable: bool, charged: bool = True, violation: bool = False
@@ -193,13 +193,3 @@ def _at(data: Any, path: str) -> Any:
     for part in path.split("."):
         data = data.get(part) if isinstance(data, dict) else None
     return data
-
-
-def _amount(value: Any) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        return None
-    return amount if amount.is_finite() and amount >= 0 else None

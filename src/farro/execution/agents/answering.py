@@ -30,6 +30,7 @@ from farro.execution.results import PlanResult
 from farro.execution.size import SNAPSHOT
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
+from farro.kernel.money import exact
 from farro.kernel.outcome import PATH_VIOLATION, Report
 from farro.kernel.retry import Uniform
 from farro.plans.model import Plan
@@ -340,4 +341,4 @@ def _as_json(answer: answers.Answer) -> str:
 
 
 def _amount(value: float | None) -> Decimal | None:
-    return None if value is None else Decimal(str(value))
+    return None if value is None else exact(value)

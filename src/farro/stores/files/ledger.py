@@ -96,7 +96,7 @@ class FilesLedger:
     def _alone(self) -> Iterator[None]:
         """Nobody else looks at a budget until what we found of it is spent."""
         _make(self._folder)
-        with leases.exclusively(f"{self._folder}/.lock"):
+        with leases.exclusively(f"{self._folder}/.lock", listening=True):
             yield
 
     def _check(self, charge: Charge, budgets: Budgets, day: str) -> None:
