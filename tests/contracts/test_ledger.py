@@ -292,8 +292,7 @@ RACER = """
     from contracts.test_ledger import charge, limits, NOON
     from farro.errors import BudgetExceeded
     from farro.stores.files.ledger import FilesLedger
-    from farro.system import leases
-from farro.system.clock import ManualClock
+    from farro.system.clock import ManualClock
     ledger = FilesLedger(sys.argv[1], ManualClock(NOON), durable=False)
     made = 0
     print("ready", flush=True)
