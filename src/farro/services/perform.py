@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farro.errors import Lost, SyncFailed
+from farro.errors import InputError, Lost, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
-from farro.execution.work import bug
+from farro.execution.work import bug, failed
 from farro.kernel import ids
 from farro.kernel.outcome import Outcome
 from farro.kernel.states import Reason
@@ -55,6 +55,8 @@ class Performer:
             return runner.wait(run, tick=tick, stop=stop)
         except (Lost, SyncFailed):
             raise
+        except InputError as error:
+            return failed(claim.job_id, "bad_policy", str(error))
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
             return bug(claim.job_id, error)
 

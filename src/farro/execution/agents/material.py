@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from farro.documents import Document
 from farro.execution.agents.briefing import CUT, Earlier, Enclosed, Material
+from farro.execution.size import SNAPSHOT
 from farro.execution.tools import StepFailure
 from farro.plans.model import Plan
 from farro.ports.runner import Work
@@ -20,7 +21,6 @@ from farro.roles import prompt as prompts
 from farro.settings import RoleSettings
 from farro.system import fs
 
-SNAPSHOT = ".snapshot"
 _TEXT = 1 << 20  # bytes of prompt.md and of an input
 _EARLIER = 256 << 10  # … of what one earlier hop found
 _FILE = 256 << 10  # … of one file of the payload

@@ -32,7 +32,7 @@ from farro.stores.files import views, waiting
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
 from farro.stores.files.records import Record
-from farro.system import fs, leases, links
+from farro.system import fs, leases, links, trees
 
 _MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -335,4 +335,4 @@ def _discard(ground: Ground, item: Staged) -> None:
     """Remove our own staged copy, unless the registry points at it."""
     with contextlib.suppress(OSError, Damaged):
         if item.digest is None or registered(ground, item.job_id)[1] != item.name:
-            fs.remove_tree(f"{ground.staging}/{item.name}")
+            trees.remove_tree(f"{ground.staging}/{item.name}")
