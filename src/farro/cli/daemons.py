@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from farro import app
-from farro.cli.options import daemon, gate, person, read_root
+from farro.cli.options import daemon, gate, person, read_root, starts_strictly
 from farro.cli.terminal import answer, forget_stdout, say
 from farro.observe.log import GRAVE, Log, grave_only, lines
 from farro.services.keeper import Keeper
@@ -75,6 +75,7 @@ def worker(
     path, settings = read_root(root)
     log = _log(f"worker/{role}", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor=f"worker/{role}")
+    app.admit(store, f"worker/{role}", strict=starts_strictly(settings))
     performer = app.performer(path, settings, app.runner(path, settings, kind=runner, clock=clock), clock)
     agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
@@ -188,6 +189,7 @@ def _keep(
     path, settings = read_root(root)
     log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json, settings.runners))
     store = app.open_store(path, settings, log=log, actor=person())
+    app.admit(store, name, strict=starts_strictly(settings, once=once))
     service = make(store, settings, log)
     try:
         if signals is not None:
