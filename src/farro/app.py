@@ -29,7 +29,6 @@ from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from farro.execution.agents.answering import Agents
-    from farro.ports.checks import Check, Finding
     from farro.ports.ledger import Ledger
     from farro.ports.provider import Provider
     from farro.services.perform import Performer
@@ -51,7 +50,7 @@ def open_store(
         f"{root}/logs",
         actor=actor,
         clock=clock or SystemClock(),
-        policy=_audit_policy(settings),
+        policy=audit_policy(settings),
         background=not brief,
         log=log,
     )
@@ -93,7 +92,7 @@ def _snapshots(root: str, durable: bool) -> Snapshots:
     return Snapshots(root=root, clock=SystemClock(), durable=durable)
 
 
-def _audit_policy(settings: Settings) -> AuditPolicy:
+def audit_policy(settings: Settings) -> AuditPolicy:
     section = getattr(settings, "audit", None)
     if section is None:
         return AuditPolicy()
@@ -284,84 +283,17 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
     )
 
 
-def checks(root: str, *, finished: int | None, conformance: bool = False) -> list[Check]:
-    """Everything that doctor looks at, from every room. `finished`: how many finished jobs are opened; None: all."""
-    from farro import config
-    from farro.guard import checks as guard_checks
-    from farro.observe import checks as audit_checks
-    from farro.operations import doctor, root_checks
-    from farro.ports.checks import Check, ok
-    from farro.providers import checks as provider_checks
-    from farro.stores.files import checks as store_checks
-    from farro.system import disk_checks, disk_probes
+def refuse_apart(store: FilesStore, what: str) -> None:
+    """What every daemon asks before it starts: whether jobs can be moved at all (SPEC-1 §5: fail fast)."""
+    from farro.stores.files.devices import apart
 
-    clock, path = SystemClock(), config.path_of(root)
-    try:
-        settings = config.load(root)
-    except config.ConfigError:
-        settings = Settings()  # the check of the config says what is wrong; the others go by the defaults
-
-    def opens() -> Finding:
-        open_store(root, settings, clock=clock, brief=True).close()  # after a power cut this puts the tree right first
-        return ok("the root opens")
-
-    ground = Ground(
-        root=root,
-        policy=StorePolicy(),
-        clock=clock,
-        reap=lambda markers, identity: None,
-        kill_hung=lambda identity: False,
-        identity=dict,
-    )
-    security = settings.security
-    found = [
-        *config.checks(root),
-        *disk_checks.checks(
-            root,
-            config=path,
-            durable=settings.durability == "power",
-            allow_cross_volume=settings.allow_cross_volume,
-            min_free_bytes=security.min_free_bytes,
-            now=clock.now,
-        ),
-        *disk_probes.checks(f"{root}/jobs"),
-        *root_checks.checks(root, settings, config=path, now=clock.now),
-        *provider_checks.checks(settings, os.environ, root=root, config=path),
-        *audit_checks.checks(f"{root}/logs", _audit_policy(settings), clock, config=path),
-        *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
-        Check(id="store", title="store", look=opens),
-        *store_checks.checks(ground, settings.all_roles(), finished=finished),
-    ]
-    return (
-        found
-        if not conformance
-        else [*found, *doctor.conformance_checks(root, lambda: lock(root, settings), config=path)]
-    )
-
-
-def lock(root: str, settings: Settings) -> dict[str, Any]:
-    """What policy.lock.json would say now."""
-    from farro.operations import policy_lock
-    from farro.providers import chat, cli
-
-    return policy_lock.lock(root, settings, tries={"http": chat.TRIES, "cli": cli.TRIES})
-
-
-def admit(store: FilesStore, what: str, *, strict: bool) -> None:
-    """What a daemon asks before it starts: can jobs be moved at all; and, where it is `strict`, what doctor finds."""
-    from farro.system.disk_checks import on_other_devices
-
-    away = on_other_devices(store.root)
+    away = apart(store.root)
     if away:
         store.note("cross_volume_forbidden", place=away[0], count=len(away))
         raise Refused(
-            f"{what} does not start: {away[0]} is on another device than {store.root}, and a job is handed on by a "
-            f"rename. A root must be on one filesystem; `farro doctor --root {store.root}` says what to do"
+            f"{what} does not start: {away[0]} is on another device or mount than {store.root}, and a job is handed on "
+            f"by a rename. A root must be on one filesystem; `farro doctor --root {store.root}` says what to do"
         )
-    if strict:
-        from farro.operations import doctor
-
-        doctor.admit(checks(store.root, finished=0), what)
 
 
 def keep_secrets(settings: Settings) -> None:

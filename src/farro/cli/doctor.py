@@ -9,7 +9,7 @@ import os
 
 import click
 
-from farro import app, config
+from farro import checkup, config
 from farro.cli.options import common
 from farro.cli.tables import table
 from farro.cli.terminal import answer, at_terminal, say
@@ -35,7 +35,7 @@ def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_js
     Changes nothing. Exit code 0: all is well, warnings aside; 1: something failed (with --strict: or warned).
     """
     path = config.find_root(root, own=True)
-    checks = app.checks(path, finished=None if whole else FINISHED, conformance=conformance)
+    checks = checkup.checks(path, finished=None if whole else FINISHED, conformance=conformance)
     told = operations.examine(checks, strict=strict, root=None if _found_by_itself(path) else path)
     items = operations.checklist(told) if conformance else None
     if as_json:

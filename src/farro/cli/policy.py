@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from farro import app
+from farro import checkup
 from farro.cli.groups import Hinting
 from farro.cli.options import common, read_root
 from farro.cli.terminal import answer, say
@@ -25,7 +25,7 @@ def lock(check: bool, root: str | None, as_json: bool) -> int:
     Deterministic: keep it in git, and a change of policy is a change that somebody reviews.
     """
     path, settings = read_root(root)
-    now = app.lock(path, settings)
+    now = checkup.lock(path, settings)
     written = policy_lock.read(path)
     found = None if written is None else policy_lock.compare(written, now)
     if check:

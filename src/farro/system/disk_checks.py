@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from farro.ports.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, quoted, warning
@@ -50,26 +50,29 @@ _LEAST_PYTHON = (3, 11)
 def checks(
     root: str,
     *,
+    folders: Sequence[str],
+    apart: Callable[[], Sequence[str]],
     config: str,
     durable: bool,
     allow_cross_volume: bool,
     min_free_bytes: int,
     now: Callable[[], datetime],
 ) -> list[Check]:
-    """`config`: the path of the config, for repairs."""
+    """`folders`: those between which jobs are moved, relative to the root; `apart`: those that a rename does not reach.
+    `config`: the path of the config, for repairs."""
     return [
         Check(id="python", title="Python", look=_python, quick=True),
         Check(id="filesystem-kind", title="kind of filesystem", look=lambda: _kind(root, config, durable), quick=True),
         Check(
             id="same-device",
             title="queues on one device",
-            look=lambda: _same_device(root, config, allow_cross_volume),
+            look=lambda: _same_device(root, config, apart(), allow_cross_volume),
             quick=True,
         ),
-        Check(id="permissions", title="permissions", look=lambda: _permissions(root), quick=True),
+        Check(id="permissions", title="permissions", look=lambda: _permissions(root, folders), quick=True),
         Check(id="disk-space", title="room on the disk", look=lambda: _space(root, min_free_bytes), quick=True),
         Check(id="inodes", title="room for files", look=lambda: _inodes(root), quick=True),
-        Check(id="clock", title="clock", look=lambda: _clock(root, now()), quick=True),
+        Check(id="clock", title="clock", look=lambda: _clock(root, folders, now()), quick=True),
     ]
 
 
@@ -121,6 +124,13 @@ def judge(mount: Mount, root: str, config: str, durable: bool, has_journal: Call
             f"mount -o remount,barrier=1 {quoted(mount.point)}",
         )
     journal = has_journal(mount) if kind in JOURNALLED else True
+    if journal is False and mount.point == "/":
+        return warning(
+            f"{where} without a journal",
+            "after a power cut a folder may lie in two places or nowhere; make the root on another disk, or set "
+            "`durability` to process",
+            edit(config),
+        )
     if journal is False:
         return warning(
             f"{where} without a journal",
@@ -147,51 +157,18 @@ def _elsewhere(root: str) -> str:
 # --- devices ---
 
 
-def queue_folders(root: str) -> Iterator[str]:
-    """Every folder between which jobs are moved, relative to the root; agents' folders lie in these."""
-    for name in ("agents", "jobs"):
-        yield name
-    for name in _folders(f"{root}/jobs"):
-        yield f"jobs/{name}"
-    for role in _folders(f"{root}/agents"):
-        home = f"agents/{role}"
-        yield home
-        for name in ("incoming", "in-progress", "waiting", "completed"):
-            yield f"{home}/{name}"
-        for name in ("succeeded", "failed", "killed"):
-            yield f"{home}/completed/{name}"
-
-
-def _folders(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".tmp-"))
-    except FileNotFoundError:
-        return []
-
-
-def on_other_devices(root: str) -> list[str]:
-    """The queue folders that a rename does not reach from the root's own."""
-    home, found = os.stat(root).st_dev, []
-    for name in queue_folders(root):
-        try:
-            if os.stat(f"{root}/{name}").st_dev != home:
-                found.append(name)
-        except FileNotFoundError:
-            continue
-    return found
-
-
-def _same_device(root: str, config: str, allowed: bool) -> Finding:
-    away = on_other_devices(root)
+def _same_device(root: str, config: str, apart: Sequence[str], allowed: bool) -> Finding:
+    away = list(apart)
     vain = "allow_cross_volume is not kept by this farro: a claim is a rename, and a copy is none"
     if not away:
         found = f"all on device {os.stat(root).st_dev:#x}"
         return (
             warning(f"{found}; allow_cross_volume is set", f"{vain}; remove it", edit(config)) if allowed else ok(found)
         )
-    found = f"{away[0]} is on another device than the root" + (f", and {len(away) - 1} more" if len(away) > 1 else "")
-    cause = vain if allowed else "a job is handed on by a rename, which does not reach across devices"
+    found = f"{away[0]} is on another device or mount than the root" + (
+        f", and {len(away) - 1} more" if len(away) > 1 else ""
+    )
+    cause = vain if allowed else "a job is handed on by a rename, which does not reach across devices or mounts"
     commands = [f"umount {quoted(f'{root}/{name}')}" for name in outermost(away)]
     return failed(found, f"{cause}; unmount what is mounted there", *commands, details=tuple(away[:EXAMPLES]))
 
@@ -204,7 +181,7 @@ def outermost(names: Sequence[str]) -> list[str]:
 # --- room, rights, time ---
 
 
-def _permissions(root: str) -> Finding:
+def _permissions(root: str, folders: Sequence[str]) -> Finding:
     own = [root, f"{root}/agents", f"{root}/jobs", f"{root}/logs"]
     shut = [path for path in own if os.path.isdir(path) and not os.access(path, os.W_OK | os.X_OK)]
     if shut:
@@ -213,7 +190,7 @@ def _permissions(root: str) -> Finding:
             "daemons move jobs in these folders; give them to whoever runs them",
             f'sudo chown -R "$(id -u):$(id -g)" {quoted(root)}',
         )
-    places = [root, *(f"{root}/{name}" for name in (*queue_folders(root), "logs", "tasks", "schemas", "schedules"))]
+    places = [root, *(f"{root}/{name}" for name in (*folders, "logs", "tasks", "schemas", "schedules"))]
     places += [f"{root}/{name}" for name in ("agents-config.json", "agents-config.yaml", "AGENTS.md")]
     loose = []
     for path in places:
@@ -273,9 +250,9 @@ def _inodes(root: str) -> Finding:
     return ok(found)
 
 
-def _clock(root: str, now: datetime) -> Finding:
+def _clock(root: str, folders: Sequence[str], now: datetime) -> Finding:
     """Not before what was written last: a clock that stands at 1970 delays jobs for ever and prunes nothing."""
-    newest = max((_modified(f"{root}/{name}") for name in ("", *queue_folders(root))), default=0.0)
+    newest = max((_modified(f"{root}/{name}") for name in ("", *folders)), default=0.0)
     behind = newest - now.timestamp()
     if behind > 60:
         return failed(

@@ -62,6 +62,17 @@ def mount_of(path: str) -> Mount:
     return found or Mount(point=real, kind=_MAGIC.get(_magic(real), ""))
 
 
+def points_below(path: str) -> list[str]:
+    """Where something is mounted inside that folder."""
+    real = os.path.realpath(path)
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            found = [_plain(line.split(" ", 5)[4]) for line in file]
+    except (OSError, IndexError):
+        return []
+    return [point for point in found if point.startswith(f"{real.rstrip('/')}/")]
+
+
 def _holds(point: str, path: str) -> bool:
     return point == "/" or path == point or path.startswith(point + "/")
 
@@ -85,17 +96,18 @@ def parse(line: str) -> Mount | None:
 
 def _plain(text: str) -> str:
     """Blanks and the like are written as \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
 
 
 def has_journal(mount: Mount) -> bool | None:
     """Whether an ext3 or ext4 filesystem has its journal; None: the kernel does not say."""
+    block = f"/sys/dev/block/{mount.device}"
+    if not os.path.exists(block):
+        return None
+    name = os.path.basename(os.path.realpath(block))
+    with contextlib.suppress(OSError), open(f"/sys/fs/ext4/{name}/journal_task", encoding="ascii") as file:
+        return file.read().strip() not in ("", "<none>")
     with contextlib.suppress(OSError):
-        name = os.path.basename(os.path.realpath(f"/sys/dev/block/{mount.device}"))
-        with open(f"/sys/fs/ext4/{name}/journal_task", encoding="ascii") as file:
-            return file.read().strip() not in ("", "<none>")
-    with contextlib.suppress(OSError):
-        name = os.path.basename(os.path.realpath(f"/sys/dev/block/{mount.device}"))
         return any(entry.rsplit("-", 1)[0] == name for entry in os.listdir("/proc/fs/jbd2"))
     return None
 
