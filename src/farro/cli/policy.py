@@ -8,6 +8,7 @@ from farro import checkup
 from farro.cli.groups import Hinting
 from farro.cli.options import common, read_root
 from farro.cli.terminal import answer, say
+from farro.errors import InputError
 from farro.operations import policy_lock
 
 
@@ -26,7 +27,12 @@ def lock(check: bool, root: str | None, as_json: bool) -> int:
     """
     path, settings = read_root(root)
     now = checkup.lock(path, settings)
-    written = policy_lock.read(path)
+    try:
+        written = policy_lock.read(path)
+    except InputError:
+        if check:
+            raise
+        written = None  # it is written anew
     found = None if written is None else policy_lock.compare(written, now)
     if check:
         if as_json:
