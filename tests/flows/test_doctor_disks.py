@@ -127,6 +127,27 @@ def test_a_log_on_another_device_is_no_trouble(farro: Program, shm: Path) -> Non
     assert said(here / "told", "same-device")["verdict"] == "ok"
 
 
+def test_a_job_in_a_lower_layer_is_told_and_the_repair_makes_it_workable(farro: Program, shm: Path) -> None:
+    with open("/proc/filesystems", encoding="utf-8") as file:
+        need("overlay" in file.read().split(), "this kernel has no overlay filesystem")
+    job = farro.enqueue({"id": "below", "plan_id": "p", "steps": [{"step_number": 1, "command": "true"}]})
+    script = """
+        mkdir "$HERE/upper" "$HERE/work" "$HERE/all" "$HERE/below"; cp -a "$REAL" "$HERE/below/queue"
+        layers="lowerdir=$HERE/below,upperdir=$HERE/upper,workdir=$HERE/work"
+        mount -t overlay overlay -o "$layers,redirect_dir=off" "$HERE/all"; ROOT="$HERE/all/queue"
+    """
+    after = """
+        farro worker --drain --root "$ROOT" > /dev/null; farro show below --json --root "$ROOT" > "$HERE/job"
+    """
+    done = apart(script + TWICE + after, shm, {"REAL": str(farro.path), "CHECK": "filesystem-kind"})
+    assert done.returncode == 0, done.stderr
+    before = said(shm / "before", "filesystem-kind")
+    assert before["verdict"] == "failed", before
+    assert "agents/Runner/incoming/below is in a lower layer" in str(before["found"])
+    assert said(shm / "after", "filesystem-kind")["verdict"] == "warning"  # power cuts are not promised there
+    assert (job, json.loads((shm / "job").read_text())["status"]) == ("below", "succeeded")
+
+
 PASSED_ON = """
 import os, sys, mfusepy
 

@@ -16,6 +16,7 @@ from farro.cli.terminal import answer, at_terminal, say
 from farro.errors import NotARoot
 from farro.operations import doctor as operations
 from farro.operations.doctor import Examination, Result
+from farro.ports.checks import counted
 
 _LABELS = {"ok": "ok", "warning": "warning", "failed": "failed"}
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
@@ -95,7 +96,7 @@ def _say(line: str, verdict: str) -> None:
 
 
 def _summary(told: Examination, path: str) -> str:
-    counts = f"{told.count('ok')} ok, {told.count('warning')} warnings, {told.count('failed')} failed"
+    counts = f"{told.count('ok')} ok, {counted(told.count('warning'), 'warning')}, {told.count('failed')} failed"
     verdict = "is well" if told.passed else "needs care"
     how = " by strict rules" if told.strict else ""
     return f"{path} {verdict}{how}: {counts}"

@@ -62,6 +62,8 @@ def _is_event(line: bytes) -> bool:
 
 def _probe(folder: str, policy: AuditPolicy, clock: Clock) -> Finding:
     """As the configured mode writes, into small files: so that rotation is seen too."""
+    if not os.path.isdir(folder):
+        return failed(f"{folder} is missing", "transitions would not be told", "farro init")
     try:
         with scratch(folder) as home:
             log = AuditLog(home, actor="doctor", clock=clock, policy=replace(policy, max_bytes=400), background=False)
@@ -100,6 +102,8 @@ def _rotation(policy: AuditPolicy, config: str) -> Finding:
 
 
 def _size(folder: str, policy: AuditPolicy) -> Finding:
+    if not os.path.isdir(folder):
+        return ok("nothing written yet")
     sizes = {name: fs.lstat(f"{folder}/{name}").st_size for name in files(folder)}
     total = sum(sizes.values())
     found = f"{sizes.get(NAME, 0):,} bytes, {total:,} in {len(sizes)} file{'s' if len(sizes) != 1 else ''}"

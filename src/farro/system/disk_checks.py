@@ -62,7 +62,12 @@ def checks(
     `config`: the path of the config, for repairs."""
     return [
         Check(id="python", title="Python", look=_python, quick=True),
-        Check(id="filesystem-kind", title="kind of filesystem", look=lambda: _kind(root, config, durable), quick=True),
+        Check(
+            id="filesystem-kind",
+            title="kind of filesystem",
+            look=lambda: _kind(root, folders, config, durable),
+            quick=True,
+        ),
         Check(
             id="same-device",
             title="queues on one device",
@@ -87,8 +92,20 @@ def _python() -> Finding:
 # --- the filesystem ---
 
 
-def _kind(root: str, config: str, durable: bool) -> Finding:
-    return judge(mounts.mount_of(root), root, config, durable, mounts.has_journal)
+def _kind(root: str, folders: Sequence[str], config: str, durable: bool) -> Finding:
+    mount = mounts.mount_of(root)
+    below = mounts.in_lower_layer(mount, root, folders) if mount.kind == "overlay" else []
+    if below:
+        copy = quoted(f"{root}.upper")
+        return failed(
+            f"overlay at {mount.point}: {below[0]} is in a lower layer",
+            "a folder of a lower layer cannot be renamed, so nobody can work that job; in a copy of the root it can be",
+            f"cp -a {quoted(root)} {copy}",
+            f"rm -r {quoted(root)}",
+            f"mv {copy} {quoted(root)}",
+            details=tuple(below[:EXAMPLES]),
+        )
+    return judge(mount, root, config, durable, mounts.has_journal)
 
 
 def judge(mount: Mount, root: str, config: str, durable: bool, has_journal: Callable[[Mount], bool | None]) -> Finding:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
@@ -71,6 +72,23 @@ def points_below(path: str) -> list[str]:
     except (OSError, IndexError):
         return []
     return [point for point in found if point.startswith(f"{real.rstrip('/')}/")]
+
+
+def in_lower_layer(mount: Mount, root: str, folders: Collection[str]) -> list[str]:
+    """What lies in those folders of the root, the innermost of them, and that only a lower layer of an
+    overlay has: the kernel renames no such folder. Empty also where the upper layer cannot be seen, as from inside a container."""
+    upper = next((option.removeprefix("upperdir=") for option in mount.options if option.startswith("upperdir=")), "")
+    real = os.path.realpath(root)
+    home = os.path.normpath(f"{_plain(upper)}/{os.path.relpath(real, mount.point)}")
+    if not upper or not os.path.isdir(_plain(upper)):
+        return []
+    found = []
+    above = {os.path.dirname(name) for name in folders}
+    for name in (name for name in folders if name not in above):
+        with contextlib.suppress(FileNotFoundError), os.scandir(f"{real}/{name}") as entries:
+            inside = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            found += [f"{name}/{each}" for each in inside if not os.path.lexists(f"{home}/{name}/{each}")]
+    return found
 
 
 def _holds(point: str, path: str) -> bool:

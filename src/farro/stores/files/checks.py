@@ -21,12 +21,18 @@ def checks(ground: Ground, roles: Iterable[str], *, finished: int | None) -> lis
     root, roles = ground.root, tuple(roles)
 
     @cache  # one look for all of them
-    def looked() -> Scan:
-        return scan(ground, finished=finished)
+    def looked() -> Scan | OSError:
+        try:
+            return scan(ground, finished=finished)
+        except OSError as error:
+            return error
 
     def each(name: str, title: str, tally: Callable[[Scan], Tally], judge: Callable[[Tally], Finding]) -> Check:
         def look() -> Finding:
-            found = tally(looked())
+            seen = looked()
+            if isinstance(seen, OSError):
+                return ok("not known: see jobs-seen")  # which fails
+            found = tally(seen)
             return judge(found) if found.count else ok("none")
 
         return Check(id=name, title=title, look=look)
@@ -110,6 +116,8 @@ def checks(ground: Ground, roles: Iterable[str], *, finished: int | None) -> lis
 
     def tree() -> Finding:
         found = looked()
+        if isinstance(found, OSError):
+            raise found
         unread = f"; {found.unread} finished ones by their place only (--all opens them too)" if found.unread else ""
         return ok(f"{counted(found.jobs, 'job')} looked at{unread}")
 

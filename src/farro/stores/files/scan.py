@@ -83,8 +83,6 @@ def scan(ground: Ground, *, finished: int | None = FINISHED_LOOKED_AT) -> Scan:
                 continue
             job_id = entry.name.split(".", 1)[0]
             if not ids.is_job_id(job_id) or not entry.is_dir(follow_symlinks=False):
-                if ids.is_agent(entry.name) and place.endswith("/in-progress"):
-                    continue
                 found.strays.add(Seen(what=entry.name, path=path))
                 continue
             found.jobs += 1
