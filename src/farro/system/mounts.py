@@ -75,8 +75,8 @@ def points_below(path: str) -> list[str]:
 
 
 def in_lower_layer(mount: Mount, root: str, folders: Collection[str]) -> list[str]:
-    """What lies in those folders of the root, the innermost of them, and that only a lower layer of an
-    overlay has: the kernel renames no such folder. Empty also where the upper layer cannot be seen, as from inside a container."""
+    """What lies in those folders of the root, the innermost of them, and only a lower layer of an overlay has: the
+    kernel renames no such folder. Empty also where the upper layer cannot be seen, as from inside a container."""
     upper = next((option.removeprefix("upperdir=") for option in mount.options if option.startswith("upperdir=")), "")
     real = os.path.realpath(root)
     home = os.path.normpath(f"{_plain(upper)}/{os.path.relpath(real, mount.point)}")
