@@ -12,10 +12,11 @@ from farro import app, config
 from farro.guard import checks as guard_checks
 from farro.observe import checks as audit_checks
 from farro.operations import doctor, policy_lock, root_checks
-from farro.ports.checks import Check, Finding, ok
+from farro.ports.checks import Check, Finding, edit, failed, ok, warning
 from farro.ports.store import StorePolicy
 from farro.providers import chat, cli
 from farro.providers import checks as provider_checks
+from farro.roles.names import AGENTS
 from farro.settings import Settings
 from farro.stores.files import checks as store_checks
 from farro.stores.files import devices
@@ -27,13 +28,10 @@ from farro.system.clock import SystemClock
 def checks(root: str, *, finished: int | None, conformance: bool = False) -> list[Check]:
     """In the order in which they are told. `finished`: how many finished jobs are opened; None: all."""
     clock, path = SystemClock(), config.path_of(root)
-    try:
-        settings = config.load(root)
-    except config.ConfigError:
-        settings = Settings()  # the check of the config says what is wrong; the others go by the defaults
+    settings = _settings(root)
     security = settings.security
     found = [
-        *config.checks(root),
+        *_config_checks(root),
         *disk_checks.checks(
             root,
             folders=devices.queue_folders(root),
@@ -50,11 +48,63 @@ def checks(root: str, *, finished: int | None, conformance: bool = False) -> lis
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
         *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
         Check(id="store", title="store", look=lambda: _opens(root, settings)),
-        *store_checks.checks(_looking(root), settings.all_roles(), finished=finished),
+        *store_checks.checks(looking(root), settings.all_roles(), finished=finished),
     ]
     if conformance:
         found += doctor.conformance_checks(root, lambda: lock(root, settings), config=path)
     return found
+
+
+def _settings(root: str) -> Settings:
+    """The defaults where the config is wrong: its own check says so, and the others go on."""
+    try:
+        return config.load(root)
+    except config.ConfigError:
+        return Settings()
+
+
+def _config_checks(root: str) -> list[Check]:
+    """Of the file itself."""
+    path = config.path_of(root)
+
+    def loads() -> Finding:
+        ignored: list[str] = []
+        try:
+            config.load(root, warn=ignored.append)
+        except config.ConfigError as error:
+            lines = str(error).splitlines()
+            cause = "no command works with it; each mistake is told with its place"
+            return failed(
+                f"{len(lines)} wrong in {os.path.basename(path)}", cause, edit(path), details=tuple(lines[:9])
+            )
+        if ignored:
+            cause = "keys that farro does not know do nothing; remove them, or write them right"
+            return warning(f"{len(ignored)} ignored", cause, edit(path), details=tuple(ignored[:9]))
+        return ok(os.path.basename(path) if os.path.lexists(path) else "no file: the defaults")
+
+    def strict() -> Finding:
+        if _settings(root).strict:
+            return ok("unknown fields are refused")
+        cause = "a key that is written wrong is ignored, and nobody notices; remove `strict: false`"
+        return warning("unknown fields are ignored", cause, edit(path))
+
+    def agents() -> Finding:
+        settings = _settings(root)
+        if not settings.providers:
+            return ok("no providers: commands only")
+        try:
+            config.check_contract(root, settings, [role for role in AGENTS if role in settings.all_roles()])
+        except config.ConfigError as error:
+            lines = tuple(str(error).splitlines())
+            cause = "prompts for agents are refused until the config says this"
+            return failed(f"{len(lines)} missing for agent work", cause, edit(path), details=lines[:9])
+        return ok(f"made for agents; {len(settings.providers)} answer")
+
+    return [
+        Check(id="config", title="config", look=loads, quick=True),
+        Check(id="config-strict", title="unknown fields", look=strict, quick=True),
+        Check(id="agents-contract", title="config for agents", look=agents, quick=True),
+    ]
 
 
 def _opens(root: str, settings: Settings) -> Finding:
@@ -63,7 +113,7 @@ def _opens(root: str, settings: Settings) -> Finding:
     return ok("the root opens")
 
 
-def _looking(root: str) -> Ground:
+def looking(root: str) -> Ground:
     """A ground for who only looks: no agent joins by it, and nothing is written."""
     return Ground(
         root=root,

@@ -16,9 +16,7 @@ from farro.documents.model import SURROGATE
 from farro.documents.shapes import Fault
 from farro.errors import BadDocument, BadName, NotARoot, Problem
 from farro.kernel import ids
-from farro.ports.checks import Check, Finding, edit, failed, ok, warning
 from farro.roles import providing
-from farro.roles.names import AGENTS
 from farro.settings import ROLES, Secret, Settings
 from farro.system import fs
 
@@ -94,60 +92,9 @@ def check_contract(root: str, settings: Settings, roles: Collection[str]) -> Non
         raise ConfigError(document.source, documents.refusal(document.source, problems).problems)
 
 
-def checks(root: str) -> list[Check]:
-    """Of the file itself, for doctor."""
-    path = path_of(root)
-
-    def loads() -> Finding:
-        ignored: list[str] = []
-        try:
-            load(root, warn=ignored.append)
-        except ConfigError as error:
-            lines = str(error).splitlines()
-            cause = "no command works with it; each mistake is told with its place"
-            return failed(
-                f"{len(lines)} wrong in {os.path.basename(path)}", cause, edit(path), details=tuple(lines[:9])
-            )
-        if ignored:
-            cause = "keys that farro does not know do nothing; remove them, or write them right"
-            return warning(f"{len(ignored)} ignored", cause, edit(path), details=tuple(ignored[:9]))
-        return ok(os.path.basename(path) if os.path.lexists(path) else "no file: the defaults")
-
-    def strict() -> Finding:
-        if _or_defaults(root).strict:
-            return ok("unknown fields are refused")
-        cause = "a key that is written wrong is ignored, and nobody notices; remove `strict: false`"
-        return warning("unknown fields are ignored", cause, edit(path))
-
-    def agents() -> Finding:
-        settings = _or_defaults(root)
-        if not settings.providers:
-            return ok("no providers: commands only")
-        try:
-            check_contract(root, settings, [role for role in AGENTS if role in settings.all_roles()])
-        except ConfigError as error:
-            lines = tuple(str(error).splitlines())
-            cause = "prompts for agents are refused until the config says this"
-            return failed(f"{len(lines)} missing for agent work", cause, edit(path), details=lines[:9])
-        return ok(f"made for agents; {len(settings.providers)} answer")
-
-    return [
-        Check(id="config", title="config", look=loads, quick=True),
-        Check(id="config-strict", title="unknown fields", look=strict, quick=True),
-        Check(id="agents-contract", title="config for agents", look=agents, quick=True),
-    ]
-
-
 def path_of(root: str) -> str:
     """The file of the config, or where it would be."""
     return next((f"{root}/{name}" for name in NAMES if os.path.lexists(f"{root}/{name}")), f"{root}/{NAMES[0]}")
-
-
-def _or_defaults(root: str) -> Settings:
-    try:
-        return load(root)
-    except ConfigError:
-        return Settings()
 
 
 def contract(root: str, settings: Settings) -> Contract:
