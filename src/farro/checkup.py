@@ -132,4 +132,4 @@ def lock(root: str, settings: Settings) -> dict[str, Any]:
 
 def admit(root: str, what: str) -> None:
     """Refuse to start a daemon that is to start strictly, where doctor finds something at a quick look."""
-    doctor.admit(checks(root, finished=0), what)
+    doctor.admit(checks(root, finished=0), what, root)

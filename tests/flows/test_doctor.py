@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flows.program import FARRO, Done, Program, endless, eventually, listing, shell
+from flows.program import FARRO, Done, Program, endless, eventually, listing, shell, unprivileged
 
 Told = dict[str, Any]
 
@@ -319,6 +319,27 @@ def test_programs_and_secrets_of_providers_are_looked_for_and_no_value_is_told(f
     done = farro.run("doctor", "--json")
     assert "sk-do-not-tell" not in done.out
     assert {told["id"]: told["verdict"] for told in done.json["checks"]}["secrets"] == "ok"
+
+
+def test_a_missing_sandbox_is_told_and_fails_where_it_is_required(farro: Program) -> None:
+    config(farro, security={"sandbox": "none"})
+    told = examined(farro, code=0)["sandbox"]
+    assert told["verdict"] == "warning"
+    assert told["details"]  # what is not kept then
+    config(farro, security={"sandbox": "none", "require_sandbox": True})
+    assert examined(farro, code=1)["sandbox"]["verdict"] == "failed"
+
+
+def test_who_may_not_write_the_root_is_told_so_and_gets_no_traceback(farro: Program) -> None:
+    folder = farro.path / "jobs"
+    folder.chmod(0o500)
+    done = farro.run("doctor", "--json", prefix=unprivileged(), code=1)
+    found = {told["id"]: told for told in done.json["checks"]}
+    for name in ("permissions", "rename-exclusive"):
+        assert found[name]["verdict"] == "failed"
+        assert found[name]["repair"] == [f'sudo chown -R "$(id -u):$(id -g)" {farro.path}']
+    folder.chmod(0o700)
+    assert examined(farro)["permissions"]["verdict"] == "ok"
 
 
 def test_jobs_of_another_version_are_told_and_left_alone(farro: Program) -> None:

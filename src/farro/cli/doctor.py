@@ -37,7 +37,7 @@ def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_js
     """
     path = config.find_root(root, own=True)
     checks = checkup.checks(path, finished=None if whole else FINISHED, conformance=conformance)
-    told = operations.examine(checks, strict=strict, root=None if _found_by_itself(path) else path)
+    told = operations.examine(checks, strict=strict, root=path, named=not _found_by_itself(path))
     items = operations.checklist(told) if conformance else None
     if as_json:
         document = {

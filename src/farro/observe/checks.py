@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from farro.observe.audit import AuditLog, AuditPolicy, files
 from farro.observe.audit_file import NAME
-from farro.ports.checks import Check, Finding, edit, failed, ok, quoted, warning
+from farro.ports.checks import Check, Finding, edit, failed, ok, own, quoted, warning
 from farro.ports.clock import Clock
 from farro.system import fs
 from farro.system.disk_probes import scratch
@@ -77,7 +77,7 @@ def _probe(folder: str, policy: AuditPolicy, clock: Clock) -> Finding:
         return failed(
             f"{folder} cannot be written: {error.strerror}",
             "transitions would not be told; give the folder to whoever runs the daemons, or make room",
-            f'sudo chown -R "$(id -u):$(id -g)" {quoted(folder)}',
+            own(folder),
         )
     numbers = [json.loads(line).get("number") for line in lines]
     if not written or not numbers or numbers[-1] != _LINES - 1 or len(kept) != min(policy.keep, len(kept)):

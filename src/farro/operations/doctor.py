@@ -15,7 +15,8 @@ from typing import Any
 from farro.errors import FarroError, Refused
 from farro.operations import policy_lock, profile
 from farro.operations.profile import CHECKLIST, PINNED
-from farro.ports.checks import EXAMPLES, Check, Finding, Verdict, edit, failed, ok, quoted
+from farro.ports.checks import EXAMPLES, Check, Finding, Verdict, edit, failed, ok, own, quoted
+from farro.system import fs
 from farro.system.disk_probes import scratch
 
 _PATIENCE_S = 300.0  # SPEC-1 D: an example job is over in five minutes
@@ -64,18 +65,27 @@ class Examination:
         return sum(result.finding.verdict == verdict for result in self.results)
 
 
-def examine(checks: Sequence[Check], *, strict: bool, root: str | None = None) -> Examination:
-    """Run every check. `root`: named in the commands of farro among the repairs; None: they find it by themselves."""
-    results = tuple(Result(id=check.id, title=check.title, finding=_rooted(_run(check), root)) for check in checks)
+def examine(checks: Sequence[Check], *, root: str, strict: bool, named: bool = True) -> Examination:
+    """Run every check. `named`: the commands of farro among the repairs name the root; else they find it here."""
+    results = tuple(
+        Result(id=check.id, title=check.title, finding=_rooted(_run(check, root), root if named else None))
+        for check in checks
+    )
     return Examination(results=results, strict=strict)
 
 
-def _run(check: Check) -> Finding:
+def _run(check: Check, root: str) -> Finding:
     try:
         return check.run()
+    except PermissionError as error:
+        path = str(error.filename or root)
+        inside = os.path.relpath(os.path.dirname(path) if fs.TEMPORARY in path else path, root)
+        where = root if inside == "." else inside
+        cause = "give the root to whoever runs the daemons, and run doctor as that user"
+        return failed(f"could not be checked: {where} is closed to you", cause, own(root))
     except (OSError, FarroError) as error:
-        path = getattr(error, "filename", None)
-        look = f"ls -ld {quoted(str(path))}" if path else "farro doctor --json"
+        culprit = getattr(error, "filename", None)
+        look = f"ls -ld {quoted(str(culprit))}" if culprit else "farro doctor --json"
         return failed(f"could not be checked: {error}", "something that it needs cannot be read or made", look)
 
 
@@ -89,9 +99,9 @@ def _rooted(finding: Finding, root: str | None) -> Finding:
     return replace(finding, repair=tuple(commands))
 
 
-def admit(checks: Sequence[Check], what: str) -> None:
+def admit(checks: Sequence[Check], what: str, root: str) -> None:
     """Refuse to start `what` where a quick check does not pass, warnings among them."""
-    told = examine([check for check in checks if check.quick], strict=True)
+    told = examine([check for check in checks if check.quick], root=root, strict=True)
     if told.passed:
         return
     lines = [f"{what} does not start: strict, and doctor finds"]

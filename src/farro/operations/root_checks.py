@@ -210,7 +210,7 @@ def _heartbeat(root: str, now: datetime) -> Finding:
         if waiting:
             cause = "nobody decides what becomes of them"
             return warning(
-                f"no manager runs, and {counted(waiting, 'job')} wait for one", cause, "farro manager --once"
+                f"no manager runs, with {counted(waiting, 'job')} waiting for one", cause, "farro manager --once"
             )
         return ok("none has run here, and nothing waits for one")
     if age_s > MANAGER_AWAY_S:

@@ -54,7 +54,7 @@ def _libraries(settings: Settings) -> Finding:
 def _is_there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):  # its parent is missing, or it was put out of reach
         return False
 
 

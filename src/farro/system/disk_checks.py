@@ -199,13 +199,13 @@ def outermost(names: Sequence[str]) -> list[str]:
 
 
 def _permissions(root: str, folders: Sequence[str]) -> Finding:
-    own = [root, f"{root}/agents", f"{root}/jobs", f"{root}/logs"]
-    shut = [path for path in own if os.path.isdir(path) and not os.access(path, os.W_OK | os.X_OK)]
+    needed = [root, f"{root}/agents", f"{root}/jobs", f"{root}/logs"]
+    shut = [path for path in needed if os.path.isdir(path) and not os.access(path, os.W_OK | os.X_OK)]
     if shut:
         return failed(
             f"{shut[0]} may not be written by this user",
             "daemons move jobs in these folders; give them to whoever runs them",
-            f'sudo chown -R "$(id -u):$(id -g)" {quoted(root)}',
+            own(root),
         )
     places = [root, *(f"{root}/{name}" for name in (*folders, "logs", "tasks", "schemas", "schedules"))]
     places += [f"{root}/{name}" for name in ("agents-config.json", "agents-config.yaml", "AGENTS.md")]
