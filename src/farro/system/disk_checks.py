@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from farro.ports.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, quoted, warning
+from farro.ports.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, own, quoted, warning
 from farro.system import mounts
 from farro.system.mounts import Mount
 
