@@ -339,6 +339,10 @@ def test_who_may_not_write_the_root_is_told_so_and_gets_no_traceback(farro: Prog
         assert found[name]["verdict"] == "failed"
         assert found[name]["repair"] == [f'sudo chown -R "$(id -u):$(id -g)" {farro.path}']
     folder.chmod(0o700)
+    (farro.path / "logs").chmod(0o500)
+    done = farro.run("doctor", "--json", prefix=unprivileged(), code=1)
+    assert {told["id"]: told["verdict"] for told in done.json["checks"]}["audit-probe"] == "failed"
+    (farro.path / "logs").chmod(0o700)
     assert examined(farro)["permissions"]["verdict"] == "ok"
 
 
@@ -396,6 +400,28 @@ def test_too_little_room_is_a_failure_before_steps_are_ended(farro: Program) -> 
     told = examined(farro, code=1)["disk-space"]
     assert told["verdict"] == "failed"
     repair(farro, told)  # what can go has gone; whether that is enough is the disk's to say
+
+
+def test_an_audit_log_beyond_its_quota_is_told(farro: Program) -> None:
+    config(farro, audit={"max_bytes": 1000, "quota_bytes": 2000})
+    (farro.path / "logs/audit.log.1").write_text("{}\n" * 2000)
+    told = examined(farro)["audit-size"]
+    assert told["verdict"] == "warning"
+    repair(farro, told)
+    assert examined(farro)["audit-size"]["verdict"] == "ok"
+
+
+def test_what_is_no_event_at_the_end_of_the_audit_log_is_told(farro: Program) -> None:
+    (farro.path / "logs/audit.log").write_text("hello\n")
+    assert examined(farro)["audit-tail"]["found"] == "the last line is no event"
+
+
+def test_a_root_without_its_log_folder_is_told_and_made_whole(farro: Program) -> None:
+    (farro.path / "logs").rmdir()
+    found = examined(farro, code=1)
+    assert found["audit-probe"]["verdict"] == "failed"
+    repair(farro, found["audit-probe"])
+    assert examined(farro)["audit-probe"]["verdict"] == "ok"
 
 
 def test_a_live_queue_has_no_contradictions(farro: Program) -> None:

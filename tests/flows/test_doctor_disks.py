@@ -84,6 +84,21 @@ def test_ext4_without_a_journal_is_told_and_the_repair_adds_one(tmp_path: Path) 
     assert "with a journal" in str(after["found"])
 
 
+@pytest.mark.parametrize(("inodes", "verdict"), [(5000, "warning"), (1000, "failed")])
+def test_a_small_disk_is_told_before_it_is_full(tmp_path: Path, inodes: int, verdict: str) -> None:
+    script = f"""
+        mkdir "$HERE/disk"; mount -t tmpfs -o size=64m,nr_inodes={inodes} tmpfs "$HERE/disk"
+        farro init --root "$HERE/disk/queue" > "$HERE/init"
+        farro doctor --json --root "$HERE/disk/queue" > "$HERE/told" || true
+    """
+    done = apart(script, tmp_path, {})
+    assert done.returncode == 0, done.stderr
+    assert said(tmp_path / "told", "inodes")["verdict"] == verdict
+    space = said(tmp_path / "told", "disk-space")
+    assert space["verdict"] == "failed"  # steps are ended below 256 MiB
+    assert space["repair"] == [f"farro prune --older-than 7d --root {tmp_path}/disk/queue"]
+
+
 @pytest.mark.parametrize("where", ["another device", "the same device"])
 def test_a_queue_that_is_mounted_apart_stops_daemons_and_is_told(farro: Program, shm: Path, where: str) -> None:
     other = shm if where == "another device" else farro.path / "other"

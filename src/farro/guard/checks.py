@@ -16,7 +16,7 @@ def checks(wanted: Wanted, *, required: bool, config: str) -> list[Check]:
 def _sandbox(wanted: Wanted, required: bool, config: str) -> Finding:
     chosen = Sandbox.available(wanted)
     if chosen.level == "A":
-        return ok("level A: namespaces and seccomp")
+        return ok("level A: namespaces and seccomp", *chosen.gaps())
     why = chosen.probes[0].why if chosen.probes else "security.sandbox is none"
     repair = "sudo apt-get install bubblewrap" if not chosen.bwrap and wanted in ("auto", "A") else "farro sandbox"
     if wanted in ("B", "none"):
@@ -24,7 +24,7 @@ def _sandbox(wanted: Wanted, required: bool, config: str) -> Finding:
     if chosen.level == "B":
         cause = f"level A, which keeps more, does not work: {why}"
         if wanted == "B":
-            return ok("level B: Landlock and seccomp, as the config wants")
+            return ok("level B: Landlock and seccomp, as the config wants", *chosen.gaps())
         return warning("level B: Landlock and seccomp", cause, repair, details=chosen.gaps())
     cause = f"nothing keeps a job with allowed_paths from writing elsewhere; it is only seen afterwards ({why})"
     if required:
