@@ -30,7 +30,7 @@ from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
 from farro.stores.files import views, waiting
 from farro.stores.files.ground import Ground
-from farro.stores.files.moving import Moved, try_move
+from farro.stores.files.moving import Moved, crossing, try_move
 from farro.stores.files.records import Record
 from farro.system import fs, leases, links, trees
 
@@ -324,6 +324,10 @@ def _publish(ground: Ground, item: Staged) -> bool:
         raise Damaged(
             f"{path} exists already, but its id was never registered; look at it with `farro show`"
         ) from error
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise crossing(ground, item.job_id, item.home.removeprefix(f"{ground.root}/")) from error
+        raise
     if moved is Moved.NO_DESTINATION:
         raise StorageTrouble(f"{item.home} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:
