@@ -11,9 +11,12 @@ import farro.app as app
 from farro.config import load
 from farro.execution.stop import Stop
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import waits_for_person
 from farro.operations.roots import init
 from farro.ports.ledger import CallRecord
 from farro.ports.store import Submission
+from farro.services.manager import Manager
+from farro.services.seat import Seat
 from farro.services.worker import Slot, Turn
 from farro.settings import Settings
 from farro.system.clock import SystemClock
@@ -84,8 +87,10 @@ class Stage:
         finally:
             store.close()
 
-    def work(self, role: str = "SeniorEngineer", *, turns: int = 1, stop: Stop | None = None) -> list[Turn]:
-        """So many turns of one slot."""
+    def work(
+        self, role: str = "SeniorEngineer", *, turns: int = 1, stop: Stop | None = None, handover: bool | None = None
+    ) -> list[Turn]:
+        """So many turns of one slot. `handover`: it looks for the manager first, and goes past it if True."""
         settings = self.settings
         store = app.open_store(self.root, settings, brief=True)
         performer = app.performer(self.root, settings, app.runner(self.root, settings), self.clock)
@@ -98,7 +103,10 @@ class Stage:
             performer=performer,
             stop=stop or Stop(self.clock),
             clock=self.clock,
-            log=lambda level, message, fields: self.log.append((level, message, fields)),
+            log=self._noted,
+            handover=None
+            if handover is None
+            else app.handover(self.root, settings, store, self.clock, self._noted, bypass=handover),
         )
         try:
             return [slot.run_once() for _ in range(turns)]
@@ -115,6 +123,56 @@ class Stage:
                 return life
             self.clock.sleep(0.005)
         raise AssertionError(f"{job_id} is still {life.status}")
+
+    def task(self, *hops: Mapping[str, Any], task_id: str = "greet", **more: Any) -> str:
+        """A task in tasks/, with what most of these need."""
+        data = {
+            "id": task_id,
+            "title": "A polite greeting",
+            "workflow": [{"rubric": f"What {hop['role']} shall do.", **hop} for hop in hops],
+            "allowed_paths": ["src/"],
+            "success": "It is polite.",
+            **more,
+        }
+        (self.path / "tasks").mkdir(exist_ok=True)
+        (self.path / "tasks" / f"{task_id}.json").write_text(json.dumps(data))
+        return task_id
+
+    def manager(self, store: Any, **more: Any) -> Manager:
+        return Manager(
+            store=store,
+            log=self._noted,
+            snapshots=app.snapshots(self.root, self.settings),
+            seat=Seat(root=self.root, clock=self.clock),
+            **more,
+        )
+
+    def manage(self, **more: Any) -> list[Any]:
+        """One turn of a manager."""
+        store = self.store()
+        boss = self.manager(store, **more)
+        try:
+            return boss.run_once()
+        finally:
+            boss.leave()
+            store.close()
+
+    def until_done(self, job_id: str = "one", *, turns: int = 60) -> Lifecycle:
+        """The manager and all roles take turns until the job has ended, or waits for a person."""
+        for _ in range(turns):
+            self.manage()
+            life = self.life(job_id)
+            if life.terminal or waits_for_person(life):
+                return life
+            if life.role != "Manager":
+                self.work(life.role)
+        raise AssertionError(f"{job_id} is still {life.status} in {life.role}: {[hop.to for hop in life.hops]}")
+
+    def _noted(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.log.append((level, message, fields))
+
+    def audit(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.path / "logs/audit.log").read_text().splitlines()]
 
     def life(self, job_id: str = "one") -> Lifecycle:
         store = self.store()

@@ -19,6 +19,7 @@ from decimal import Decimal
 from typing import Any
 
 from farro.errors import InputError
+from farro.execution.agents import task_file
 from farro.execution.agents.answering import Agents, question_text
 from farro.execution.agents.calls import recorded
 from farro.execution.stop import Stop
@@ -27,7 +28,6 @@ from farro.execution.work import Plans, perform_work
 from farro.guard.redaction import Redactor
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Failed, Succeeded
-from farro.kernel.states import Reason
 from farro.operations.history import read_result
 from farro.plans.forms import is_agent_prompt
 from farro.ports.clock import Clock
@@ -35,6 +35,7 @@ from farro.ports.ledger import Budgets, CallEnd, CallRecord, Charge
 from farro.ports.provider import Answer, ProviderTrouble, Request, Usage
 from farro.ports.runner import Guarding, Work
 from farro.ports.store import Store, marker
+from farro.roles import workflow
 from farro.settings import Settings
 from farro.system import fs, links, trees
 
@@ -79,7 +80,8 @@ def _prompt(folder: str) -> Mapping[str, Any]:
 
 def _answered(folder: str, number: int) -> bool:
     result = read_result(folder, number)
-    return bool(result and result.get("success") and result.get("agent"))
+    # An attempt of the manager's repeats what the role before it found, and asked nobody.
+    return bool(result and result.get("success") and result.get("agent") and "decision" not in result)
 
 
 def _attempt(
@@ -94,6 +96,7 @@ def _attempt(
     home = f"{folder}/attempts/{number:04d}"
     before = read_result(folder, number)
     role = before["agent"]["role"]
+    hops = [hop for hop in life.hops if hop.attempt < number]
     answers = recorded(home, "1")
     scratch = fs.temporary(f"{root}/jobs/.staging")
     try:
@@ -112,7 +115,9 @@ def _attempt(
             durable=False,
             role=role,
             attempt=number,
-            previous=_previous(life, folder, number),
+            previous=tuple((role, f"{folder}/attempts/{n:04d}") for role, n in workflow.worked_before(hops)),
+            step=workflow.sent_to(hops),
+            note=workflow.asked_changes(hops),
             guarding=Guarding(),
         )
         agents = Agents(
@@ -148,18 +153,13 @@ def _copied(folder: str, home: str, scratch: str, number: int) -> str:
         if fs.exists(source):
             for name in fs.listdir(source):
                 links.place(f"{source}/{name}", f"{target}/{name}")
+    fs.mkdir(f"{scratch}/.snapshot")
+    for name in task_file.NAMES:
+        if fs.exists(f"{folder}/.snapshot/{name}"):
+            links.place(f"{folder}/.snapshot/{name}", f"{scratch}/.snapshot/{name}")
     if fs.exists(f"{folder}/prompt.md"):
         links.place(f"{folder}/prompt.md", f"{scratch}/prompt.md")
     return attempt
-
-
-def _previous(life: Lifecycle, folder: str, number: int) -> tuple[tuple[str, str], ...]:
-    """The hops before that attempt."""
-    return tuple(
-        (hop.role, f"{folder}/attempts/{hop.attempt:04d}")
-        for hop in life.hops
-        if hop.reason is Reason.ROUTED and hop.attempt < number
-    )
 
 
 def _compared(number: int, role: str, calls: int, before: Mapping[str, Any], came: Any, told: _Told) -> Replayed:

@@ -40,7 +40,8 @@ Markdown: what was done, what was not, and what the next role needs to know.
 _TASKS = """# Tasks
 
 A file here describes a piece of work that goes through several roles. `farro enqueue --task ID` names one for a prompt;
-the manager follows its workflow. `<id>.json` has the form of `schemas/task.schema.json`; `<id>.md` is words only.
+the manager follows its workflow. `<id>.json` has the form of `schemas/task.schema.json`; `<id>.md` has the same as YAML
+between two lines `---` at its head, or is words only. A step whose role is `human` waits for a person: `farro inbox`.
 
 ```json
 {
@@ -64,6 +65,7 @@ _IGNORED = """# farro: the state of the queue. Its policies, config, schemas and
 /agents/*/completed/
 /agents/*/waiting/
 /agents/*/.heartbeat
+/agents/*/.lease
 /jobs/
 /logs/
 """

@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farro.errors import InputError, Lost, SyncFailed
+from farro.errors import BadName, InputError, Lost, NoTask, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
 from farro.execution.work import bug, failed
 from farro.kernel import ids
 from farro.kernel.outcome import Outcome
-from farro.kernel.states import Reason
+from farro.operations import started
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
 from farro.ports.runner import DEFAULTS, Guarding, Runner, Work
 from farro.ports.store import Claim
+from farro.roles import workflow
+from farro.services import routing
 from farro.services.snapshot import Snapshots
 
 
@@ -55,6 +57,8 @@ class Performer:
             return runner.wait(run, tick=tick, stop=stop)
         except (Lost, SyncFailed):
             raise
+        except (NoTask, BadName) as error:
+            return failed(claim.job_id, "bad_task", str(error))
         except InputError as error:
             return failed(claim.job_id, "bad_policy", str(error))
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
@@ -77,7 +81,9 @@ class Performer:
             ahead_bytes=self.ahead_bytes,
             role=life.role,
             attempt=claim.attempt,
-            previous=_previous(claim),
+            previous=routing.previous(claim),
+            step=workflow.sent_to(life.hops),
+            note=workflow.asked_changes(life.hops),
             max_bytes=self.max_job_bytes if "allowed_paths" in claim.envelope.prompt else None,
             guarding=self.guarding,
         )
@@ -86,9 +92,23 @@ class Performer:
         """The config and policies of the claim, into the job: what its agents work under."""
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
+            self._keep_task(claim, self.snapshots)
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
             snapshot = self.snapshots.with_roles(snapshot, asked_roles(claim.envelope.prompt), life.role)
             self.snapshots.keep(snapshot, claim.folder)
+
+    def _keep_task(self, claim: Claim, snapshots: Snapshots) -> None:
+        """A job that the manager routes needs the task that it names; to others its id may be a word like any other."""
+        task_id = routing.task_id(claim.envelope.prompt)
+        if task_id is None:
+            return
+        try:
+            snapshots.keep_task(task_id, routing.job_folder(claim))
+        except (NoTask, BadName):
+            if (claim.envelope.lifecycle.routing or {}).get("mode") == "manager":
+                raise
+        else:
+            started.mark(self.root, task_id, claim.job_id)
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:
@@ -108,10 +128,3 @@ def _agent_steps(prompt: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     steps = prompt.get("steps", prompt.get("tasks"))
     listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
     return (step for step in listed if isinstance(step, dict) and step.get("tool") == AGENT)
-
-
-def _previous(claim: Claim) -> tuple[tuple[str, str], ...]:
-    """Earlier hops: who worked, and where its result lies."""
-    attempts = claim.folder.rpartition("/")[0]
-    hops = claim.envelope.lifecycle.hops
-    return tuple((hop.role, f"{attempts}/{hop.attempt:04d}") for hop in hops if hop.reason is Reason.ROUTED)

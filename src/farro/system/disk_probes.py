@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from farro.errors import SyncFailed
 from farro.ports.checks import Check, Finding, failed, ok, quoted, warning
-from farro.system import fs, inotify, leases, mounts
+from farro.system import fs, inotify, leases, mounts, trees
 
 _PATIENCE_S = 20.0
 _NOTICE_S = 2.0
@@ -56,7 +56,7 @@ def scratch(folder: str) -> Iterator[str]:
         yield home
     finally:
         with contextlib.suppress(OSError):
-            fs.remove_tree(home)
+            trees.remove_tree(home)
 
 
 def _elsewhere(home: str, what: str) -> Finding:

@@ -49,6 +49,8 @@ class Material:
     payload: tuple[Enclosed, ...] = ()
     earlier: Sequence[Earlier] = ()
     input_text: str = ""  # what the step before said
+    background: str = ""  # the task that this is a step of
+    changes: str = ""  # why it came back: a review's findings, a person's words
 
 
 def system(material: Material) -> str:
@@ -61,9 +63,11 @@ def user(material: Material) -> str:
     """The request itself."""
     sections = [
         ("Your task", material.task),
+        ("What has to change", material.changes),
         ("It is a success when", material.success),
         ("Where you may write", _paths(material)),
         ("Inputs", "" if not material.inputs else json.dumps(material.inputs, indent=2, ensure_ascii=False)),
+        ("What it is part of", material.background),
         ("Context", material.narrative),
         ("Files that came with the job", _payload(material)),
         *((f"File {one.name}", one.text) for one in material.payload if one.text is not None),

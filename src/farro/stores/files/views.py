@@ -99,7 +99,8 @@ def view(ground: Ground, found: Found) -> JobView:
         pass  # in somebody's hands, or marked where it lies: job.json says more than the path
     elif lifecycle.status is not found.status:
         lifecycle = replace(lifecycle, status=found.status)
-    prompt = folders.prompt_if_any(ground, found.path) if found.place == places.WAITING else None
+    after_others = found.place == places.WAITING and not moves.waits_for_person(lifecycle)
+    prompt = folders.prompt_if_any(ground, found.path) if after_others else None
     waits_for = after.dependencies(prompt or {}).all
     return JobView(lifecycle=lifecycle, place=found.place, damaged=damaged, waits_for=waits_for)
 
@@ -165,7 +166,19 @@ def pending(ground: Ground, role: str) -> int:
     """What may still come out of that queue. Looks at no finished job; jobs in somebody's hands count for all."""
     agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(ground.in_progress(role))]
     holders = [f"jobs/.held/{name}" for name in fs.subdirectories(ground.holds)]
-    return sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
+    found = sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
+    return found - sum(_marked(ground, place) for place in agents_of)
+
+
+def _marked(ground: Ground, place: str) -> int:
+    """Jobs that a worker marked stale where they lie: the manager's to decide, and nothing comes of them before."""
+    marked = 0
+    for name in fs.subdirectories(ground.path(place)):
+        try:
+            marked += folders.read_lifecycle(ground.path(place, name)).status is Status.STALE
+        except (FarroError, OSError):
+            continue
+    return marked
 
 
 def load(ground: Ground, role: str | None) -> int:
