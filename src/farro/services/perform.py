@@ -94,12 +94,15 @@ def asks_agents(prompt: Mapping[str, Any]) -> bool:
     if is_agent_prompt(prompt):
         return True
     steps = prompt.get("steps", prompt.get("tasks"))
-    listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
-    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in listed)
+    if not isinstance(steps, list):
+        return False  # told when the plan is loaded
+    return AGENT in [step.get("tool") for step in steps if isinstance(step, dict)]
 
 
 def _previous(claim: Claim) -> tuple[tuple[str, str], ...]:
     """Earlier hops: who worked, and where its result lies."""
-    attempts = claim.folder.rpartition("/")[0]
     hops = claim.envelope.lifecycle.hops
+    if not hops:
+        return ()
+    attempts = claim.folder.rpartition("/")[0]
     return tuple((hop.role, f"{attempts}/{hop.attempt:04d}") for hop in hops if hop.reason is Reason.ROUTED)
