@@ -126,5 +126,6 @@ def asked_roles(prompt: Mapping[str, Any]) -> set[str]:
 
 def _agent_steps(prompt: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     steps = prompt.get("steps", prompt.get("tasks"))
-    listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
-    return (step for step in listed if isinstance(step, dict) and step.get("tool") == AGENT)
+    if not isinstance(steps, list):
+        return iter(())  # told when the plan is loaded
+    return (step for step in steps if isinstance(step, dict) and step.get("tool") == AGENT)
