@@ -11,6 +11,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     │   ├── UnknownJob        no job of that id
     │   ├── UnknownRole       no such role in this root
     │   ├── IdConflict        that id was submitted before with other content
+    │   ├── NoTask            the job's task is not in tasks/
     │   └── NameTaken         that name means another job
     ├── Refused               not allowed now                     exit 3
     │   ├── IllegalTransition the job's state does not permit it
@@ -91,6 +92,10 @@ class UnknownJob(InputError):
 
 class UnknownRole(InputError):
     """The role is not one of this root's."""
+
+
+class NoTask(InputError):
+    """A job names a task, and there is no file of it."""
 
 
 class IdConflict(InputError):

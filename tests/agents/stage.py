@@ -11,9 +11,12 @@ import farro.app as app
 from farro.config import load
 from farro.execution.stop import Stop
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import waits_for_person
 from farro.operations.roots import init
 from farro.ports.ledger import CallRecord
 from farro.ports.store import Submission
+from farro.services.manager import Manager
+from farro.services.seat import Seat
 from farro.services.worker import Slot, Turn
 from farro.settings import Settings
 from farro.system.clock import SystemClock
@@ -106,6 +109,50 @@ class Stage:
                 return life
             self.clock.sleep(0.005)
         raise AssertionError(f"{job_id} is still {life.status}")
+
+    def task(self, *hops: Mapping[str, Any], task_id: str = "greet", **more: Any) -> str:
+        """A task in tasks/, with what most of these need."""
+        data = {
+            "id": task_id,
+            "title": "A polite greeting",
+            "workflow": [{"rubric": f"What {hop['role']} shall do.", **hop} for hop in hops],
+            "allowed_paths": ["src/"],
+            "success": "It is polite.",
+            **more,
+        }
+        (self.path / "tasks").mkdir(exist_ok=True)
+        (self.path / "tasks" / f"{task_id}.json").write_text(json.dumps(data))
+        return task_id
+
+    def manager(self, store: Any, **more: Any) -> Manager:
+        return Manager(
+            store=store,
+            log=lambda level, message, fields: self.log.append((level, message, fields)),
+            snapshots=app.snapshots(self.root, self.settings),
+            seat=Seat(root=self.root, clock=self.clock),
+            **more,
+        )
+
+    def manage(self, **more: Any) -> list[Any]:
+        """One turn of a manager."""
+        store = self.store()
+        boss = self.manager(store, **more)
+        try:
+            return boss.run_once()
+        finally:
+            boss.leave()
+            store.close()
+
+    def until_done(self, job_id: str = "one", *, turns: int = 60) -> Lifecycle:
+        """The manager and all roles take turns until the job has ended, or waits for a person."""
+        for _ in range(turns):
+            self.manage()
+            life = self.life(job_id)
+            if life.terminal or waits_for_person(life):
+                return life
+            if life.role != "Manager":
+                self.work(life.role)
+        raise AssertionError(f"{job_id} is still {life.status} in {life.role}: {[hop.to for hop in life.hops]}")
 
     def life(self, job_id: str = "one") -> Lifecycle:
         store = self.store()

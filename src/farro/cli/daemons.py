@@ -136,6 +136,7 @@ def manager(once: bool, root: str | None, as_json: bool) -> int:
     """Decide what becomes of stale jobs: queued again while attempts remain, else killed with the reason. And run
     schedules/*.json when they are due."""
     from farro.services.manager import Manager
+    from farro.services.seat import Seat
 
     def told(item: Any) -> tuple[Mapping[str, Any], str]:
         if hasattr(item, "schedule"):
@@ -143,7 +144,13 @@ def manager(once: bool, root: str | None, as_json: bool) -> int:
         return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
     def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
-        return Manager(store=store, log=log, timetable=_timetable(store, settings, log))
+        return Manager(
+            store=store,
+            log=log,
+            timetable=_timetable(store, settings, log),
+            seat=Seat(root=store.root, clock=SystemClock()),
+            snapshots=app.snapshots(store.root, settings),
+        )
 
     return _keep(make, "manager", "decided", told, "no stale jobs", once=once, root=root, as_json=as_json)
 

@@ -31,6 +31,9 @@ class Hop:
     to: str  # the place it was sent to
     by: str  # the agent that decided
     note: str | None = None  # free text; the audit log has codes only
+    # A decision about routing, as data: `code` (roles.workflow), `step` of the task's workflow, `round` of a review.
+    # Not written where there is none: most jobs are never routed.
+    route: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,7 @@ class Lifecycle:
     @property
     def hop_start(self) -> int:
         """The attempt after which the present hop began."""
-        return max((hop.attempt for hop in self.hops if hop.reason is Reason.ROUTED), default=0)
+        return max((hop.attempt for hop in self.hops if hop.reason in _BEGINS_A_HOP), default=0)
 
     @property
     def first_role(self) -> str:
@@ -104,7 +107,7 @@ class Lifecycle:
         the standard library takes six times as long for it."""
         hops = "[]"
         if self.hops:
-            inside = ",\n    ".join(_encode(vars(hop)) for hop in self.hops)
+            inside = ",\n    ".join(_encode(_hop_data(hop)) for hop in self.hops)
             hops = f"[\n    {inside}\n  ]"
         text = (
             f'{{\n  "schema_version": {_quote(self.schema_version)},\n'
@@ -182,6 +185,17 @@ def _made(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Lifecycle:
     return made
 
 
+_BEGINS_A_HOP = frozenset({Reason.ROUTED, Reason.ANSWERED, Reason.REROUTED})
+
+
+def _hop_data(hop: Hop) -> Mapping[str, Any]:
+    data = vars(hop)
+    if hop.route is None:
+        data = data.copy()
+        del data["route"]
+    return data
+
+
 def _text(value: str | None) -> str:
     return "null" if value is None else _quote(value)
 
@@ -246,7 +260,14 @@ def _hop(data: dict[str, Any]) -> Hop:
         to=str(data["to"]),
         by=str(data["by"]),
         note=_text_or_none(data.get("note")),
+        route=_object_or_none(data.get("route")),
     )
+
+
+def _object_or_none(value: Any) -> Mapping[str, Any] | None:
+    if not isinstance(value, dict | None):
+        raise TypeError(f"{type(value).__name__} where an object belongs")
+    return value
 
 
 def _decision(data: dict[str, Any]) -> Decision:

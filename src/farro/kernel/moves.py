@@ -6,7 +6,7 @@ Which move an outcome asks for is decided here too (`after`); carrying it out on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -14,7 +14,7 @@ from farro.kernel import places, states
 from farro.kernel.envelope import Decision, Hop, Lifecycle
 from farro.kernel.moments import timestamp
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
-from farro.kernel.retry import Again, GiveUp, RetryPolicy, Uniform, decide
+from farro.kernel.retry import Again, GiveUp, RetryPolicy, Uniform, decide, delay_after
 from farro.kernel.states import Reason, Status
 
 
@@ -28,10 +28,12 @@ class Move:
     delay_s: float | None = None
     error: ErrorInfo | None = None
     note: str | None = None
+    route: Mapping[str, Any] | None = None  # the decision as data (envelope.Hop)
+    waits: bool = False  # among the waiting, for a person
 
     @property
     def to(self) -> str:
-        return places.destination(self.role, self.status)
+        return places.WAITING if self.waits else places.destination(self.role, self.status)
 
 
 def enqueued(
@@ -78,6 +80,12 @@ def waits(lifecycle: Lifecycle) -> bool:
     return lifecycle.decision is not None and lifecycle.decision.to == places.WAITING
 
 
+def waits_for_person(lifecycle: Lifecycle) -> bool:
+    """Whether it lies among the waiting because the manager wants a person's word. One that runs after others lies
+    there from its beginning, by the decision of its submitter."""
+    return waits(lifecycle) and lifecycle.decision is not None and lifecycle.decision.reason is Reason.ROUTED
+
+
 def dependency_failed(role: str, why: str) -> Move:
     """A job that wanted another's success will never run."""
     error = ErrorInfo(category="dependency_failed", message=why)
@@ -122,16 +130,25 @@ def decided(
     stamp, to = timestamp(now), move.to
     not_before = None if move.delay_s is None else timestamp(now + timedelta(seconds=move.delay_s))
     requeued = move.reason is Reason.REQUEUED
-    final = move.status in states.TERMINAL or (move.status is Status.FAILED and not _manager_finalizes(before))
+    final = move.status in states.TERMINAL or (
+        move.status is Status.FAILED and (move.reason is Reason.FINALIZED or not _manager_finalizes(before))
+    )
+    hop = Hop(
+        at=stamp,
+        role=before.role,
+        attempt=attempt,
+        reason=move.reason,
+        to=to,
+        by=by,
+        note=move.note,
+        route=move.route,
+    )
     return before.changed(
         role=move.role,
         status=move.status,
         attempt=attempt,
         retry_count=before.retry_count + requeued,
-        hops=(
-            *before.hops,
-            Hop(at=stamp, role=before.role, attempt=attempt, reason=move.reason, to=to, by=by, note=move.note),
-        ),
+        hops=(*before.hops, hop),
         enqueued_at=stamp if move.status is Status.QUEUED else before.enqueued_at,
         updated_at=stamp,
         finalized_at=stamp if final else None,
@@ -139,9 +156,15 @@ def decided(
         agent=by,
         requeued_from=before.status if requeued else None,
         result_sha256=result_sha256 or before.result_sha256,
-        error=None if move.error is None else {"category": move.error.category, "message": move.error.message},
+        error=_error(before, move),
         decision=Decision(attempt=attempt, reason=move.reason, to=to, not_before=not_before),
     )
+
+
+def _error(before: Lifecycle, move: Move) -> Mapping[str, str] | None:
+    if move.error is not None:
+        return {"category": move.error.category, "message": move.error.message}
+    return before.error if move.reason is Reason.FINALIZED else None
 
 
 def _manager_finalizes(lifecycle: Lifecycle) -> bool:
@@ -195,6 +218,9 @@ def settle_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *,
     """What the manager does with a stale job: again while attempts remain, else give up (RELIABILITY 20)."""
     # Requeues count too: a claim that dies before it counts its attempt must not go round for ever.
     attempts = max(lifecycle.attempts_in_hop(highest), lifecycle.requeues_in_hop)
+    if _not_its_fault(lifecycle):
+        again = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role=lifecycle.role)
+        return replace(again, delay_s=delay_after(attempts, policy, uniform))
     match decide(attempts, policy, uniform):
         case Again(delay_s=delay_s):
             return Move(reason=Reason.REQUEUED, status=Status.QUEUED, role=lifecycle.role, delay_s=delay_s)
@@ -208,3 +234,11 @@ def settle_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *,
                     category="attempts_exhausted", message=f"gave up after {count} attempts; the last: {why}"
                 ),
             )
+
+
+def _not_its_fault(lifecycle: Lifecycle) -> bool:
+    """A job whose work is done and could not be handed on, or whose manager died while it decided: neither is an
+    attempt of the work, and a manager that is killed again and again must not kill the jobs that it was to route. What
+    bounds these is the age at which the manager abandons a job."""
+    exhausted = bool(lifecycle.hops) and lifecycle.hops[-1].reason is Reason.ROUTING_EXHAUSTED
+    return exhausted or (lifecycle.role == "Manager" and (lifecycle.routing or {}).get("mode") == "manager")

@@ -42,22 +42,27 @@ class Reason(StrEnum):
     GAVE_UP = "gave_up"
     KILLED = "killed"
     FORCE_COMPLETED = "force_completed"
+    FINALIZED = "finalized"  # the manager leaves a failure as it is
+    ANSWERED = "answered"  # a person said yes or no
+    REROUTED = "rerouted"  # by a person, whatever its workflow says
 
 
 _S, _R = Status, Reason
 TRANSITIONS: MappingProxyType[tuple[Status, Status], frozenset[Reason]] = MappingProxyType(
     {
         (_S.QUEUED, _S.IN_PROGRESS): frozenset({_R.CLAIMED}),
+        (_S.QUEUED, _S.QUEUED): frozenset({_R.ANSWERED, _R.REROUTED}),  # from one place to another
         (_S.QUEUED, _S.KILLED): frozenset({_R.KILLED}),
         (_S.IN_PROGRESS, _S.SUCCEEDED): frozenset({_R.COMMITTED, _R.FORCE_COMPLETED}),
         (_S.IN_PROGRESS, _S.FAILED): frozenset({_R.COMMITTED}),
         (_S.IN_PROGRESS, _S.QUEUED): frozenset({_R.ROUTED, _R.RETRIED, _R.RELEASED}),
         (_S.IN_PROGRESS, _S.STALE): frozenset({_R.ROUTING_EXHAUSTED, _R.AGENT_DIED}),
         (_S.IN_PROGRESS, _S.KILLED): frozenset({_R.KILLED}),
-        (_S.STALE, _S.QUEUED): frozenset({_R.REQUEUED}),
+        (_S.STALE, _S.QUEUED): frozenset({_R.REQUEUED, _R.REROUTED}),
         (_S.STALE, _S.KILLED): frozenset({_R.GAVE_UP, _R.KILLED}),
         (_S.STALE, _S.SUCCEEDED): frozenset({_R.FORCE_COMPLETED}),
-        (_S.FAILED, _S.QUEUED): frozenset({_R.REQUEUED}),
+        (_S.FAILED, _S.QUEUED): frozenset({_R.REQUEUED, _R.REROUTED}),
+        (_S.FAILED, _S.FAILED): frozenset({_R.FINALIZED}),
         (_S.FAILED, _S.KILLED): frozenset({_R.GAVE_UP, _R.KILLED}),
         (_S.FAILED, _S.SUCCEEDED): frozenset({_R.FORCE_COMPLETED}),
     }

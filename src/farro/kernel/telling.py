@@ -5,6 +5,9 @@ Writing them down lives in observe.audit; free text (notes, messages) is never a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.places import parse
 from farro.kernel.states import Reason, Status
@@ -19,16 +22,21 @@ _FROM = {
     Reason.ROUTING_EXHAUSTED: Status.IN_PROGRESS,
     Reason.AGENT_DIED: Status.IN_PROGRESS,
     Reason.GAVE_UP: Status.STALE,
+    Reason.FINALIZED: Status.FAILED,
+    Reason.ANSWERED: Status.QUEUED,
 }
 
 
-def codes(lifecycle: Lifecycle) -> dict[str, str | int | None]:
+def codes(lifecycle: Lifecycle) -> dict[str, str | int | bool | None]:
     """The last transition of this lifecycle: `event` is its reason, `from` and `status` what it was and is. None where
-    there is nothing to say; `next` is the role that a routed job went on to."""
+    there is nothing to say; `next` is the role that a routed job went on to, `decision` what a manager decided."""
     reason = last_reason(lifecycle)
     role, onward = lifecycle.role, None
-    if reason is Reason.ROUTED:
+    route: Mapping[str, Any] = {}
+    if reason in (Reason.ROUTED, Reason.REROUTED):
         role, onward = lifecycle.hops[-1].role, lifecycle.role
+    if reason is not Reason.CLAIMED and lifecycle.hops:
+        route = lifecycle.hops[-1].route or {}
     return {
         "event": reason,
         "actor": lifecycle.agent,
@@ -39,6 +47,8 @@ def codes(lifecycle: Lifecycle) -> dict[str, str | int | None]:
         "next": onward,
         "attempt": lifecycle.attempt,
         "correlation_id": lifecycle.correlation_id,
+        "decision": route.get("code"),
+        "degraded_bypass": True if route.get("code") == "degraded_bypass" else None,
         "error": None if lifecycle.error is None else lifecycle.error.get("category"),
     }
 

@@ -159,18 +159,15 @@ def _task(
     if told_before != task_id:
         at = ("inputs", "task_id")
         wrong.append(_rendered(document, at, f"is {documents.show(told_before)}, but --task says {task_id}"))
-    path = f"{root}/tasks/{task_id}.json"
-    if os.path.lexists(path):
-        told = f"--task: {path}"
-        data = _contents(path, told, documents.DEFAULT.size, wrong)
-        if data is not None:
-            try:
-                allow = security.allow_absolute_paths
-                tasks.load(documents.parse(data, path), name=task_id, roles=roles, allow_absolute=allow)
-            except BadDocument as bad:
-                wrong.append(str(bad))
-    elif not os.path.lexists(f"{root}/tasks/{task_id}.md"):
-        wrong.append(f"--task: there is no {root}/tasks/{task_id}.json nor .md")
+    files = [f"{root}/tasks/{task_id}.{ending}" for ending in ("json", "md")]
+    path = next((path for path in files if os.path.lexists(path)), None)
+    if path is None:
+        wrong.append(f"--task: there is no {files[0]} nor .md")
+    elif (data := _contents(path, f"--task: {path}", documents.DEFAULT.size, wrong)) is not None:
+        try:
+            tasks.read(data, path, name=task_id, roles=roles, allow_absolute=security.allow_absolute_paths)
+        except BadDocument as bad:
+            wrong.append(str(bad))
     return task_id
 
 

@@ -79,6 +79,8 @@ class Work:
     role: str = "Runner"  # whose queue it was claimed from
     attempt: int = 1
     previous: tuple[tuple[str, str], ...] = ()  # earlier hops: the role, and the folder of the attempt that ended it
+    step: int | None = None  # of its task's workflow, where the manager sent it there
+    note: str = ""  # why it came back: a review's findings, or a person's words
     max_bytes: int | None = None  # of the job's folder while it runs; None: any number
     guarding: Guarding = DEFAULTS
 

@@ -29,6 +29,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from farro.kernel.envelope import Envelope, Lifecycle
+from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason, Status
@@ -145,6 +146,15 @@ class Recovered:
     what: str  # stale, rolled_forward, dispatched, unblocked, dependency_failed, quarantined, swept, silent_killed, …
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """What a person says about a job that waits for it."""
+
+    route: Mapping[str, Any]  # as the hop keeps it: its code, and the step of the workflow
+    note: str | None = None
+    text: str | None = None  # what becomes the result, instead of the last role's
+
+
 class Store(Protocol):
     # --- agents ---
 
@@ -197,10 +207,11 @@ class Store(Protocol):
     def next_due(self, role: str) -> datetime | None:
         """When the next delayed job of this queue falls due, as far as this store has examined it."""
 
-    def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
+    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,
         released or stale. Returns once it is durable. ClaimLost: somebody took the job. Either nothing of this attempt
-        was accepted, or its decision stood already and whoever took the job carries it out: look, do not repeat."""
+        was accepted, or its decision stood already and whoever took the job carries it out: look, do not repeat.
+        `move`: what is decided, instead of what the outcome alone would ask for (the manager's, by roles.workflow)."""
 
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
         """As `commit`, but the job goes on to `role` whatever its routing says."""
@@ -221,6 +232,26 @@ class Store(Protocol):
 
     def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
         """Requeue a stale job while attempts remain, else kill it with the reason. None: somebody else has it."""
+
+    def answer(self, agent: Agent, job_id: str, answered: Answered) -> Lifecycle:
+        """A person's word about a job that waits for one (kernel.moves.waits_for_person), into its hops and back to the
+        manager. IllegalTransition: it does not wait for a person, or no more; nothing was changed.
+        [test_a_person_answers_once]"""
+
+    def reroute(
+        self, agent: Agent, job_id: str, role: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
+    ) -> Lifecycle:
+        """Into that role's queue, whatever its workflow says: a job that is queued, stale, waits for a person, or has
+        failed and is not final. [test_a_person_overrides_the_route]"""
+
+    def finalize(
+        self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
+    ) -> Lifecycle | None:
+        """A failure that stays one: sets finalized_at. None: it is something else by now, or somebody has it.
+        [test_a_failure_is_final_when_the_manager_says_so]"""
+
+    def open_failures(self) -> list[str]:
+        """The ids of failed jobs that wait for `finalize`, or for another word of the manager's."""
 
     # --- keeping house ---
 

@@ -1,6 +1,7 @@
-"""A task, tasks/<id>.json: the roles that a piece of work goes through, in order, each with its rubric.
+"""A task, tasks/<id>.json or .md: the roles that a piece of work goes through, in order, each with its rubric.
 
-Following it is the manager's matter (services); a task may also be words only, tasks/<id>.md, which has no shape.
+What follows from it lives in workflow; where files lie is not known here. A Markdown file carries the task as YAML
+between two lines `---` at its head, and what comes after them is its description; without them it is words only.
 """
 
 from __future__ import annotations
@@ -9,23 +10,39 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from farro.documents import Document, refusal, shapes, without_schema
+from farro.documents import Document, parse_json, parse_yaml, refusal, shapes, without_schema
 from farro.documents.constraints import Bounds, Said, Size
+from farro.documents.model import refuse
 from farro.documents.shapes import Fault
 from farro.plans.model import Id, Metadata
 from farro.roles import names, paths
-from farro.roles.names import Role
 from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths
 
 MAX_HOPS = 20
 REVIEW_ROUNDS = 3  # DESIGN §6: at most
+HUMAN = "human"  # a hop that a person decides; no role is spelled so
+_RULE = "---"
+
+
+@dataclass(frozen=True, eq=False)
+class NamedOrHuman(names.Named):
+    """The name of a role, or `human`."""
+
+    def fault(self, value: str, /) -> str | None:
+        return None if value == HUMAN else super().fault(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"const": HUMAN}, *super().schema()["anyOf"]]}
+
+
+Who = Annotated[str, NamedOrHuman()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hop:
-    """One role's turn. What it does not say is as the task says."""
+    """One role's turn, or a person's, whose rubric is the question. What it does not say is as the task says."""
 
-    role: Role
+    role: Who
     rubric: Annotated[str, Said(MAX_RUBRIC)]
     allowed_paths: AllowedPaths | None = None
     success: Annotated[str, Said(MAX_SUCCESS)] | None = None
@@ -44,6 +61,41 @@ class Task:
     metadata: Metadata = field(default_factory=Metadata)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """A task that is words only: told to every role, and no workflow."""
+
+    text: str
+
+
+def read(
+    text: bytes,
+    source: str,
+    *,
+    name: str | None = None,
+    roles: Collection[str] | None = None,
+    allow_absolute: bool = True,
+) -> Task | Words:
+    """The task in a file, by the ending of its name; BadDocument with every problem and its place."""
+    if not source.lower().endswith(".md"):
+        return load(parse_json(text, source=source), name=name, roles=roles, allow_absolute=allow_absolute)
+    words = text.decode("utf-8", "replace").removeprefix("\ufeff")
+    lines = words.splitlines()
+    if not lines or lines[0].rstrip() != _RULE:
+        return Words(text=words)
+    end = next((number for number, line in enumerate(lines[1:], start=1) if line.rstrip() == _RULE), None)
+    if end is None:
+        raise refuse(source, "the header that begins here has no end; write --- on a line of its own after it", (1, 1))
+    head = "\n" + "\n".join(lines[1:end]) + "\n"  # an empty line for the rule: places stay those of the file
+    document = parse_yaml(head.encode(), source=source)
+    if not isinstance(document.data, dict):
+        raise refuse(source, "the header must name the task's fields: id, title, workflow", (1, 1))
+    body = "\n".join(lines[end + 1 :]).strip()
+    if body and "description" not in document.data:
+        document.data["description"] = body
+    return load(document, name=name, roles=roles, allow_absolute=allow_absolute)
+
+
 def load(
     document: Document, *, name: str | None = None, roles: Collection[str] | None = None, allow_absolute: bool = True
 ) -> Task:
@@ -57,8 +109,12 @@ def load(
         for index, hop in enumerate(task.workflow):
             at = ("workflow", index)
             faults += _path_faults((*at, "allowed_paths"), hop.allowed_paths, allow_absolute)
+            if hop.role == HUMAN:
+                continue
             if roles is not None and (message := names.fault_of(hop.role, roles)) is not None:
                 faults.append(Fault((*at, "role"), message))
+            if hop.role == "Manager":
+                faults.append(Fault((*at, "role"), "is who follows the workflow; name a role that works, or human"))
             for missing in ("allowed_paths", "success"):
                 if getattr(hop, missing) is None and getattr(task, missing) is None:
                     faults.append(Fault((*at, missing), "is required, here or for the whole task"))

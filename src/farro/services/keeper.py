@@ -47,14 +47,18 @@ class Keeper(ABC):
 
     def run(self, every_s: float) -> None:
         """Turn until stopped. Trouble is logged and tried again: this loop is what everyone else relies on."""
-        poll = select.poll()
-        poll.register(self._flag.fd, select.POLLIN)
         try:
             while not self._stopped:
                 self._safe_turn()
-                poll.poll(self.patience_s(every_s) * 1000)
+                self.rest(self.patience_s(every_s))
         finally:
             self.leave()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep between two turns, or until stopped."""
+        poll = select.poll()
+        poll.register(self._flag.fd, select.POLLIN)
+        poll.poll(seconds * 1000)
 
     def patience_s(self, every_s: float) -> float:
         """How long to sleep after a turn, at most `every_s`."""

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farro.errors import Lost, SyncFailed
+from farro.errors import BadName, Lost, NoTask, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
-from farro.execution.work import bug
+from farro.execution.work import bug, failed
 from farro.kernel.outcome import Outcome
-from farro.kernel.states import Reason
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
 from farro.ports.runner import DEFAULTS, Guarding, Runner, Work
 from farro.ports.store import Claim
+from farro.services import routing
 from farro.services.snapshot import Snapshots
 
 
@@ -54,6 +54,8 @@ class Performer:
             return runner.wait(run, tick=tick, stop=stop)
         except (Lost, SyncFailed):
             raise
+        except (NoTask, BadName) as error:
+            return failed(claim.job_id, "bad_task", str(error))
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
             return bug(claim.job_id, error)
 
@@ -74,7 +76,9 @@ class Performer:
             ahead_bytes=self.ahead_bytes,
             role=life.role,
             attempt=claim.attempt,
-            previous=_previous(claim),
+            previous=routing.previous(claim),
+            step=routing.step(life),
+            note=routing.asked_changes(life),
             max_bytes=self.max_job_bytes if "allowed_paths" in claim.envelope.prompt else None,
             guarding=self.guarding,
         )
@@ -83,6 +87,9 @@ class Performer:
         """The config and policies of the claim, into the job: what its agents work under."""
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
+            task_id = routing.task_id(claim.envelope.prompt)
+            if task_id is not None:
+                self.snapshots.keep_task(task_id, claim.folder.rsplit("/", 2)[0])
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
             self.snapshots.keep(snapshot, claim.folder)
 
@@ -93,10 +100,3 @@ def asks_agents(prompt: Mapping[str, Any]) -> bool:
         return True
     steps = prompt.get("steps", prompt.get("tasks"))
     return any(isinstance(step, dict) and step.get("tool") == AGENT for step in steps or ())
-
-
-def _previous(claim: Claim) -> tuple[tuple[str, str], ...]:
-    """Earlier hops: who worked, and where its result lies."""
-    attempts = claim.folder.rpartition("/")[0]
-    hops = claim.envelope.lifecycle.hops
-    return tuple((hop.role, f"{attempts}/{hop.attempt:04d}") for hop in hops if hop.reason is Reason.ROUTED)

@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from farro.errors import BadDocument
+from farro.errors import BadDocument, NoTask
+from farro.execution.agents import task_file
+from farro.kernel import ids
 from farro.ports.clock import Clock
 from farro.roles import policy
 from farro.system import fs
 
 FOLDER = ".snapshot"
+TASK_FILES = task_file.NAMES  # the first that there is
 KEPT = "jobs/.snapshots"
 _LIMIT = 4 << 20  # bytes of one file
 _FEW = 64  # slots claim at most so many at once
@@ -93,10 +96,35 @@ class Snapshots:
             for home in homes:
                 _link(copy, f"{home}/{name}")
         for name in fs.listdir(homes[1]):
-            if name not in snapshot.files:
+            if name not in snapshot.files and name not in TASK_FILES:
                 fs.unlink(f"{homes[1]}/{name}")
         if self.durable:
             fs.sync_all([kept, *homes, attempt_folder, job_folder])
+
+    def keep_task(self, task_id: str, job_folder: str) -> None:
+        """The task that a job follows, as it is when the job is first claimed, and for all of its hops.
+        [test_a_task_that_changes_meanwhile_is_another_jobs]"""
+        kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{FOLDER}"
+        if any(fs.exists(f"{home}/{name}") for name in TASK_FILES):
+            return
+        name, text = next(
+            ((name, text) for name in TASK_FILES if (text := _read(self._task(task_id, name))) is not None),
+            (None, b""),
+        )
+        if name is None:
+            raise NoTask(f"inputs.task_id names {task_id}, and there is no tasks/{task_id}.json nor .md")
+        for folder in (kept, home):
+            with contextlib.suppress(FileExistsError):
+                fs.mkdir(folder)
+        copy = f"{kept}/{sha256(text).hexdigest()}"
+        if not fs.exists(copy):
+            fs.write_atomic(copy, text, sync=self.durable)
+        _link(copy, f"{home}/{name}")
+        if self.durable:
+            fs.sync_all([kept, home, job_folder])
+
+    def _task(self, task_id: str, name: str) -> str:
+        return f"{self.root}/tasks/{ids.check_job_id(task_id)}.{name.rpartition('.')[2]}"
 
     def _paths(self, role: str) -> dict[str, str]:
         shared = ("agents-config.json", "agents-config.yaml", "policy.lock.json", "AGENTS.md")

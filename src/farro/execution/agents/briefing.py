@@ -40,6 +40,8 @@ class Material:
     payload: tuple[str, ...] = ()  # names
     earlier: Sequence[Earlier] = ()
     input_text: str = ""  # what the step before said
+    background: str = ""  # the task that this is a step of
+    changes: str = ""  # why it came back: a review's findings, a person's words
 
 
 def system(material: Material) -> str:
@@ -52,9 +54,11 @@ def user(material: Material) -> str:
     """The request itself."""
     sections = [
         ("Your task", material.task),
+        ("What has to change", material.changes),
         ("It is a success when", material.success),
         ("Where you may write", _paths(material)),
         ("Inputs", "" if not material.inputs else json.dumps(material.inputs, indent=2, ensure_ascii=False)),
+        ("What it is part of", material.background),
         ("Context", material.narrative),
         ("Files that came with the job", "\n".join(f"- payload/{name}" for name in material.payload)),
         *((f"What {one.role} found before you", one.text) for one in material.earlier),

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from farro.documents import Document
+from farro.execution.agents import task_file
 from farro.execution.agents.briefing import CUT, Earlier, Material
 from farro.execution.tools import StepFailure
 from farro.plans.model import Plan
 from farro.ports.runner import Work
 from farro.roles import answers, policy
 from farro.roles import prompt as prompts
+from farro.roles.task import Words
 from farro.settings import RoleSettings
 from farro.system import fs
 
@@ -42,14 +44,39 @@ def gather(
     if not prompts.is_agent_prompt(work.prompt):
         return Material(**shared, task="\n".join(args) or "Work on the input.")
     asked = prompts.load(Document(work.prompt, "prompt.json"))
-    return Material(
-        **shared,
-        task=asked.rubric,
-        success=asked.success,
-        inputs=asked.inputs,
-        narrative=_narrative(job, asked.context_md),
-        earlier=tuple(_earlier(work.previous)),
-    )
+    shared |= {
+        "task": asked.rubric,
+        "success": asked.success,
+        "inputs": asked.inputs,
+        "narrative": _narrative(job, asked.context_md),
+        "earlier": tuple(_earlier(work.previous)),
+        "changes": work.note,
+    }
+    return Material(**{**shared, **_of_task(job, work, asked)})
+
+
+def _of_task(job: str, work: Work, asked: prompts.AgentPrompt) -> dict[str, Any]:
+    """What the task says of this hop, instead of what the prompt says: the prompt is the first role's alone."""
+    task = task_file.kept(job)
+    if task is None:
+        return {}
+    if isinstance(task, Words):
+        return {"background": task.text}
+    step = work.step if work.step is not None else 0 if task.workflow[0].role == work.role else None
+    own = work.step is None  # the first role, which the prompt was written for
+    background = "\n\n".join(part for part in (task.title, task.description) if part)
+    inputs = {**task.inputs, **asked.inputs}
+    if step is None or task.workflow[step].role != work.role:  # sent here by a person, outside of the workflow
+        return {"background": background, "inputs": inputs}
+    hop = task.workflow[step]
+    rubric = hop.rubric if not own or asked.rubric.strip() == hop.rubric.strip() else f"{asked.rubric}\n\n{hop.rubric}"
+    return {
+        "task": rubric,
+        "success": hop.success or task.success or asked.success,
+        "allowed_paths": hop.allowed_paths or task.allowed_paths or asked.allowed_paths,
+        "background": background,
+        "inputs": inputs,
+    }
 
 
 def job_folder(work: Work) -> str:

@@ -26,6 +26,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from farro.errors import InputError
 from farro.kernel import places
@@ -34,11 +35,12 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.observe.audit import Value
-from farro.ports.store import Agent, AgentView, Changes, Claim, JobView, Recovered, Submission
+from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import (
     agents,
     claim,
+    deciding,
     hold,
     names,
     prune,
@@ -69,6 +71,7 @@ class FilesStore:
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
         self._view_lock = threading.Lock()
         self._pulse = recover.Pulse()
+        self._failures = deciding.Failures()
 
     @property
     def root(self) -> str:
@@ -157,8 +160,10 @@ class FilesStore:
         return self._views[key]
 
     @explained
-    def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
-        return self._ended(settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome))
+    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+        if move is not None:
+            self._ground.check_role(move.role)
+        return self._ended(settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome, move))
 
     def _ended(self, told: Lifecycle) -> Lifecycle:
         """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
@@ -193,6 +198,28 @@ class FilesStore:
     def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
         told = hold.settle_stale(self._ground, self._ground.mine(agent), job_id)
         return None if told is None else self._ended(told)
+
+    @explained
+    def answer(self, agent: Agent, job_id: str, answered: Answered) -> Lifecycle:
+        return deciding.answer(self._ground, self._ground.mine(agent), job_id, answered)
+
+    @explained
+    def reroute(
+        self, agent: Agent, job_id: str, role: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
+    ) -> Lifecycle:
+        self._ground.check_role(role)
+        return deciding.reroute(self._ground, self._ground.mine(agent), job_id, role, note, route)
+
+    @explained
+    def finalize(
+        self, agent: Agent, job_id: str, *, note: str | None = None, route: Mapping[str, Any] | None = None
+    ) -> Lifecycle | None:
+        told = deciding.finalize(self._ground, self._ground.mine(agent), job_id, note, route)
+        return None if told is None else self._ended(told)
+
+    @explained
+    def open_failures(self) -> list[str]:
+        return self._failures.open(self._ground)
 
     # --- keeping house ---
 

@@ -36,7 +36,7 @@ from farro.stores.files.records import Record
 from farro.system import fs
 
 # Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
-REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED})
+REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED, Reason.ANSWERED})
 
 _TRIED = object()  # a claim's runtime from its first commit on
 _DECIDING = object()  # … and from its decision on

@@ -121,9 +121,17 @@ def _verdict(ground: Ground, job_id: str, gone_is_over: bool = False) -> after.V
     except Damaged as error:
         ground.log("error", "waiting job cannot be read", {"job_id": job_id, "why": str(error)})
         return None
-    if not named.all:
+    if not named.all or _waits_for_person(ground, job_id):
         return after.Verdict()  # not ours: it waits for a person
     return after.judge(named, lambda name: waiting.end_of(ground, name), gone_is_over=gone_is_over)
+
+
+def _waits_for_person(ground: Ground, job_id: str) -> bool:
+    """A job that ran after others long ago may wait again. Where job.json cannot be read, its holder rebuilds it."""
+    try:
+        return moves.waits_for_person(folders.read_lifecycle(ground.path(places.WAITING, job_id)))
+    except (FarroError, OSError):
+        return False
 
 
 def _settle(ground: Ground, held: Held, job_id: str, gone_is_over: bool) -> Lifecycle | None:

@@ -99,7 +99,8 @@ def view(ground: Ground, found: Found) -> JobView:
         pass  # in somebody's hands, or marked where it lies: job.json says more than the path
     elif lifecycle.status is not found.status:
         lifecycle = replace(lifecycle, status=found.status)
-    prompt = folders.prompt_if_any(ground, found.path) if found.place == places.WAITING else None
+    after_others = found.place == places.WAITING and not moves.waits_for_person(lifecycle)
+    prompt = folders.prompt_if_any(ground, found.path) if after_others else None
     waits_for = after.dependencies(prompt or {}).all
     return JobView(lifecycle=lifecycle, place=found.place, damaged=damaged, waits_for=waits_for)
 

@@ -146,8 +146,9 @@ def coming(ground: Ground, role: str) -> int:
         path = ground.path(places.WAITING, name)
         try:
             named: Dependencies = after.dependencies(folders.read_prompt(ground, path))
-            roles[name] = folders.read_lifecycle(path).role
-            needs[name] = named.all
+            life = folders.read_lifecycle(path)
+            roles[name] = life.role
+            needs[name] = () if moves.waits_for_person(life) else named.all
         except (FarroError, OSError):
             continue  # gone on, or damaged
     if role not in roles.values():

@@ -13,20 +13,20 @@ from dataclasses import replace
 from datetime import datetime
 
 from farro import documents
-from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, NameTaken, UnknownJob
-from farro.kernel import ids, moves, states, telling
+from farro.errors import AgentLost, ClaimLost, IdConflict, IllegalTransition, InputError, NameTaken
+from farro.kernel import ids, moves, states
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
 from farro.plans import after
-from farro.plans.priority import priority
 from farro.plans.tags import required_tags
-from farro.ports.store import Agent, AgentView, Change, Claim, Recovered, Submission
-from farro.stores.memory.state import Job, State
+from farro.ports.store import Agent, AgentView, Claim, Recovered, Submission
+from farro.stores.memory.deciding import Deciding
+from farro.stores.memory.state import Job
 
 
-class MemoryStore(State):
+class MemoryStore(Deciding):
     """The Store port. See ports.store for what each call promises."""
 
     # --- agents ---
@@ -55,10 +55,6 @@ class MemoryStore(State):
                 self._owned(claim)
             self._check_alive(agent)
             self._beats[agent.id] = self._clock.monotonic_s()
-
-    def _check_alive(self, agent: Agent) -> None:
-        if not self._agents.get(agent.id, (agent, False))[1]:
-            raise AgentLost(f"{agent.id} left or was declared dead; the slot joins again under a new name")
 
     def agents(self) -> list[AgentView]:
         with self._lock:
@@ -142,18 +138,6 @@ class MemoryStore(State):
         self._put(self._jobs[lifecycle.job_id], lifecycle)
         return lifecycle.job_id
 
-    def _put(self, job: Job, lifecycle: Lifecycle) -> None:
-        """The job's new state, told to whoever waits."""
-        job.lifecycle = lifecycle
-        job.waits &= lifecycle.status is Status.QUEUED
-        self._entries += 1
-        job.entered = (priority(job.prompt), self._entries)
-        self.note(**telling.codes(lifecycle))  # type: ignore[arg-type]
-        change = Change(job_id=lifecycle.job_id, role=lifecycle.role, status=lifecycle.status)
-        self._feeds[None].publish([change])
-        if lifecycle.status is Status.QUEUED and not job.waits:
-            self._feeds[lifecycle.role].publish([change])
-
     # --- working ---
 
     def claim(self, agent: Agent) -> Claim | None:
@@ -195,8 +179,10 @@ class MemoryStore(State):
             ]
         return min((due for due in dues if due > now), default=None)
 
-    def commit(self, claim: Claim, outcome: Outcome) -> Lifecycle:
-        return self._settle(claim, outcome, None)
+    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+        if move is not None:
+            self._check_role(move.role)
+        return self._settle(claim, outcome, move)
 
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
         self._check_role(role)
@@ -224,36 +210,6 @@ class MemoryStore(State):
             if children:
                 self.note("dispatched", actor=claim.agent.id, job_id=claim.job_id, children=len(children))
             return lifecycle
-
-    def _decide(self, job: Job, move: Move, by: str, result_sha256: str | None = None) -> Lifecycle:
-        now = self._clock.now()
-        lifecycle = moves.decided(
-            job.lifecycle, move, by=by, attempt=job.attempts, now=now, result_sha256=result_sha256
-        )
-        if move.reason is not Reason.ROUTING_EXHAUSTED:
-            job.owner = None
-        self._put(job, lifecycle)
-        if lifecycle.terminal:
-            self._unblock(by)
-        return lifecycle
-
-    def _unblock(self, by: str) -> None:
-        """A job has ended: see to those that wait, and to those that wait for these, until nothing changes."""
-        changed = True
-        while changed:
-            changed = False
-            for job in [job for job in self._jobs.values() if job.waits]:
-                named = after.dependencies(job.prompt)
-                verdict = after.judge(named, self._end_of)
-                now = self._clock.now()
-                if verdict.hopeless:
-                    move = moves.dependency_failed(job.lifecycle.role, verdict.hopeless)
-                    self._put(job, moves.decided(job.lifecycle, move, by=by, attempt=job.attempts, now=now))
-                elif verdict.ready:
-                    job.waits = False
-                    note = f"after {', '.join(named.all)}"
-                    self._put(job, moves.unblocked(job.lifecycle, by=by, now=now, note=note))
-                changed |= bool(verdict.ready or verdict.hopeless)
 
     def _owned(self, claim: Claim) -> Job:
         job = self._jobs[claim.job_id]
@@ -305,12 +261,6 @@ class MemoryStore(State):
             states.check(job_id, now.status, move.status, move.reason, finalized=now.finalized_at is not None)
             job.owner = None
             return self._decide(job, replace(move, role=now.role), agent.id)
-
-    def _job(self, job_id: str) -> Job:
-        job = self._jobs.get(ids.check_job_id(job_id))
-        if job is None:
-            raise UnknownJob(f"no job {job_id}")
-        return job
 
     # --- keeping house ---
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farro.errors import UnknownRole
-from farro.kernel import ids, places
+from farro.kernel import ids, moves, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
@@ -98,7 +98,8 @@ class State:
         now = job.lifecycle
         place = f"{places.in_progress(now.role)}/{job.owner}" if job.owner else places.destination(now.role, now.status)
         if job.waits:
-            return JobView(lifecycle=now, place=places.WAITING, waits_for=after.dependencies(job.prompt).all)
+            named = () if moves.waits_for_person(now) else after.dependencies(job.prompt).all
+            return JobView(lifecycle=now, place=places.WAITING, waits_for=named)
         return JobView(lifecycle=now, place=place)
 
     def list(
@@ -143,6 +144,8 @@ class State:
         todo, seen = [job_id], set()
         while todo:
             job = self._jobs[todo.pop()]
+            if job.waits and moves.waits_for_person(job.lifecycle):
+                return True
             if job.waits:
                 todo += [name for name in after.dependencies(job.prompt).all if name not in seen]
                 seen.update(todo)

@@ -1,0 +1,210 @@
+"""What comes next for a job that the manager routes: one decision from its task, its hops and its last result. Pure.
+
+Carrying it out lives in services (manager, routing); the task's shape lives in task, the answers' in answers.
+
+The rules (DESIGN §6):
+- without a workflow the job is complete once its one role has succeeded;
+- a role that succeeded hands on to the next step of the workflow; after the last step the job is complete;
+- a review that asks for changes sends the job back to the last engineer before it, at most `review_rounds` times for
+  each review; then the job has failed;
+- a `human` step waits for a person: approved or edited, it goes on; refused, it goes back to the role before it with
+  the person's words, and where there is none the job has failed.
+[tests/rules/test_workflow.py]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from farro.kernel.envelope import Hop
+from farro.kernel.states import Reason
+from farro.roles import answers
+from farro.roles.task import HUMAN, Task
+
+MANAGER = "Manager"
+MAX_NOTE = 4000
+_DECIDES = frozenset({Reason.ROUTED, Reason.REROUTED, Reason.ANSWERED})
+
+
+class Code(StrEnum):
+    """What was decided. Stands in hops[] and in the audit log."""
+
+    NEXT = "next"
+    CHANGES = "changes"  # back, with a review's findings
+    HUMAN = "human"  # a person is asked
+    COMPLETE = "complete"
+    FAIL = "fail"
+    PAUSED = "paused"  # the manager waits with it: too much is queued (auto-plan)
+    # … by others than the manager
+    FAST_PATH = "fast_path"
+    DEGRADED_BYPASS = "degraded_bypass"
+    OVERRIDE = "override"
+    APPROVED = "approved"
+    REFUSED = "refused"
+    EDITED = "edited"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    code: Code
+    note: str  # for people, and for the next role
+    to: str | None = None  # a role; None where the job ends or waits
+    step: int | None = None  # of the workflow, that it goes to
+    review: int | None = None  # the step whose review sent it back
+    round: int | None = None
+
+    @property
+    def route(self) -> dict[str, Any]:
+        """As a hop keeps it."""
+        told = {"code": str(self.code), "step": self.step, "review": self.review, "round": self.round}
+        return {name: value for name, value in told.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Where a job is, by its hops. `step` is None while it has not entered the workflow."""
+
+    step: int | None
+    rounds: Mapping[int, int]  # by the step of the review
+    last: Hop | None  # the last that decided where it goes
+
+    @property
+    def answered(self) -> Code | None:
+        """What a person said, where that is the last word."""
+        if self.last is None or self.last.reason is not Reason.ANSWERED:
+            return None
+        return Code((self.last.route or {}).get("code", Code.APPROVED))
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person was asked, and somebody took the job from there without an answer (a crash)."""
+        return self.last is not None and self.last.role == MANAGER and (self.last.route or {}).get("code") == Code.HUMAN
+
+    @property
+    def worked(self) -> Hop | None:
+        """The hop of a role that has just succeeded."""
+        last = self.last
+        return last if last is not None and last.reason is Reason.ROUTED and last.role != MANAGER else None
+
+
+def position(hops: Sequence[Hop], first_role: str, task: Task | None) -> Position:
+    step = 0 if task is not None and task.workflow[0].role == first_role else None
+    rounds: dict[int, int] = {}
+    last = None
+    for hop in hops:
+        route = hop.route or {}
+        if isinstance(told := route.get("step"), int) and (task is None or 0 <= told < len(task.workflow)):
+            step = told
+        if route.get("code") == Code.CHANGES and isinstance(review := route.get("review"), int):
+            rounds[review] = rounds.get(review, 0) + 1
+        if hop.reason in _DECIDES:
+            last = hop
+    return Position(step=step, rounds=rounds, last=last)
+
+
+def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping[str, Any] | None) -> Decision:
+    """What comes next. `role` and `answer`: who has just succeeded, and its typed answer; None: a person has spoken, or
+    nobody has worked yet."""
+    if at.asked and role is None and task is not None and at.step is not None:
+        return _entered(task, at.step, "asked again")
+    if at.answered is not None and role is None:
+        return _after_person(task, at, at.answered)
+    if role is None:
+        if task is None:
+            why = f"a prompt for the {MANAGER} needs a task with a workflow: inputs.task_id names one in tasks/"
+            return Decision(code=Code.FAIL, note=why)
+        return _entered(task, at.step or 0, f"task {task.id} begins")
+    if task is None:
+        return Decision(code=Code.COMPLETE, note=f"{role} succeeded")
+    if at.step is not None and wants_changes(role, answer):
+        return _sent_back(task, at, at.step, role, answer or {})
+    return _onward(task, at.step, f"{role} {_approval(role)}")
+
+
+def wants_changes(role: str, answer: Mapping[str, Any] | None) -> bool:
+    return answers.shape_of(role) is answers.Review and (answer or {}).get("verdict") == "changes_requested"
+
+
+def _approval(role: str) -> str:
+    return "approved" if answers.shape_of(role) is answers.Review else "succeeded"
+
+
+def _onward(task: Task, step: int | None, why: str) -> Decision:
+    following = 0 if step is None else step + 1
+    if following >= len(task.workflow):
+        return Decision(code=Code.COMPLETE, note=f"{why}; that was the last step of {task.id}", step=step)
+    return _entered(task, following, why)
+
+
+def _entered(task: Task, step: int, why: str) -> Decision:
+    hop = task.workflow[step]
+    if hop.role == HUMAN:
+        return Decision(code=Code.HUMAN, step=step, note=f"{why}; a person is asked: {hop.rubric}"[:MAX_NOTE])
+    note = f"{why}; step {step + 1} of {len(task.workflow)} of {task.id} is {hop.role}'s"
+    return Decision(code=Code.NEXT, to=hop.role, step=step, note=note)
+
+
+def _sent_back(task: Task, at: Position, review: int, role: str, answer: Mapping[str, Any]) -> Decision:
+    findings = _findings(answer)
+    done = at.rounds.get(review, 0)
+    back = worker_before(task, review)
+    if back is None:
+        why = f"{role} asks for changes, and no step before it could make them"
+        return Decision(code=Code.FAIL, step=review, note=f"{why}:\n{findings}"[:MAX_NOTE])
+    if done >= task.review_rounds:
+        why = f"{role} asks for changes again after {done} rounds, which is the most that {task.id} allows"
+        return Decision(code=Code.FAIL, step=review, note=f"{why}:\n{findings}"[:MAX_NOTE])
+    note = f"{role} asks for changes (round {done + 1} of {task.review_rounds}):\n{findings}"
+    return Decision(
+        code=Code.CHANGES, to=task.workflow[back].role, step=back, review=review, round=done + 1, note=note[:MAX_NOTE]
+    )
+
+
+def _after_person(task: Task | None, at: Position, said: Code) -> Decision:
+    words = (at.last.note if at.last is not None else None) or ""
+    if task is None or at.step is None:
+        code = Code.FAIL if said is Code.REFUSED else Code.COMPLETE
+        return Decision(code=code, note=f"a person {said} it{f': {words}' if words else ''}")
+    if said is not Code.REFUSED:
+        return _onward(task, at.step, f"a person {said} it")
+    back = _before(task, at.step, lambda role: role != HUMAN)
+    note = f"a person refused it: {words}"[:MAX_NOTE]
+    if back is None:
+        return Decision(code=Code.FAIL, step=at.step, note=f"{note}; no role worked before it")
+    return Decision(code=Code.CHANGES, to=task.workflow[back].role, step=back, note=note)
+
+
+def worker_before(task: Task, step: int) -> int | None:
+    """Who makes the changes that the review at `step` asks for: the last engineer before it, else the last role that
+    does not review."""
+    engineer = _before(task, step, lambda role: answers.shape_of(role) is answers.Change)
+    if engineer is not None:
+        return engineer
+    return _before(task, step, lambda role: role != HUMAN and answers.shape_of(role) is not answers.Review)
+
+
+def _before(task: Task, step: int, fits: Any) -> int | None:
+    return next((index for index in range(step - 1, -1, -1) if fits(task.workflow[index].role)), None)
+
+
+def step_of(task: Task | None, at: Position, role: str) -> int | None:
+    """The step that an override to `role` means: the nearest at or after the present one, else the last before it.
+    None: the workflow has no such role, and goes on from where it is when that role is done."""
+    if task is None:
+        return None
+    steps = [index for index, hop in enumerate(task.workflow) if hop.role == role]
+    later = [index for index in steps if index >= (at.step or 0)]
+    return later[0] if later else steps[-1] if steps else None
+
+
+def _findings(answer: Mapping[str, Any]) -> str:
+    found = answer.get("findings")
+    lines = [answer["summary"]] if isinstance(answer.get("summary"), str) else []
+    for one in found if isinstance(found, Sequence) and not isinstance(found, str) else ():
+        if isinstance(one, Mapping) and isinstance(one.get("message"), str):
+            place = f"{one['path']}{':' + str(one['line']) if one.get('line') else ''}: " if one.get("path") else ""
+            lines.append(f"- {place}{one['message']}")
+    return "\n".join(lines)

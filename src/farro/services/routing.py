@@ -1,0 +1,124 @@
+"""Where a job goes next: its task, its hops and its last result, read from its folder, become one decision.
+
+The rules live in roles.workflow. The manager asks here for every job; a worker asks where its role has the fast path,
+or where the manager is away and the config permits to do without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from farro.execution.agents import task_file
+from farro.kernel.envelope import Hop, Lifecycle
+from farro.kernel.moves import Move
+from farro.kernel.outcome import ErrorInfo, Succeeded
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Claim
+from farro.roles import workflow
+from farro.roles.task import Task
+from farro.roles.workflow import MANAGER, Code, Decision, Position
+from farro.system import fs
+
+_LIMIT = 16 << 20
+_BACK = frozenset({Code.CHANGES, Code.REFUSED, Code.OVERRIDE})
+
+
+def task_id(prompt: Mapping[str, Any]) -> str | None:
+    """The task that a prompt names."""
+    inputs = prompt.get("inputs")
+    named = inputs.get("task_id") if isinstance(inputs, Mapping) else None
+    return named if isinstance(named, str) else None
+
+
+def job_folder(claim: Claim) -> str:
+    return claim.folder.rsplit("/", 2)[0]
+
+
+def previous(claim: Claim) -> tuple[tuple[str, str], ...]:
+    """Earlier hops: who worked, and where its result lies. The manager only hands results on; what a person edited
+    stands for what it was made of."""
+    attempts = claim.folder.rpartition("/")[0]
+    found: list[tuple[str, str]] = []
+    for hop in claim.envelope.lifecycle.hops:
+        edited = hop.reason is Reason.ANSWERED and _code(hop) == Code.EDITED
+        if edited or (hop.reason is Reason.ROUTED and hop.role != MANAGER):
+            found.append(("a person" if edited else hop.role, f"{attempts}/{hop.attempt:04d}"))
+    return tuple(found)
+
+
+def step(lifecycle: Lifecycle) -> int | None:
+    """The step of the workflow that somebody sent it to; None: nobody has yet."""
+    return workflow.position(lifecycle.hops, lifecycle.first_role, None).step
+
+
+def asked_changes(lifecycle: Lifecycle) -> str:
+    """Why it was sent to its present role, where that role has to know."""
+    last = workflow.position(lifecycle.hops, lifecycle.first_role, None).last
+    return (last.note or "") if last is not None and _code(last) in _BACK else ""
+
+
+def _code(hop: Hop) -> str | None:
+    return (hop.route or {}).get("code")
+
+
+def task_of(folder: str) -> Task | None:
+    """The workflow that a job follows; None: it has none. BadDocument where it is wrong."""
+    found = task_file.kept(folder)
+    return found if isinstance(found, Task) else None
+
+
+def of_worker(claim: Claim, outcome: Succeeded) -> Decision:
+    """What the manager would decide about this success."""
+    task = task_of(job_folder(claim))
+    life = claim.envelope.lifecycle
+    at = workflow.position(life.hops, life.first_role, task)
+    return workflow.decide(task, at, role=life.role, answer=_answer(outcome.report.result))
+
+
+def of_manager(claim: Claim) -> tuple[Decision, Task | None, Position]:
+    """What comes next for a job that the manager has claimed."""
+    task = task_of(job_folder(claim))
+    life = claim.envelope.lifecycle
+    at = workflow.position(life.hops, life.first_role, task)
+    worked = at.worked
+    if worked is None:
+        return workflow.decide(task, at, role=None, answer=None), task, at
+    answer = _answer(result(claim, worked.attempt))
+    return workflow.decide(task, at, role=worked.role, answer=answer), task, at
+
+
+def result(claim: Claim, attempt: int) -> Mapping[str, Any]:
+    """result.json of an earlier attempt."""
+    try:
+        data = json.loads(fs.read_bytes(f"{job_folder(claim)}/attempts/{attempt:04d}/result.json", _LIMIT))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _answer(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    agent = result.get("agent")
+    answer = agent.get("answer") if isinstance(agent, Mapping) else None
+    return answer if isinstance(answer, Mapping) else None
+
+
+def move(decision: Decision, *, role: str, route: Mapping[str, Any] | None = None) -> Move:
+    """The decision as the store carries it out. `role`: who holds the job."""
+    told = decision.route if route is None else route
+    match decision.code:
+        case Code.COMPLETE:
+            return Move(reason=Reason.COMMITTED, status=Status.SUCCEEDED, role=role, note=decision.note, route=told)
+        case Code.FAIL:
+            error = ErrorInfo(category="workflow", message=decision.note)
+            return Move(
+                reason=Reason.COMMITTED, status=Status.FAILED, role=role, error=error, note=decision.note, route=told
+            )
+        case Code.HUMAN:
+            return Move(
+                reason=Reason.ROUTED, status=Status.QUEUED, role=MANAGER, note=decision.note, route=told, waits=True
+            )
+        case _:
+            assert decision.to is not None
+            return Move(reason=Reason.ROUTED, status=Status.QUEUED, role=decision.to, note=decision.note, route=told)

@@ -1,0 +1,172 @@
+"""A person's and the manager's word about jobs that nobody works on: answers, overrides, failures that stay so.
+
+Each moves the job into its own folder first, then reads, then decides (R1), as the verbs in hold. Finding what waits
+lives in views; what an answer means for the workflow lives in roles.workflow.
+
+The order of an answer that brings a text, and what a crash at each point leaves [tests/crash/test_manager.py]:
+1. the move into our folder. Crash: its old decision stands, recovery puts it back among the waiting.
+2. attempts/NNNN with the text. Crash: a counted attempt without a decision; recovery hands it to the manager, which
+   finds that nobody answered, and asks again.
+3. job.json with the decision. Crash from here on: rolled forward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from farro.errors import FarroError, IllegalTransition, SyncFailed, TryAgain, UnknownJob
+from farro.kernel import ids, moves, places, states
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import Move
+from farro.kernel.outcome import Report
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Answered
+from farro.stores.files import folder as folders
+from farro.stores.files import hold, settle, views
+from farro.stores.files.ground import Ground, Held
+from farro.stores.files.moving import try_move
+from farro.system import fs
+
+_TRIES = 20
+_PAUSE_S = 0.05
+_KNOWN = 10_000  # final failures that are remembered, so that each is read once
+
+
+def answer(ground: Ground, held: Held, job_id: str, answered: Answered) -> Lifecycle:
+    """Back to the manager, which reads the answer in hops[]."""
+    before, path, source = _taken(ground, held, job_id, lambda seen: _check_waits(job_id, seen))
+    try:
+        _check_waits(job_id, before)
+        if answered.text is not None:
+            with folders.fenced(path, job_id):
+                _keep_text(ground, held, path, answered.text, by=held.agent.id)
+        move = Move(
+            reason=Reason.ANSWERED,
+            status=Status.QUEUED,
+            role="Manager",
+            note=answered.note,
+            route=answered.route,
+        )
+        return settle.decide(ground, held, path, before, move)
+    except SyncFailed:
+        raise
+    except (FarroError, OSError):
+        _put_back(path, source)
+        raise
+
+
+def reroute(
+    ground: Ground, held: Held, job_id: str, role: str, note: str | None, route: Mapping[str, Any] | None
+) -> Lifecycle:
+    """An override: into that role's queue, whatever its workflow says. Not of a job that somebody works on."""
+
+    def check(seen: Lifecycle) -> None:
+        states.check(job_id, seen.status, Status.QUEUED, Reason.REROUTED, finalized=seen.finalized_at is not None)
+        if moves.waits(seen) and not moves.waits_for_person(seen):
+            raise IllegalTransition(f"{job_id} runs after other jobs, and they have not ended; nothing was changed")
+
+    before, path, source = _taken(ground, held, job_id, check)
+    try:
+        check(before)
+        move = Move(reason=Reason.REROUTED, status=Status.QUEUED, role=role, note=note, route=route)
+        return settle.decide(ground, held, path, before, move)
+    except SyncFailed:
+        raise
+    except (FarroError, OSError):
+        _put_back(path, source)
+        raise
+
+
+def finalize(
+    ground: Ground, held: Held, job_id: str, note: str | None, route: Mapping[str, Any] | None
+) -> Lifecycle | None:
+    """A failure that the manager leaves as it is. None: somebody else has the job, or it is something else by now."""
+    found = views.locate(ground, job_id)
+    if found is None or found.busy or found.status is not Status.FAILED or job_id in ground.foreign:
+        return None
+    path = f"{held.folder}/{job_id}"
+    before = hold.taken(ground, path, job_id, found)
+    if before is None:
+        return None
+    if before.terminal:
+        _put_back(path, found.path)
+        return None
+    move = Move(reason=Reason.FINALIZED, status=Status.FAILED, role=before.role, note=note, route=route)
+    return settle.decide(ground, held, path, before, move)
+
+
+class Failures:
+    """Failures that are not final. Each finished job is read once, however often this is asked."""
+
+    def __init__(self) -> None:
+        self._final: dict[str, None] = {}
+
+    def open(self, ground: Ground) -> list[str]:
+        found = []
+        for role in ground.roles():
+            place = ground.path(places.completed(role, Status.FAILED))
+            for job_id in sorted(fs.subdirectories(place)):
+                if job_id in self._final or not ids.is_job_id(job_id):
+                    continue
+                try:
+                    life = folders.read_lifecycle(f"{place}/{job_id}")
+                except (FarroError, OSError):
+                    continue
+                if life.terminal or (life.routing or {}).get("mode") != "manager":
+                    self._remember(job_id)
+                else:
+                    found.append(job_id)
+        return found
+
+    def _remember(self, job_id: str) -> None:
+        if len(self._final) >= _KNOWN:
+            self._final.pop(next(iter(self._final)), None)
+        self._final[job_id] = None
+
+
+def _taken(ground: Ground, held: Held, job_id: str, check: Callable[[Lifecycle], None]) -> tuple[Lifecycle, str, str]:
+    """The job in our own folder, read after the move; where it lay."""
+    ids.check_job_id(job_id)
+    for _ in range(_TRIES):
+        found = views.locate(ground, job_id)
+        if found is None:
+            raise UnknownJob(f"no job {job_id} in {ground.root}; `farro ls` lists what there is")
+        if found.busy:
+            ground.clock.sleep(_PAUSE_S)
+            continue
+        try:
+            check(views.view(ground, found).lifecycle)
+        except FileNotFoundError:
+            continue  # it moved on between the two looks
+        path = f"{held.folder}/{job_id}"
+        before = hold.taken(ground, path, job_id, found)
+        if before is not None:
+            return before, path, found.path
+    raise TryAgain(f"{job_id} is held by another operator, manager or watchdog; try again in a moment")
+
+
+def _check_waits(job_id: str, seen: Lifecycle) -> None:
+    if seen.status is not Status.QUEUED or not moves.waits_for_person(seen):
+        raise IllegalTransition(
+            f"{job_id} does not wait for a person, it is {seen.status} ({seen.role}); nothing was changed. "
+            "`farro inbox` lists what waits"
+        )
+
+
+def _put_back(path: str, source: str) -> None:
+    """Not left in our hands, where nobody would look for it while we live."""
+    with contextlib.suppress(OSError):
+        try_move(path, source)
+
+
+def _keep_text(ground: Ground, held: Held, path: str, text: str, *, by: str) -> None:
+    """The person's text as the result of an attempt of its own: what was there before stays in its attempt."""
+    attempt = folders.begin_attempt(path, folders.highest_attempt(path))
+    home = folders.attempt_folder(path, attempt)
+    report = Report(result={"success": True, "edited_by": by}, markdown=text)
+    result = folders.Result.of(report, good=True)
+    folders.write_result(ground, home, result, again=False)
+    if ground.policy.durable:
+        ground.sync([*result.durable(path, home), held.folder])

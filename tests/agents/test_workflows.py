@@ -1,0 +1,213 @@
+"""A task goes from role to role: the manager follows its workflow, with real stores, snapshots and scripted answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agents.stage import CHANGE, REVIEW, Make, Stage
+from farro.errors import Refused
+from farro.kernel.states import Reason, Status
+
+ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
+ANSWERS: list[dict[str, Any]] = [
+    {"role": "Architect", "answer": {"analysis": "Say please."}},
+    {"role": "SeniorEngineer", "answer": CHANGE},
+    {"role": "CodeReviewer", "answer": REVIEW},
+    {"role": "DocWriter", "answer": {"summary": "It is written down."}},
+]
+TWICE: list[dict[str, Any]] = [
+    {"role": "SeniorEngineer", "match": "src/greeting.txt:1: say please", "answer": {"summary": "Now it does."}},
+    {"role": "CodeReviewer", "match": "Now it does.", "answer": REVIEW},
+    {
+        "role": "CodeReviewer",
+        "answer": {
+            "verdict": "changes_requested",
+            "findings": [{"message": "say please", "path": "src/greeting.txt", "line": 1}],
+        },
+    },
+    *ANSWERS,
+]
+
+
+def begun(stage: Stage, **changes: Any) -> None:
+    stage.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"}, **changes)
+
+
+def way(stage: Stage) -> list[tuple[str, str]]:
+    """Whose decision each was, and what it was."""
+    return [(hop.role, str((hop.route or {}).get("code", hop.reason))) for hop in stage.life().hops]
+
+
+def test_a_task_goes_through_its_roles_in_order_and_is_complete(make: Make) -> None:
+    stage = make(answers=ANSWERS)
+    stage.task({"role": "Architect"}, ENGINEER, REVIEWER, WRITER)
+    begun(stage, role="Architect")
+    life = stage.until_done()
+    assert life.status is Status.SUCCEEDED
+    assert life.finalized_at is not None
+    assert [hop.role for hop in life.hops if hop.role != "Manager"] == [
+        "Architect",
+        "SeniorEngineer",
+        "CodeReviewer",
+        "DocWriter",
+    ]
+    assert [code for role, code in way(stage) if role == "Manager"] == ["next", "next", "next", "complete"]
+    assert stage.folder().parent.parent.parent.name == "Manager"
+    top = (stage.folder() / "result.md").read_text()
+    assert "It is written down." in top
+    assert "Manager (complete)" in top
+    assert not (stage.folder() / "error.md").exists()
+
+
+def test_each_role_is_told_the_rubric_of_its_own_step_and_what_came_before(make: Make) -> None:
+    stage = make(providers={"script": {"kind": "cli", "command": ["cat"]}}, roles={"Poet": {}, "Critic": {}})
+    from farro.operations.roots import init
+
+    init(stage.root, stage.settings)
+    stage.task(
+        {"role": "Poet", "rubric": "Rhyme."},
+        {"role": "Critic", "rubric": "Judge the rhyme.", "success": "It is judged.", "allowed_paths": ["docs/"]},
+        description="For a birthday.",
+    )
+    begun(stage, role="Poet")
+    assert stage.until_done().status is Status.SUCCEEDED
+    attempts = [
+        hop.attempt for hop in stage.life().hops if hop.role in ("Poet", "Critic") and hop.reason is Reason.ROUTED
+    ]
+    poet, critic = ((stage.folder() / f"attempts/{n:04d}/result.md").read_text() for n in attempts)
+    assert "Make the greeting polite." in poet  # the prompt is the first role's
+    assert "Rhyme." in poet
+    assert "For a birthday." in poet
+    task = critic.split("# It is a success when")[0]
+    assert "Judge the rhyme." in task
+    assert "Make the greeting polite." not in task
+    assert "- docs/" in critic
+    assert "It is judged." in critic
+    assert "What Poet found before you" in critic
+
+
+def test_a_review_that_asks_for_changes_sends_it_back_with_its_findings(make: Make) -> None:
+    stage = make(answers=TWICE)
+    stage.task(ENGINEER, REVIEWER, WRITER)
+    begun(stage)
+    life = stage.until_done()
+    assert life.status is Status.SUCCEEDED
+    assert [code for role, code in way(stage) if role == "Manager"] == ["next", "changes", "next", "next", "complete"]
+    back = next(hop for hop in life.hops if (hop.route or {}).get("code") == "changes")
+    assert back.route == {"code": "changes", "step": 0, "review": 1, "round": 1}
+    assert back.note is not None
+    assert "- src/greeting.txt:1: say please" in back.note
+
+
+def test_reviews_are_bounded_and_then_it_has_failed_with_the_reason(make: Make) -> None:
+    never = {"role": "CodeReviewer", "answer": TWICE[2]["answer"]}
+    stage = make(answers=[never, ANSWERS[1]])
+    stage.task(ENGINEER, REVIEWER, review_rounds=2)
+    begun(stage)
+    life = stage.until_done()
+    assert life.status is Status.FAILED
+    assert life.finalized_at is not None
+    assert life.error is not None
+    assert life.error["category"] == "workflow"
+    assert "after 2 rounds" in life.error["message"]
+    assert "say please" in (stage.folder() / "error.md").read_text()
+    assert sum(code == "changes" for _, code in way(stage)) == 2
+
+
+def test_a_job_without_a_task_is_complete_when_its_one_role_has_succeeded(make: Make) -> None:
+    stage = make()
+    stage.enqueue(routing={"mode": "manager"})
+    life = stage.until_done()
+    assert (life.status, life.role) == (Status.SUCCEEDED, "Manager")
+    assert way(stage) == [("SeniorEngineer", "routed"), ("Manager", "complete")]
+    assert stage.result(attempt=2)["agent"]["answer"] == {**CHANGE, "patch": None, "tests": None}
+
+
+def test_a_role_that_fails_ends_the_task_and_only_the_manager_makes_that_final(make: Make) -> None:
+    stage = make(answers=[{"error": {"kind": "refused", "message": "no such model"}}])
+    stage.task(ENGINEER, REVIEWER)
+    begun(stage)
+    stage.work()
+    assert (stage.life().status, stage.life().finalized_at) == (Status.FAILED, None)
+    stage.manage()
+    life = stage.life()
+    assert life.finalized_at is not None
+    assert life.error is not None
+    assert life.error["category"] == "provider_refused"
+    assert life.hops[-1].reason is Reason.FINALIZED
+    assert stage.manage() == []
+
+
+def test_a_prompt_for_the_manager_starts_its_task(make: Make) -> None:
+    stage = make(answers=ANSWERS)
+    stage.task(ENGINEER, WRITER)
+    begun(stage, role="Manager")
+    assert stage.until_done().status is Status.SUCCEEDED
+    assert [role for role, _ in way(stage)] == ["Manager", "SeniorEngineer", "Manager", "DocWriter", "Manager"]
+
+
+def test_a_task_that_changes_meanwhile_is_another_jobs(make: Make) -> None:
+    stage = make(answers=ANSWERS)
+    stage.task(ENGINEER, WRITER)
+    begun(stage)
+    stage.work()
+    stage.task(ENGINEER, REVIEWER, WRITER)
+    assert stage.until_done().status is Status.SUCCEEDED
+    assert "CodeReviewer" not in [role for role, _ in way(stage)]
+
+
+def test_a_task_may_be_markdown_with_its_workflow_in_the_header(make: Make) -> None:
+    stage = make(answers=ANSWERS)
+    (stage.path / "tasks").mkdir(exist_ok=True)
+    (stage.path / "tasks/greet.md").write_text(
+        "---\nid: greet\ntitle: A greeting\nallowed_paths: [src/]\nsuccess: It greets.\nworkflow:\n"
+        "  - {role: SeniorEngineer, rubric: Write it.}\n  - {role: DocWriter, rubric: Tell of it.}\n---\n# Greeting\n"
+    )
+    begun(stage)
+    assert stage.until_done().status is Status.SUCCEEDED
+    assert [role for role, _ in way(stage)] == ["SeniorEngineer", "Manager", "DocWriter", "Manager"]
+
+
+def test_a_task_that_is_words_only_is_told_and_has_no_workflow(make: Make) -> None:
+    stage = make(answers=[{"match": "Say please, said grandmother.", "answer": CHANGE}])
+    (stage.path / "tasks").mkdir(exist_ok=True)
+    (stage.path / "tasks/greet.md").write_text("Say please, said grandmother.\n")
+    begun(stage)
+    assert stage.until_done().status is Status.SUCCEEDED
+
+
+def test_a_task_that_is_not_there_fails_the_job_in_words(make: Make) -> None:
+    stage = make()
+    begun(stage)
+    stage.work()
+    error = stage.life().error
+    assert error is not None
+    assert error["category"] == "bad_task"
+    assert "tasks/greet.json" in error["message"]
+
+
+def test_two_managers_never_both_act(make: Make) -> None:
+    stage = make()
+    store = stage.store()
+    first = stage.manager(store)
+    first.run_once()
+    stage.enqueue(routing={"mode": "manager"})
+    stage.work()
+    other = stage.manager(store)
+    with pytest.raises(Refused, match="another manager acts"):
+        other.run_once()
+    assert stage.life().status is Status.QUEUED
+    first.leave()
+    assert [life.status for life in other.run_once()] == [Status.SUCCEEDED]
+    other.leave()
+    store.close()
+
+
+def test_the_manager_says_that_it_lives(make: Make) -> None:
+    stage = make()
+    stage.manage()
+    told = json.loads((stage.path / "agents/Manager/.heartbeat").read_text())
+    assert told["name"] == "manager"
