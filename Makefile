@@ -17,8 +17,8 @@ python := .venv/bin/python
 help: ## show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: base ## work plans of real commands in a scratch folder, and look at what they leave
-	@scripts/demo.sh
+demo: base ## a task from idea to documents, offline, watched live (ARGS="--keep", "--plans": commands, and a kill)
+	@$(python) -m farro demo $(ARGS)
 
 test: dev packages ## all checks and all suites: what CI runs (SUITES="rules crash", ARGS="-k name")
 	@$(python) scripts/suites.py --suites "$(SUITES)" -- $(ARGS)

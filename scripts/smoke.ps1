@@ -24,7 +24,7 @@ try {
   Invoke-Farro init | Out-Null
   Set-Content (Join-Path $root 'answers.json') '{"answers": [{"role": "SeniorEngineer", "answer": {"summary": "Nothing had to be changed."}}]}'
   Set-Content (Join-Path $root 'agents-config.json') '{"version": "1.0.0", "providers": {"file": {"kind": "scripted", "file": "answers.json"}}, "security": {"max_job_bytes": 26214400, "payload_allowlist": [".md", ".txt", ".json"]}}'
-  Set-Content (Join-Path $root 'prompt.json') '{"role": "SeniorEngineer", "rubric": "See that it works.", "allowed_paths": ["src/"], "success": "It works.", "routing": {"mode": "role", "next": "SeniorEngineer"}}'
+  Set-Content (Join-Path $root 'prompt.json') '{"role": "SeniorEngineer", "rubric": "See that it works.", "allowed_paths": ["src/"], "success": "It works.", "routing": {"mode": "manager"}}'
   New-Item -ItemType Directory -Path (Join-Path $root 'src') | Out-Null
 
   & $farro doctor --help *> $null
@@ -45,7 +45,7 @@ try {
   Step 'one job'
   Invoke-Farro enqueue --prompt-json (Join-Path $root 'prompt.json') --id smoke | Out-Null
   Invoke-Farro wait smoke --timeout 5m | Out-Null
-  if (!(Test-Path (Join-Path $root 'agents/SeniorEngineer/completed/succeeded/smoke'))) { throw 'the job is not in completed/' }
+  if (!(Test-Path (Join-Path $root 'agents/Manager/completed/succeeded/smoke'))) { throw 'the job is not in completed/' }
   Invoke-Farro stats --alerts | Out-Null
   Step 'it completed'
   $code = 0

@@ -46,7 +46,7 @@ cat >"$root/agents-config.json" <<'END'
 END
 cat >"$root/prompt.json" <<'END'
 {"role": "SeniorEngineer", "rubric": "See that it works.", "allowed_paths": ["src/"], "success": "It works.",
- "routing": {"mode": "role", "next": "SeniorEngineer"}}
+ "routing": {"mode": "manager"}}
 END
 mkdir "$root/src"
 
@@ -70,7 +70,7 @@ step "one job"
 "$farro" enqueue --prompt-json "$root/prompt.json" --id smoke >/dev/null
 "$farro" wait smoke --timeout 5m >/dev/null || { "$farro" explain smoke >&2 || true; exit 1; }
 
-test -d "$root/agents/SeniorEngineer/completed/succeeded/smoke" || {
+test -d "$root/agents/Manager/completed/succeeded/smoke" || {
   echo "smoke: the job has succeeded, but is not in completed/" >&2
   exit 1
 }

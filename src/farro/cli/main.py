@@ -65,6 +65,7 @@ SECTIONS = {
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
     ),
     "Set up": (
+        ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),
         ("init", "Make a folder a farro root.", "farro.cli.roots:init"),
         ("sandbox", "What keeps jobs to their allowed_paths here.", "farro.cli.sandbox:sandbox"),
         ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),

@@ -19,6 +19,7 @@ from decimal import Decimal
 from typing import Any
 
 from farro.errors import InputError
+from farro.execution.agents import task_file
 from farro.execution.agents.answering import Agents, question_text
 from farro.execution.agents.calls import recorded
 from farro.execution.stop import Stop
@@ -35,10 +36,13 @@ from farro.ports.ledger import Budgets, CallEnd, CallRecord, Charge
 from farro.ports.provider import Answer, ProviderTrouble, Request, Usage
 from farro.ports.runner import Guarding, Work
 from farro.ports.store import Store, marker
+from farro.roles import workflow
+from farro.roles.workflow import MANAGER, Code
 from farro.settings import Settings
 from farro.system import fs, links
 
 _LINES = 40  # of a difference that are shown
+_BACK = frozenset({Code.CHANGES, Code.REFUSED, Code.OVERRIDE})  # decisions whose words the next role is told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +83,8 @@ def _prompt(folder: str) -> Mapping[str, Any]:
 
 def _answered(folder: str, number: int) -> bool:
     result = read_result(folder, number)
-    return bool(result and result.get("success") and result.get("agent"))
+    # The manager's attempts show the last role's answer again, with what was decided about it.
+    return bool(result and result.get("success") and result.get("agent") and "decision" not in result)
 
 
 def _attempt(
@@ -95,6 +100,8 @@ def _attempt(
     before = read_result(folder, number)
     role = before["agent"]["role"]
     answers = recorded(home, "1")
+    at = workflow.position([hop for hop in life.hops if hop.attempt < number], life.first_role, None)
+    back = at.last is not None and (at.last.route or {}).get("code") in _BACK
     scratch = fs.temporary(f"{root}/jobs/.staging")
     try:
         attempt = _copied(folder, home, scratch, number)
@@ -113,6 +120,8 @@ def _attempt(
             role=role,
             attempt=number,
             previous=_previous(life, folder, number),
+            step=at.step,
+            note=(at.last.note or "") if back and at.last is not None else "",
             guarding=Guarding(),
         )
         agents = Agents(
@@ -148,6 +157,11 @@ def _copied(folder: str, home: str, scratch: str, number: int) -> str:
         if fs.exists(source):
             for name in fs.listdir(source):
                 links.place(f"{source}/{name}", f"{target}/{name}")
+    for name in task_file.NAMES:
+        if fs.exists(f"{folder}/.snapshot/{name}"):
+            if not fs.exists(f"{scratch}/.snapshot"):
+                fs.mkdir(f"{scratch}/.snapshot")
+            links.place(f"{folder}/.snapshot/{name}", f"{scratch}/.snapshot/{name}")
     if fs.exists(f"{folder}/prompt.md"):
         links.place(f"{folder}/prompt.md", f"{scratch}/prompt.md")
     return attempt
@@ -158,7 +172,7 @@ def _previous(life: Lifecycle, folder: str, number: int) -> tuple[tuple[str, str
     return tuple(
         (hop.role, f"{folder}/attempts/{hop.attempt:04d}")
         for hop in life.hops
-        if hop.reason is Reason.ROUTED and hop.attempt < number
+        if hop.reason is Reason.ROUTED and hop.role != MANAGER and hop.attempt < number
     )
 
 
