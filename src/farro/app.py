@@ -28,9 +28,13 @@ from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from farro.execution.agents.answering import Agents
+    from farro.operations.admission import Gate
     from farro.ports.ledger import Ledger
     from farro.ports.provider import Provider
+    from farro.services.handover import Handover
+    from farro.services.manager import Manager
     from farro.services.perform import Performer
+    from farro.services.scheduler import Timetable
     from farro.services.snapshot import Snapshots
 
 
@@ -196,6 +200,53 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
         snapshots=snapshots(root, settings),
         max_job_bytes=settings.security.max_job_bytes,
         guarding=Guarding.of(settings.security),
+    )
+
+
+def handover(root: str, settings: Settings, store: FilesStore, clock: Clock, log: Log, *, bypass: bool) -> Handover:
+    """How a worker hands on what it has done."""
+    from farro.services.handover import Handover
+
+    return Handover(
+        store=store,
+        root=root,
+        clock=clock,
+        log=log,
+        retry=settings.retry.policy(),
+        uniform=random.SystemRandom().uniform,
+        bypass=bypass and settings.routing.degraded_bypass,
+        roles=settings.roles,
+    )
+
+
+def manager(store: FilesStore, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None) -> Manager:
+    """What routes the work of this root. `gate`: what auto-plan's jobs must pass; None: it makes none."""
+    from farro.services.abandon import Abandoning
+    from farro.services.auto_plan import AutoPlan
+    from farro.services.hooks import Hooks
+    from farro.services.manager import Manager
+    from farro.services.seat import Seat
+
+    root, clock = store.root, SystemClock()
+    plans = None
+    if gate is not None:
+        plans = AutoPlan(store=store, root=root, settings=settings, gate=gate, clock=clock, log=log)
+    return Manager(
+        store=store,
+        log=log,
+        timetable=timetable,
+        seat=Seat(root=root, clock=clock),
+        snapshots=snapshots(root, settings),
+        auto_plan=plans,
+        hooks=Hooks(
+            store=store,
+            root=root,
+            env=settings.runners.allowed(os.environ),
+            roles=settings.roles,
+            timeout_s=settings.manager.hook_timeout_s,
+            log=log,
+        ),
+        abandoning=Abandoning(clock=clock, after_s=settings.watchdog.abandon_after_s),
     )
 
 

@@ -28,6 +28,9 @@ Cap = Annotated[int, Bounds(at_least=0)]
 Amount = Annotated[float, Bounds(at_least=0)]
 ExitCode = Annotated[int, Bounds(at_least=0, at_most=255)]
 FilledText = Annotated[str, Argument(filled=True)]
+Command = Annotated[tuple[FilledText, ...], Size(at_least=1)]
+Hooks = Annotated[tuple[Command, ...], Size(at_most=20)]
+Share = Annotated[float, Bounds(more_than=0, at_most=1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +158,7 @@ class ProviderSettings:
     base_url: FilledText | None = None
     stream: bool = True
     # cli
-    command: Annotated[tuple[FilledText, ...], Size(at_least=1)] | None = None
+    command: Command | None = None
     environment: tuple[FilledText, ...] = ()  # names of variables that it gets beside PATH, HOME and the language
     workspace: Literal["temp", "root", "worktree"] = "temp"  # where it works
     network: bool = False
@@ -188,6 +191,9 @@ class RoleSettings:
     read_only: bool = False  # its programs write nowhere, whatever the prompt allows
     network: bool = False  # its programs may use the network
     budget_usd: Positive | None = None  # per UTC day
+    fast_path: bool = False  # what passes goes straight to the workflow's next role, without the manager
+    on_success: Hooks = ()  # commands that the manager runs when it decides about a success of this role
+    on_failure: Hooks = ()  # … and about a failure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +246,24 @@ class CapacitySettings:
     total_cap: Cap = 1000
     roles: dict[str, Cap | None] = field(default_factory=dict)  # None: no cap
     force: tuple[FilledText, ...] = ()  # users who may enqueue beyond a cap; "*" is everybody
+    pause: Share = 0.8  # auto-plan makes no jobs while a role has so much of its cap …
+    resume: Share = 0.6  # … until none has more than this
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerSettings:
+    """What the manager does by itself beside routing."""
+
+    auto_plan: bool = False  # it makes jobs of an Architect's drafts, and of tasks that nobody has started
+    auto_plan_limit: Annotated[int, Bounds(at_least=0, at_most=10_000)] = 50  # jobs in the life of a manager process
+    hook_timeout_s: Positive = 60.0  # of one command of on_success or on_failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingSettings:
+    """What workers may do where the manager is away."""
+
+    degraded_bypass: bool = False  # `farro worker --degraded-bypass` is permitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,6 +309,8 @@ class Settings:
     providers: dict[str, ProviderSettings] = field(default_factory=dict)
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
+    manager: ManagerSettings = field(default_factory=ManagerSettings)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))

@@ -78,8 +78,10 @@ class Stage:
         finally:
             store.close()
 
-    def work(self, role: str = "SeniorEngineer", *, turns: int = 1, stop: Stop | None = None) -> list[Turn]:
-        """So many turns of one slot."""
+    def work(
+        self, role: str = "SeniorEngineer", *, turns: int = 1, stop: Stop | None = None, handover: bool | None = None
+    ) -> list[Turn]:
+        """So many turns of one slot. `handover`: it looks for the manager first, and goes past it if True."""
         settings = self.settings
         store = app.open_store(self.root, settings, brief=True)
         performer = app.performer(self.root, settings, app.runner(self.root, settings), self.clock)
@@ -92,7 +94,10 @@ class Stage:
             performer=performer,
             stop=stop or Stop(self.clock),
             clock=self.clock,
-            log=lambda level, message, fields: self.log.append((level, message, fields)),
+            log=self._noted,
+            handover=None
+            if handover is None
+            else app.handover(self.root, settings, store, self.clock, self._noted, bypass=handover),
         )
         try:
             return [slot.run_once() for _ in range(turns)]
@@ -127,7 +132,7 @@ class Stage:
     def manager(self, store: Any, **more: Any) -> Manager:
         return Manager(
             store=store,
-            log=lambda level, message, fields: self.log.append((level, message, fields)),
+            log=self._noted,
             snapshots=app.snapshots(self.root, self.settings),
             seat=Seat(root=self.root, clock=self.clock),
             **more,
@@ -153,6 +158,12 @@ class Stage:
             if life.role != "Manager":
                 self.work(life.role)
         raise AssertionError(f"{job_id} is still {life.status} in {life.role}: {[hop.to for hop in life.hops]}")
+
+    def _noted(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.log.append((level, message, fields))
+
+    def audit(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.path / "logs/audit.log").read_text().splitlines()]
 
     def life(self, job_id: str = "one") -> Lifecycle:
         store = self.store()

@@ -64,6 +64,7 @@ class Job:
     requeues_here: int = 0
     requeues: int = 0
     routed: bool = False
+    unroutable: bool = False  # its last attempt was done, and nobody took it on
     final: bool = False
 
 
@@ -98,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def enter(self, job: Job, *, delay_s: float | None = None) -> None:
         self.entries += 1
-        job.status, job.owner, job.entered = "queued", None, self.entries
+        job.status, job.owner, job.entered, job.unroutable = "queued", None, self.entries, False
         job.due = None if delay_s is None else self.adapter.clock.now() + timedelta(seconds=delay_s)
 
     def end(self, job: Job, status: str, *, final: bool = True) -> None:
@@ -239,7 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
             job.attempts_here -= 1
             self.enter(job)
         elif what == "unroutable":
-            job.status = "stale"  # marked where it lies
+            job.status, job.unroutable = "stale", True  # marked where it lies
         elif what == "route":
             self.route(job, "CodeReviewer")
         elif what == "retry" and job.attempts_here < LIMIT:
@@ -325,7 +326,9 @@ class StoreMachine(RuleBasedStateMachine):
         told = self.store.settle_stale(self.boss, job.id)
         if job.status != "stale" or job.owner is not None:
             assert told is None
-        elif max(job.attempts_here, job.requeues_here) >= LIMIT:
+        elif max(job.attempts_here, job.requeues_here) >= LIMIT and not (
+            job.unroutable or (job.role == "Manager" and job.routing == "manager")  # not the work's own failure
+        ):
             self.end(job, "killed")
         else:
             self.requeued(job, DELAY_S)

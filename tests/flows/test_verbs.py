@@ -122,6 +122,6 @@ def test_once_says_when_there_is_nothing_to_do(farro: Program) -> None:
     farro.call("watchdog", "--once", code=0)
     farro.call("manager", "--once", code=0)
     assert farro.call("watchdog", "--once", code=0).out == "nothing to recover\n"
-    assert farro.call("manager", "--once", code=0).out == "no stale jobs\n"
+    assert farro.call("manager", "--once", code=0).out == "nothing to decide\n"
     assert farro.call("watchdog", "--once", "--json", code=0).json == {"recovered": []}
     assert farro.call("manager", "--once", "--json", code=0).json == {"decided": []}

@@ -81,21 +81,18 @@ def manager_command() -> click.Command:
     from farro.cli.options import common, daemon
 
     @click.group(cls=Hinting, invoke_without_command=True)
-    @click.option("--once", is_flag=True, help="Decide what is stale now, then exit.")
-    @click.option("--auto-plan", type=click.Choice(["off", "on"]), default="off", show_default=True)
+    @click.option("--once", is_flag=True, help="Decide what is to decide now, then exit.")
+    @click.option("--auto-plan", type=click.Choice(["off", "on"]), help="Make jobs of drafts and tasks.")
     @daemon
     @click.pass_context
-    def managerd(context: click.Context, once: bool, auto_plan: str, root: str | None, as_json: bool) -> int | None:
-        """Decide what becomes of stale jobs, and run schedules; or steer stale jobs by hand: managerd watchdog …"""
-        if auto_plan == "on":
-            raise click.BadParameter(
-                "this farro has no auto-plan yet, it comes with the manager's own issue; leave it off",
-                param_hint="--auto-plan",
-            )
+    def managerd(
+        context: click.Context, once: bool, auto_plan: str | None, root: str | None, as_json: bool
+    ) -> int | None:
+        """Route work, decide stale jobs, run schedules; or steer stale jobs by hand: managerd watchdog …"""
         context.obj = (root, as_json)
         if context.invoked_subcommand is not None:
             return None
-        answer: int = context.invoke(manager, once=once, root=root, as_json=as_json)
+        answer: int = context.invoke(manager, once=once, auto_plan=auto_plan, root=root, as_json=as_json)
         return answer
 
     @managerd.group(cls=Hinting)

@@ -19,6 +19,9 @@ import click
 from farro import app
 from farro.cli.options import daemon, gate, person, read_root
 from farro.cli.terminal import answer, forget_stdout, say
+from farro.errors import NotPermitted
+from farro.kernel.places import WAITING
+from farro.kernel.states import Reason, Status
 from farro.observe.log import GRAVE, Log, grave_only, lines
 from farro.services.keeper import Keeper
 from farro.settings import RunnersSettings, Settings
@@ -49,6 +52,11 @@ GRACE_S = 5.0  # for running steps after the first signal
     type=click.Choice(["inline", "process"]),
     help="Run jobs in this process, or each in one of its own; else as the config says.",
 )
+@click.option(
+    "--degraded-bypass",
+    is_flag=True,
+    help="While the manager is away, go on to the workflow's next role without it, if the config permits it.",
+)
 @daemon
 def worker(
     role: str,
@@ -57,6 +65,7 @@ def worker(
     tags: tuple[str, ...],
     name: str | None,
     runner: str | None,
+    degraded_bypass: bool,
     root: str | None,
     as_json: bool,
 ) -> None:
@@ -73,12 +82,14 @@ def worker(
 
     clock = SystemClock()
     path, settings = read_root(root)
+    _check_worker(role, degraded_bypass, settings)
     log = _log(f"worker/{role}", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor=f"worker/{role}")
     performer = app.performer(path, settings, app.runner(path, settings, kind=runner, clock=clock), clock)
     agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
     turns = Turns()
+    handover = app.handover(path, settings, store, clock, log, bypass=degraded_bypass)
 
     def slot(number: int, stop: Stop) -> Slot:
         return Slot(
@@ -92,6 +103,7 @@ def worker(
             clock=clock,
             log=log,
             turns=turns,
+            handover=handover,
             # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
@@ -112,6 +124,16 @@ def worker(
         app.release_worker()
 
 
+def _check_worker(role: str, bypass: bool, settings: Settings) -> None:
+    if role == "Manager":
+        raise click.BadParameter("the manager's queue is worked by `farro manager`", param_hint="--role")
+    if bypass and not settings.routing.degraded_bypass:
+        raise NotPermitted(
+            "--degraded-bypass: the config does not permit it; set routing.degraded_bypass to true where jobs may go "
+            "on without the manager"
+        )
+
+
 @click.command()
 @click.option("--once", is_flag=True, help="One pass, then exit.")
 @daemon
@@ -130,29 +152,38 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Decide what is stale now, then exit.")
+@click.option("--once", is_flag=True, help="Decide what is to decide now, then exit; 3 where another manager acts.")
+@click.option(
+    "--auto-plan",
+    type=click.Choice(["off", "on"]),
+    help="Make jobs of an Architect's drafts and of tasks that nobody has started; else as the config says.",
+)
 @daemon
-def manager(once: bool, root: str | None, as_json: bool) -> int:
-    """Decide what becomes of stale jobs: queued again while attempts remain, else killed with the reason. And run
-    schedules/*.json when they are due."""
-    from farro.services.manager import Manager
-    from farro.services.seat import Seat
+def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) -> int:
+    """Route work from role to role as its task says, and finish it. Stale jobs are queued again while attempts remain,
+    else killed with the reason; schedules/*.json run when they are due. One acts at a time, others wait."""
 
     def told(item: Any) -> tuple[Mapping[str, Any], str]:
         if hasattr(item, "schedule"):
             return _told_run(item)
+        if isinstance(item, str):
+            return {"job_id": item, "status": "queued", "origin": "auto-plan"}, f"{item} is queued (auto-plan)"
+        if item.status is Status.QUEUED and item.decision is not None and item.decision.reason is Reason.ROUTED:
+            where = "waits for a person" if item.decision.to == WAITING else f"goes to {item.role}"
+            return {"job_id": item.job_id, "status": item.status, "role": item.role}, f"{item.job_id} {where}"
         return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
     def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
-        return Manager(
-            store=store,
-            log=log,
+        plans = settings.manager.auto_plan if auto_plan is None else auto_plan == "on"
+        return app.manager(
+            store,
+            settings,
+            log,
             timetable=_timetable(store, settings, log),
-            seat=Seat(root=store.root, clock=SystemClock()),
-            snapshots=app.snapshots(store.root, settings),
+            gate=gate(settings, force=False) if plans else None,
         )
 
-    return _keep(make, "manager", "decided", told, "no stale jobs", once=once, root=root, as_json=as_json)
+    return _keep(make, "manager", "decided", told, "nothing to decide", once=once, root=root, as_json=as_json)
 
 
 @click.command()

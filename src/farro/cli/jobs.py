@@ -13,6 +13,7 @@ from farro.cli.options import common, open_root, person
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, say
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.operations import jobs, listing, naming
 from farro.operations.listing import Asked
@@ -209,6 +210,8 @@ def _remark(view: JobView, orphans: frozenset[str]) -> str:
         return f"damaged: {view.damaged}"
     if life.status is Status.IN_PROGRESS:
         return f"its agent is dead; {RECOVERS}" if view.job_id in orphans else f"by {life.agent}"
+    if life.status is Status.QUEUED and waits_for_person(life):
+        return "waits for a person: farro inbox"
     if view.waits_for:
         return f"after {', '.join(view.waits_for)}"
     if life.error:

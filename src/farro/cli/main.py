@@ -48,6 +48,11 @@ SECTIONS = {
         ("costs", "What agents' calls cost, and what budgets have left.", "farro.cli.costs:costs"),
     ),
     "Steer": (
+        ("inbox", "What waits for a person.", "farro.cli.inbox:inbox"),
+        ("approve", "Let a job that waits for a person go on.", "farro.cli.inbox:approve"),
+        ("refuse", "Send it back, with the reason.", "farro.cli.inbox:refuse"),
+        ("edit", "Let it go on with a text of your own.", "farro.cli.inbox:edit"),
+        ("route", "Send a job to a role, whatever its workflow says.", "farro.cli.inbox:route"),
         ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
         ("replay", "Run an agent job again with its recorded answers.", "farro.cli.replay:replay"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
@@ -61,7 +66,7 @@ SECTIONS = {
         ("stop", "Stop what runs in the background.", "farro.cli.background:stop"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
-        ("manager", "Decide what becomes of stale jobs; run schedules.", "farro.cli.daemons:manager"),
+        ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
     ),
     "Set up": (

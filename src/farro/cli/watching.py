@@ -20,6 +20,7 @@ from farro.cli.options import common, open_root
 from farro.cli.tables import span, table
 from farro.cli.terminal import answer, at_terminal, flush, raw, say
 from farro.kernel.moments import timestamp
+from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.observe.log import printable
 from farro.operations import naming
@@ -102,7 +103,9 @@ def _state(moment: Moment) -> str:
         return f"in_progress, attempt {life.attempt}" + (f", step {moment.step}" if moment.step else "")
     if life.error:
         return f"{life.status}: {life.error.get('message')}".replace("\n", " ")
-    return str(life.status)
+    if life.status is Status.QUEUED and waits_for_person(life):
+        return "waits for a person: farro inbox"
+    return f"{life.status} ({life.role})" if life.hops and life.status is Status.QUEUED else str(life.status)
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
@@ -174,6 +177,9 @@ def page(told: Picture, root: str) -> list[str]:
             right=(2,),
             indent="  ",
         ).split("\n")
+    if told.asked:
+        lines += ["", f"FOR A PERSON ({len(told.asked)}): `farro inbox` tells what is asked"]
+        lines += [f"  {job_id}" for job_id in told.asked[:5]]
     if told.ended:
         lines += ["", "LAST ENDED"]
         rows = [(job.job_id, job.role or "-", str(job.status), span(job.took_s)) for job in told.ended]

@@ -7,7 +7,7 @@ before what its surroundings make likely.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from farro.kernel.states import Status
@@ -51,6 +51,7 @@ class Facts:
     step: str | None = None
     not_before: datetime | None = None
     waits: bool = False  # it lies among those that wait for another job, or for a person
+    question: str | None = None  # what a person is asked about it
     after: tuple[Dependency, ...] = ()
     after_any: tuple[Dependency, ...] = ()  # these may end as they like
     tags: frozenset[str] = frozenset()
@@ -89,6 +90,12 @@ def _rules(facts: Facts) -> Iterator[Finding]:
     match facts.status:
         case Status.IN_PROGRESS:
             yield _in_progress(facts)
+        case Status.STALE if "/in-progress/" in f"/{facts.place}/":
+            yield Finding(
+                reason="unroutable",
+                message=f"its work is done, and nobody took it on ({facts.error}); it waits to be collected",
+                fix="farro watchdog --once && farro manager --once",
+            )
         case Status.STALE:
             why = f" ({facts.error})" if facts.error else ""
             yield _for_manager(
@@ -96,11 +103,9 @@ def _rules(facts: Facts) -> Iterator[Finding]:
             )
         case Status.FAILED:
             why = f": {facts.error}" if facts.error else ""
-            yield Finding(
-                reason="failed_not_final",
-                message=f"it failed, and it is not decided yet what becomes of it{why}",
-                fix=f"farro requeue {job}",
-            )
+            what = f"it failed, and the manager has not said yet that this is final{why}"
+            told = _for_manager(facts, "failed_not_final", what)
+            yield replace(told, fix=f"farro requeue {job}")
         case _:
             yield from _queued(facts)
     yield Finding(reason=str(facts.status), message=f"it is {facts.status}", fix=show)
@@ -158,6 +163,13 @@ def _queued(facts: Facts) -> Iterator[Finding]:
 
 
 def _waits_for_others(facts: Facts) -> Iterator[Finding]:
+    if facts.question is not None:
+        first = next(iter(facts.question.strip().splitlines()), "")
+        yield Finding(
+            reason="human",
+            message=f"it waits for a person: {first}",
+            fix=f"farro approve {facts.job_id}",
+        )
     wanted = [other for other in facts.after if other.status is not Status.SUCCEEDED]
     lost = [other for other in wanted if other.status is None or other.terminal]
     ending = [other for other in facts.after_any if other.status is not None and not other.terminal]

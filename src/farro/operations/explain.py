@@ -14,8 +14,9 @@ from farro.kernel import places
 from farro.kernel.envelope import SCHEMA_VERSION
 from farro.kernel.findings import Dependency, Facts, Finding, Worker, finding
 from farro.kernel.ids import is_job_id
+from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
-from farro.operations import steps
+from farro.operations import inbox, steps
 from farro.operations.moments import moment_or_none
 from farro.plans.tags import required_tags
 from farro.ports.store import AgentView, JobView, Store
@@ -62,6 +63,7 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         step=steps.current(folder, life.attempt) if view.status is Status.IN_PROGRESS else None,
         not_before=moment_or_none(life.not_before),
         waits=view.place == places.WAITING,
+        question=inbox.question(folder, life) if view.status is Status.QUEUED and waits_for_person(life) else None,
         after=_dependencies(store, prompt, "after") if view.status is Status.QUEUED else (),
         after_any=_dependencies(store, prompt, "after_any") if view.status is Status.QUEUED else (),
         tags=required_tags(prompt),

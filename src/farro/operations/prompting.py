@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from farro.documents import Document
 from farro.errors import Refused
-from farro.operations import enclosures, submit
+from farro.operations import enclosures, started, submit
 from farro.operations.admission import Gate, admitted
 from farro.operations.contract import Contract
 from farro.operations.wishes import Wishes
@@ -61,4 +61,7 @@ def enqueue(
     except Refused:
         store.note("payload_refused", role=wanted.role, user=gate.user)
         raise
-    return admitted(store, [enclosures.enclosed(wanted, found)], gate)[0]
+    job = admitted(store, [enclosures.enclosed(wanted, found)], gate)[0]
+    if found.task_id is not None:
+        started.mark(root, found.task_id, job)
+    return job

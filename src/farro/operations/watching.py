@@ -13,6 +13,7 @@ from datetime import datetime
 
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.operations import steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
@@ -90,6 +91,7 @@ class Picture:
     ended: tuple[Ended, ...]  # the newest first
     alive: Mapping[str, int]  # live agents of each role
     dead: tuple[str, ...]  # agents that died and were not recovered
+    asked: tuple[str, ...] = ()  # jobs that wait for a person
 
 
 class Viewer:
@@ -125,7 +127,14 @@ class Viewer:
             ended=tuple(_ended(store, [entry for _, entry in last])),
             alive=Counter(agent.role for agent in agents if agent.alive and agent.role is not None),
             dead=tuple(agent.id for agent in agents if not agent.alive),
+            asked=self._asked(),
         )
+
+    def _asked(self) -> tuple[str, ...]:
+        if not fs.subdirectories(f"{self._root}/{places.WAITING}"):
+            return ()
+        waiting = self._store.list(roles=["Manager"], statuses=[Status.QUEUED])
+        return tuple(view.job_id for view in waiting if waits_for_person(view.lifecycle))
 
     def _shelf(self, role: str, status: Status, now: datetime) -> _Shelf:
         place = places.completed(role, status)
@@ -193,7 +202,7 @@ def moments(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator
         life = view.lifecycle
         running = life.status is Status.IN_PROGRESS
         step = steps.current(f"{root}/{view.place}/{job_id}", life.attempt) if running else None
-        if (now := (life.status, life.attempt, life.role, step)) != last:
+        if (now := (life.status, life.attempt, life.role, step, view.place == places.WAITING)) != last:
             last = now
             yield Moment(lifecycle=life, step=step)
         if life.terminal:

@@ -10,6 +10,7 @@ the sandbox sees to. Names are compared without case: on some disks AGENTS.MD is
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -124,3 +125,15 @@ def _beneath(whole: str, root: str | None) -> str | None:
         return None
     base = normalise(root).rstrip("/")
     return whole[len(base) + 1 :] if whole.startswith(f"{base}/") else None
+
+
+def within(path: str, allowed: Sequence[str]) -> bool:
+    """Whether what may write `allowed` may write `path`, by their spelling: a folder holds all that is in it."""
+    wanted = normalise(path).rstrip("/")
+    for each in allowed:
+        base = normalise(each).rstrip("/")
+        if base == "." and not is_absolute(wanted) and wanted.split("/", 1)[0] != "..":
+            return True
+        if wanted == base or wanted.startswith(f"{base}/"):
+            return True
+    return False

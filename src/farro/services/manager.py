@@ -8,18 +8,25 @@ killed before it leaves the job to be decided again, after it the decision is ca
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
+from farro.kernel.envelope import Hop, Lifecycle
+from farro.kernel.moves import Move
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.kernel.states import Reason, Status
 from farro.observe.log import Log
 from farro.operations.schedules import Fired
 from farro.ports.store import Agent, Claim, Store
 from farro.roles import workflow
 from farro.roles.workflow import MANAGER, Code, Decision
 from farro.services import routing
+from farro.services.abandon import Abandoning
+from farro.services.auto_plan import AutoPlan, children
+from farro.services.hooks import Hooks
 from farro.services.keeper import Keeper
 from farro.services.scheduler import Timetable
 from farro.services.seat import Seat
@@ -27,6 +34,7 @@ from farro.services.snapshot import Snapshots
 from farro.system import fs
 
 _LOOK_S = 0.5  # how long a rest may last without a look at the stop flag
+_SOON_S, _LATEST_S = 30.0, 600.0  # when a job that waits for room is looked at again
 _AT_ONCE = 200  # decisions before the rest of the house has its turn
 _RESULT = 1 << 20  # bytes of the last role's result.md that are shown again
 
@@ -40,15 +48,22 @@ class Manager(Keeper):
         timetable: Timetable | None = None,
         seat: Seat | None = None,
         snapshots: Snapshots | None = None,
+        auto_plan: AutoPlan | None = None,
+        hooks: Hooks | None = None,
+        abandoning: Abandoning | None = None,
     ) -> None:
         super().__init__(store=store, name="manager", log=log)
         self._timetable = timetable
         self._seat = seat
         self._snapshots = snapshots
+        self._auto_plan = auto_plan
+        self._hooks = hooks
+        self._abandoning = abandoning
         self._shows = False  # whether others are to see it also when it has nothing to decide
         self._router: Agent | None = None
         self._cursor: int | None = None
         self._waited = False
+        self._hooked: set[str] = set()  # failures whose hooks ran
 
     def run(self, every_s: float) -> None:
         """As every keeper; and an agent from the start, so that `farro status` and `explain` see that it lives."""
@@ -72,14 +87,16 @@ class Manager(Keeper):
                 return
             left_s -= _LOOK_S
 
-    def run_once(self) -> list[Lifecycle | Fired]:
+    def run_once(self) -> list[Lifecycle | Fired | str]:
         """Decide every job that is stale now or waits to be routed, and fire the schedules that are due; answers what
-        was done. Refused, when it runs but once and another manager acts."""
+        was done (a text is a job that auto-plan made). Refused, when it runs but once and another manager acts."""
         if not self._seated():
             return []
-        done: list[Lifecycle | Fired] = [*self._settle(), *self._route(), *self._finalize()]
+        done: list[Lifecycle | Fired | str] = [*self._settle(), *self._route(), *self._finalize(), *self._abandon()]
         if self._timetable is not None:
             done += self._timetable.turn()
+        if self._auto_plan is not None:
+            done += self._auto_plan.turn()
         return done
 
     def leave(self) -> None:
@@ -143,20 +160,60 @@ class Manager(Keeper):
         return self._router
 
     def _decide(self, claim: Claim) -> Lifecycle:
-        decision = self._decision(claim)
-        told = self._store.commit(claim, _outcome(claim, decision), routing.move(decision, role=MANAGER))
-        event = {"type": "routed", "decision": str(decision.code), "to": decision.to, "status": str(told.status)}
-        self._log("info", decision.note.splitlines()[0], {"job_id": claim.job_id, "event": event})
-        return told
-
-    def _decision(self, claim: Claim) -> Decision:
         try:
             task_id = routing.task_id(claim.envelope.prompt)
             if task_id is not None and self._snapshots is not None:
                 self._snapshots.keep_task(task_id, routing.job_folder(claim))
-            return routing.of_manager(claim)[0]
+            decision, task, at = routing.of_manager(claim)
         except (BadDocument, NoTask, BadName) as error:
-            return Decision(code=Code.FAIL, note=f"its task cannot be followed: {error}"[: workflow.MAX_NOTE])
+            why = f"its task cannot be followed: {error}"[: workflow.MAX_NOTE]
+            return self._commit(claim, Decision(code=Code.FAIL, note=why))
+        drafts = routing.drafts(claim, at)
+        if self._auto_plan is None or not drafts or decision.code is Code.FAIL:
+            return self._commit(claim, decision, at.worked)
+        if not self._auto_plan.look():
+            return self._wait_for_room(claim)
+        chosen = self._auto_plan.children(claim, drafts, task, at)
+        words = f"{decision.note}; auto-plan: {len(chosen.prompts)} of {len(drafts)} drafts become jobs"
+        note = "\n".join([words, *chosen.refused])[: workflow.MAX_NOTE]
+        told = self._commit(claim, replace(decision, note=note), at.worked, children(chosen))
+        self._auto_plan.delivered(claim, chosen)
+        return told
+
+    def _wait_for_room(self, claim: Claim) -> Lifecycle:
+        """Its drafts shall become jobs, and the queues are too full: it comes back, later each time."""
+        route = {"code": str(Code.PAUSED)}
+        before = sum(1 for hop in claim.envelope.lifecycle.hops if hop.route == route)
+        move = Move(
+            reason=Reason.RELEASED,
+            status=Status.QUEUED,
+            role=MANAGER,
+            delay_s=min(_LATEST_S, _SOON_S * 2 ** min(before, 10)),
+            note="auto-plan is paused: too much is queued",
+            route=route,
+        )
+        return self._store.commit(claim, Released(), move)
+
+    def _commit(
+        self, claim: Claim, decision: Decision, worked: Hop | None = None, offspring: tuple[Child, ...] = ()
+    ) -> Lifecycle:
+        if worked is not None:
+            self._run_hooks(claim.job_id, worked.role, decision, routing.job_folder(claim))
+        outcome = _outcome(claim, decision)
+        if offspring and isinstance(outcome, Succeeded):
+            outcome = replace(outcome, children=offspring)
+        told = self._store.commit(claim, outcome, routing.move(decision, role=MANAGER))
+        event = {"type": "routed", "decision": str(decision.code), "to": decision.to, "status": str(told.status)}
+        self._log("info", decision.note.splitlines()[0], {"job_id": claim.job_id, "event": event})
+        return told
+
+    def _run_hooks(self, job_id: str, role: str, decision: Decision, folder: str) -> None:
+        good = decision.code is not Code.FAIL
+        if self._hooks is None or not self._hooks.commands(role, good=good):
+            return
+        beating = contextlib.nullcontext() if self._seat is None else self._seat.beating()
+        with beating:
+            self._hooks.run(job_id, role, good=good, decision=str(decision.code), to=decision.to, folder=folder)
 
     # --- failures and stale jobs ---
 
@@ -165,9 +222,24 @@ class Manager(Keeper):
         done: list[Lifecycle] = []
         route = {"code": str(Code.FAIL)}
         for job_id in self._store.open_failures():
+            view = self._store.find(job_id)
+            if view is not None and view.status is Status.FAILED and job_id not in self._hooked:
+                self._hooked.add(job_id)  # one that cannot be finalised would else run them at every turn
+                failed = Decision(code=Code.FAIL, note="")
+                self._run_hooks(job_id, view.lifecycle.role, failed, f"{view.place}/{job_id}")
             told = self._one(job_id, lambda job: self._store.finalize(self.agent(), job, route=route))
             if told is not None:
+                self._hooked.discard(job_id)
                 self._log("info", "failed job is final", {"job_id": job_id, "event": {"type": "finalized"}})
+                done.append(told)
+        return done
+
+    def _abandon(self) -> list[Lifecycle]:
+        done: list[Lifecycle] = []
+        for job_id, why in self._abandoning.turn(self._store) if self._abandoning is not None else ():
+            told = self._one(job_id, lambda job, why=why: self._store.kill(self.agent(), job, note=why))  # type: ignore[misc]
+            if told is not None:
+                self._log("warning", why, {"job_id": job_id, "event": {"type": "abandoned"}})
                 done.append(told)
         return done
 

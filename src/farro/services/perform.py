@@ -15,6 +15,7 @@ from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
 from farro.execution.work import bug, failed
 from farro.kernel.outcome import Outcome
+from farro.operations import started
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
@@ -90,6 +91,7 @@ class Performer:
             task_id = routing.task_id(claim.envelope.prompt)
             if task_id is not None:
                 self.snapshots.keep_task(task_id, claim.folder.rsplit("/", 2)[0])
+                started.mark(self.root, task_id, claim.job_id)
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
             self.snapshots.keep(snapshot, claim.folder)
 
@@ -99,4 +101,5 @@ def asks_agents(prompt: Mapping[str, Any]) -> bool:
     if is_agent_prompt(prompt):
         return True
     steps = prompt.get("steps", prompt.get("tasks"))
-    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in steps or ())
+    listed = steps if isinstance(steps, list) else ()
+    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in listed)

@@ -16,7 +16,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Claim
-from farro.roles import workflow
+from farro.roles import answers, workflow
 from farro.roles.task import Task
 from farro.roles.workflow import MANAGER, Code, Decision, Position
 from farro.system import fs
@@ -96,6 +96,14 @@ def result(claim: Claim, attempt: int) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def drafts(claim: Claim, at: Position) -> tuple[Any, ...]:
+    """The prompts that an Architect who has just succeeded proposes."""
+    if at.worked is None or answers.shape_of(at.worked.role) is not answers.Analysis:
+        return ()
+    found = (_answer(result(claim, at.worked.attempt)) or {}).get("prompts")
+    return tuple(found) if isinstance(found, list) else ()
 
 
 def _answer(result: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -8,8 +8,11 @@ What a manager does lives in manager; what a worker does while nobody sits here 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from farro.kernel.moments import timestamp
@@ -60,6 +63,24 @@ class Seat:
         told = {"pid": os.getpid(), "name": self.name, "at": timestamp(self.clock.now())}
         fs.write_atomic(f"{self.root}/{HEARTBEAT}", json.dumps(told).encode() + b"\n", sync=False)
         self._beat_s = now_s
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Beat while something runs whose time is bounded, and which the loop has to wait for."""
+        over = threading.Event()
+
+        def beats() -> None:
+            while not over.wait(BEAT_S / 10):
+                with contextlib.suppress(OSError):
+                    self.beat()
+
+        thread = threading.Thread(target=beats, name="beats", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def drop(self) -> None:
         lease, self._lease = self._lease, None

@@ -20,6 +20,7 @@ from farro.execution.stop import Flag, Stop
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Claim, Store
+from farro.services.handover import Handover
 from farro.services.perform import Performer
 from farro.system import signals
 from farro.system.turns import Turns
@@ -70,6 +71,7 @@ class Slot:
         log: Log,
         idle_s: float = IDLE_S,
         turns: Turns | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self._store = store
         self._role = role
@@ -82,6 +84,7 @@ class Slot:
         self._clock = clock
         self._log = log
         self._turns = turns or Turns()
+        self._handover = handover
         self._agent: Agent | None = None
 
     def join(self) -> Agent:
@@ -104,8 +107,12 @@ class Slot:
             return Turn.IDLE
         self._say(claim, "info", "job claimed", {"type": "state_transition", "from": "queued", "to": "in_progress"})
         try:
-            outcome = self._performer.perform(claim, lambda: self._store.heartbeat(agent, claim), self._stop)
-            told = self._store.commit(claim, outcome)
+            tick = lambda: self._store.heartbeat(agent, claim)  # noqa: E731
+            outcome = self._performer.perform(claim, tick, self._stop)
+            if self._handover is None:
+                told = self._store.commit(claim, outcome)
+            else:
+                told = self._handover.commit(claim, outcome, tick, self._stop)
         except AgentLost:
             raise
         except Lost as lost:

@@ -26,14 +26,17 @@ class Said:
     trouble: str | None = None
 
 
-def ask(argv: Sequence[str], *, timeout_s: float, limit: int, cwd: str, env: Mapping[str, str]) -> Said:
-    """stdin is empty, stderr is dropped; all that it started in its session is over when this returns."""
+def ask(
+    argv: Sequence[str], *, timeout_s: float, limit: int, cwd: str, env: Mapping[str, str], errors: bool = False
+) -> Said:
+    """stdin is empty, stderr is dropped (with `errors`: read as if it were stdout); all that it started in its session
+    is over when this returns."""
     try:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
             cwd=cwd,
             env=dict(env),
             start_new_session=True,

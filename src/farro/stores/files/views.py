@@ -166,7 +166,19 @@ def pending(ground: Ground, role: str) -> int:
     """What may still come out of that queue. Looks at no finished job; jobs in somebody's hands count for all."""
     agents_of = [f"{places.in_progress(role)}/{name}" for name in fs.subdirectories(ground.in_progress(role))]
     holders = [f"jobs/.held/{name}" for name in fs.subdirectories(ground.holds)]
-    return sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
+    found = sum(_entries(ground, place) for place in (places.incoming(role), *agents_of, *holders, places.OUTBOX))
+    return found - sum(_marked(ground, place) for place in agents_of)
+
+
+def _marked(ground: Ground, place: str) -> int:
+    """Jobs that a worker marked stale where they lie: the manager's to decide, and nothing comes of them before."""
+    marked = 0
+    for name in fs.subdirectories(ground.path(place)):
+        try:
+            marked += folders.read_lifecycle(ground.path(place, name)).status is Status.STALE
+        except (FarroError, OSError):
+            continue
+    return marked
 
 
 def load(ground: Ground, role: str | None) -> int:

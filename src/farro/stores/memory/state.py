@@ -137,6 +137,11 @@ class State:
             counts = self.count(roles=[role])
             waiting = [job_id for job_id, job in self._jobs.items() if job.waits and job.lifecycle.role == role]
             stuck = sum(1 for job_id in waiting if self._stuck(job_id))
+            stuck += sum(
+                1
+                for job in self._jobs.values()
+                if job.owner and job.lifecycle.role == role and job.lifecycle.status is Status.STALE
+            )
         return counts[Status.QUEUED] + counts[Status.IN_PROGRESS] - stuck
 
     def _stuck(self, job_id: str) -> bool:

@@ -1,0 +1,164 @@
+"""What waits for a person, and what a person says: approve, refuse, edit; and sending a job elsewhere by hand.
+
+What follows from an answer lives in roles.workflow: the manager reads it in the job's hops. Asking lives in services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from farro.errors import BadDocument, IllegalTransition, InputError, UnknownJob
+from farro.execution.agents import task_file
+from farro.kernel import moves
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.states import Reason, Status
+from farro.operations.jobs import operator
+from farro.ports.store import Answered, JobView, Store
+from farro.roles import workflow
+from farro.roles.task import Task
+from farro.roles.workflow import MANAGER, Code
+from farro.system import fs
+
+MAX_TEXT = 1 << 20
+MAX_NOTE = 4000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """A job that a person is asked about."""
+
+    job_id: str
+    since: str
+    question: str
+    task: str | None  # its id
+    title: str | None
+    step: int | None
+    role: str | None  # who worked last
+    result: str  # … and what it found
+    folder: str  # of the job
+
+
+def inbox(store: Store, root: str) -> list[Waiting]:
+    """The oldest first."""
+    found = [view for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
+    return sorted((_waiting(root, view) for view in found), key=lambda one: one.since)
+
+
+def one(store: Store, root: str, job_id: str) -> Waiting:
+    """What is asked about that job. IllegalTransition: nothing is."""
+    view = _view(store, root, job_id)
+    if not _waits(view):
+        raise IllegalTransition(
+            f"{job_id} does not wait for a person, it is {view.status} ({view.lifecycle.role}); nothing was changed. "
+            "`farro inbox` lists what waits"
+        )
+    return _waiting(root, view)
+
+
+def approve(store: Store, root: str, job_id: str, *, by: str, note: str | None = None) -> Lifecycle:
+    return _answer(store, root, job_id, Code.APPROVED, by=by, note=note)
+
+
+def refuse(store: Store, root: str, job_id: str, *, by: str, note: str) -> Lifecycle:
+    if not note.strip():
+        raise InputError("a refusal needs its reason: the role that gets the job back is told; --note WHY")
+    return _answer(store, root, job_id, Code.REFUSED, by=by, note=note)
+
+
+def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str | None = None) -> Lifecycle:
+    """Approve it with another text: that becomes the result, and what the last role wrote stays in its attempt."""
+    if not text.strip():
+        raise InputError("the text is empty; to send the job back use `farro refuse`")
+    if len(text.encode("utf-8", "replace")) > MAX_TEXT:
+        raise InputError(f"the text is longer than {MAX_TEXT} bytes")
+    return _answer(store, root, job_id, Code.EDITED, by=by, note=note, text=text)
+
+
+def route(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
+    """An override: to that role, whatever the workflow says. It goes on from there."""
+    view = _view(store, root, job_id)
+    life, task = view.lifecycle, _task(f"{root}/{view.place}/{job_id}")
+    at = workflow.position(life.hops, life.first_role, task)
+    step = workflow.step_of(task, at, role)
+    told = {"code": str(Code.OVERRIDE), **({} if step is None else {"step": step})}
+    with operator(store, by) as agent:
+        return store.reroute(agent, job_id, role, note=_short(note), route=told)
+
+
+def _answer(
+    store: Store, root: str, job_id: str, code: Code, *, by: str, note: str | None, text: str | None = None
+) -> Lifecycle:
+    asked = one(store, root, job_id)
+    told = {"code": str(code), **({} if asked.step is None else {"step": asked.step})}
+    with operator(store, by) as agent:
+        return store.answer(agent, job_id, Answered(route=told, note=_short(note), text=text))
+
+
+def _short(note: str | None) -> str | None:
+    if note is not None and len(note) > MAX_NOTE:
+        raise InputError(f"the note has {len(note)} characters; at most {MAX_NOTE} are kept")
+    return note
+
+
+def _view(store: Store, root: str, job_id: str) -> JobView:
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    return view
+
+
+def _waits(view: JobView) -> bool:
+    return view.status is Status.QUEUED and moves.waits_for_person(view.lifecycle)
+
+
+def _waiting(root: str, view: JobView) -> Waiting:
+    life, folder = view.lifecycle, f"{root}/{view.place}/{view.job_id}"
+    task = _task(folder)
+    step = (life.hops[-1].route or {}).get("step")
+    role, result = _last(folder, life)
+    return Waiting(
+        job_id=view.job_id,
+        since=life.enqueued_at,
+        question=question(folder, life),
+        task=None if task is None else task.id,
+        title=None if task is None else task.title,
+        step=step if isinstance(step, int) else None,
+        role=role,
+        result=result,
+        folder=folder,
+    )
+
+
+def question(folder: str, life: Lifecycle) -> str:
+    """What a person is asked about a job that waits for one."""
+    task, step = _task(folder), (life.hops[-1].route or {}).get("step")
+    if task is not None and isinstance(step, int) and 0 <= step < len(task.workflow):
+        return task.workflow[step].rubric
+    return life.hops[-1].note or ""
+
+
+def _task(folder: str) -> Task | None:
+    try:
+        found = task_file.kept(folder)
+    except (BadDocument, OSError):
+        return None
+    return found if isinstance(found, Task) else None
+
+
+def _last(folder: str, life: Lifecycle) -> tuple[str | None, str]:
+    """Who worked last, and its result.md."""
+    worked: Sequence[tuple[str, int]] = [
+        (hop.role if hop.reason is Reason.ROUTED else "a person", hop.attempt)
+        for hop in life.hops
+        if (hop.reason is Reason.ROUTED and hop.role != MANAGER)
+        or (hop.reason is Reason.ANSWERED and (hop.route or {}).get("code") == Code.EDITED)
+    ]
+    if not worked:
+        return None, ""
+    role, attempt = worked[-1]
+    try:
+        text = fs.read_bytes(f"{folder}/attempts/{attempt:04d}/result.md", MAX_TEXT)[:MAX_TEXT]
+    except OSError:
+        return role, ""
+    return role, text.decode("utf-8", "replace")

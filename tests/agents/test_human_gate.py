@@ -1,0 +1,127 @@
+"""A person in the workflow: what waits, and what approve, refuse and edit do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agents.stage import CHANGE, REVIEW, Make, Stage
+from farro.errors import IllegalTransition, InputError
+from farro.kernel.states import Status
+from farro.operations import inbox
+from farro.operations.explain import explain
+
+ANSWERS: list[dict[str, Any]] = [
+    {"role": "SeniorEngineer", "match": "a person refused it: too loud", "answer": {"summary": "Softer."}},
+    {"role": "SeniorEngineer", "answer": CHANGE},
+    {"role": "CodeReviewer", "answer": REVIEW},
+    {"role": "DocWriter", "match": "Somebody wrote this by hand.", "answer": {"summary": "As it was edited."}},
+    {"role": "DocWriter", "answer": {"summary": "It is written down."}},
+]
+HUMAN = {"role": "human", "rubric": "Is it polite enough?"}
+ENGINEER, WRITER = {"role": "SeniorEngineer"}, {"role": "DocWriter"}
+
+
+@pytest.fixture
+def asked(make: Make) -> Stage:
+    """A job that waits for a person."""
+    stage = make(answers=ANSWERS)
+    stage.task(ENGINEER, HUMAN, WRITER)
+    stage.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"})
+    assert stage.until_done().status is Status.QUEUED
+    return stage
+
+
+def say(stage: Stage, verb: Any, *args: Any, **more: Any) -> None:
+    store = stage.store()
+    try:
+        verb(store, stage.root, "one", *args, by="cli-ann", **more)
+    finally:
+        store.close()
+
+
+def codes(stage: Stage) -> list[str]:
+    return [str((hop.route or {}).get("code")) for hop in stage.life().hops if hop.route]
+
+
+def test_a_job_waits_for_a_person_and_the_inbox_tells_what_is_asked(asked: Stage) -> None:
+    assert asked.folder().parent == asked.path / "agents/Manager/waiting"
+    store = asked.store()
+    (waiting,) = inbox.inbox(store, asked.root)
+    assert (waiting.job_id, waiting.question, waiting.role) == ("one", "Is it polite enough?", "SeniorEngineer")
+    assert "It says please now." in waiting.result
+    _, found = explain(store, asked.root, "one", now=asked.clock.now())
+    assert (found.reason, found.fix) == ("human", "farro approve one")
+    store.close()
+    assert asked.manage() == []  # it waits on
+
+
+def test_approved_it_goes_on(asked: Stage) -> None:
+    say(asked, inbox.approve, note="fine")
+    life = asked.until_done()
+    assert life.status is Status.SUCCEEDED
+    assert codes(asked) == ["human", "approved", "next", "complete"]
+    answer = next(hop for hop in life.hops if (hop.route or {}).get("code") == "approved")
+    assert answer.by.startswith("cli-ann.")
+    assert answer.note == "fine"
+    assert any(line.get("decision") == "approved" for line in asked.audit())
+    assert "fine" not in (asked.path / "logs/audit.log").read_text()  # codes only
+
+
+def test_refused_it_goes_back_to_the_role_before_with_the_reason_and_is_asked_about_again(asked: Stage) -> None:
+    say(asked, inbox.refuse, note="too loud")
+    assert asked.until_done().status is Status.QUEUED
+    assert codes(asked) == ["human", "refused", "changes", "human"]
+    store = asked.store()
+    assert "Softer." in inbox.one(store, asked.root, "one").result
+    store.close()
+
+
+def test_refused_where_no_role_worked_before_it_has_failed(make: Make) -> None:
+    stage = make(answers=ANSWERS)
+    stage.task(HUMAN, ENGINEER)
+    stage.enqueue(role="Manager", inputs={"task_id": "greet"}, routing={"mode": "manager"})
+    stage.until_done()
+    say(stage, inbox.refuse, note="not now")
+    life = stage.until_done()
+    assert life.status is Status.FAILED
+    assert life.error is not None
+    assert "not now" in life.error["message"]
+
+
+def test_edited_the_text_is_the_result_and_the_original_is_kept(asked: Stage) -> None:
+    before = (asked.folder() / "attempts/0001/result.md").read_text()
+    say(asked, inbox.edit, "Somebody wrote this by hand.\n")
+    assert (asked.folder() / "result.md").read_text() == "Somebody wrote this by hand.\n"
+    assert asked.until_done().status is Status.SUCCEEDED
+    assert "As it was edited." in (asked.folder() / "result.md").read_text()  # the next role was told of it
+    assert (asked.folder() / "attempts/0001/result.md").read_text() == before
+
+
+def test_who_comes_second_changes_nothing(asked: Stage) -> None:
+    say(asked, inbox.approve)
+    before = (asked.folder() / "job.json").read_bytes()
+    with pytest.raises(IllegalTransition, match="does not wait for a person"):
+        say(asked, inbox.refuse, note="no")
+    assert (asked.folder() / "job.json").read_bytes() == before
+
+
+def test_a_refusal_says_why(asked: Stage) -> None:
+    with pytest.raises(InputError, match="needs its reason"):
+        say(asked, inbox.refuse, note=" ")
+
+
+def test_a_person_may_send_it_elsewhere_and_the_workflow_goes_on_from_there(asked: Stage) -> None:
+    say(asked, inbox.route, "DocWriter", note="nobody needs to look")
+    assert asked.life().role == "DocWriter"
+    life = asked.until_done()
+    assert life.status is Status.SUCCEEDED
+    assert codes(asked) == ["human", "override", "complete"]
+    assert any(line.get("decision") == "override" and line.get("next") == "DocWriter" for line in asked.audit())
+
+
+def test_a_role_outside_of_the_workflow_takes_a_turn_and_hands_back(asked: Stage) -> None:
+    say(asked, inbox.route, "CodeReviewer")
+    assert asked.until_done().status is Status.SUCCEEDED
+    assert codes(asked) == ["human", "override", "next", "complete"]
