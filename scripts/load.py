@@ -30,6 +30,7 @@ P95_S = 300.0
 FAILURES = 0.02
 PER_DAY = 100.0
 REFUSED = 3  # farro's exit code
+MANAGER, CLERK = "Manager", "Clerk"  # the manager's jobs are tasks of one step, for a role that is nobody else's
 ANSWERS: dict[str, Any] = {
     "Architect": {"analysis": "It is small.", "prompts": []},
     "SeniorEngineer": {"summary": "Done."},
@@ -123,18 +124,22 @@ def measure(root: str, jobs: int, slots: int, patience_s: float) -> Load:
 
 
 def prepare(root: str, cap: int) -> None:
-    answer(root, "init")
     Path(root, "src").mkdir()
     busy = {"match": "Meet a busy provider", "times": 1, "error": {"kind": "rate_limited", "retry_after_s": 0.05}}
-    answers = [{"role": role, "answer": ANSWERS.get(role, "Decided.")} for role in AGENTS]
+    answers = [{"role": role, "answer": ANSWERS.get(role, "Run.")} for role in (*AGENTS, CLERK)]
     Path(root, "answers.json").write_text(json.dumps({"answers": [busy, *answers]}))
     config = {
         "version": "1.0.0",
         "providers": {"file": {"kind": "scripted", "file": "answers.json"}},
         "security": {"max_job_bytes": 26214400, "payload_allowlist": [".md"]},
-        "capacity": {"role_cap": cap, "total_cap": cap * len(AGENTS)},
+        "capacity": {"role_cap": cap, "total_cap": cap * len(AGENTS), "roles": {CLERK: None}},
+        "roles": {CLERK: {"description": "Does what the manager hands on."}},
+        "watchdog": {"every_s": 1},
     }
     Path(root, "agents-config.json").write_text(json.dumps(config))
+    answer(root, "init")
+    step = {"role": CLERK, "rubric": "Run it.", "allowed_paths": ["src/"], "success": "It is run."}
+    Path(root, "tasks/errand.json").write_text(json.dumps({"id": "errand", "title": "An errand", "workflow": [step]}))
     for role in AGENTS:
         for name, rubric in (("plain", "Do it."), ("busy", "Meet a busy provider, and do it.")):
             prompt = {
@@ -142,7 +147,8 @@ def prepare(root: str, cap: int) -> None:
                 "rubric": rubric,
                 "allowed_paths": ["src/"],
                 "success": "It is done.",
-                "routing": {"mode": "role", "next": role},
+                "routing": {"mode": "manager"} if role == MANAGER else {"mode": "role", "next": role},
+                "inputs": {"task_id": "errand"} if role == MANAGER else {},
             }
             Path(root, f"{role}.{name}.json").write_text(json.dumps(prompt))
 
@@ -177,32 +183,26 @@ def depths(root: str, load: Load) -> int:
     store = app.open_store(root, read(root), brief=True)
     try:
         found = [store.load(role) for role in AGENTS]
+        others = store.load(CLERK)
     finally:
         store.close()
-    load.deepest = max(load.deepest, *found)
-    return sum(found)
+    # What comes back to the manager was admitted before: routing meets no cap.
+    load.deepest = max([load.deepest, *(count for role, count in zip(AGENTS, found, strict=True) if role != MANAGER)])
+    return sum(found) + others
 
 
 @contextlib.contextmanager
 def workers(root: str, slots: int) -> Iterator[None]:
-    """A worker process for each role, ended whatever happens."""
+    """The manager, and a worker process for every other role, ended whatever happens."""
+    commands = {MANAGER: ["manager"]}
+    commands |= {
+        role: ["worker", "--role", role, "--slots", str(slots)] for role in (*AGENTS, CLERK) if role != MANAGER
+    }
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for role in AGENTS:
-            argv = [
-                sys.executable,
-                "-P",
-                "-m",
-                "farro",
-                "worker",
-                "--role",
-                role,
-                "--slots",
-                str(slots),
-                "--root",
-                root,
-            ]
-            with open(f"{root}/logs/worker-{role}.log", "wb") as log:
+        for role, command in commands.items():
+            argv = [sys.executable, "-P", "-m", "farro", *command, "--root", root]
+            with open(f"{root}/logs/{role}.log", "wb") as log:
                 started.append(subprocess.Popen(argv, cwd=root, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         yield
     finally:

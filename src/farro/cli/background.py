@@ -16,6 +16,7 @@ from farro.cli.terminal import answer, complain, note, say
 from farro.operations import background
 from farro.operations.background import Started
 from farro.roles.names import RUNNER
+from farro.roles.workflow import MANAGER
 from farro.system.clock import SystemClock
 
 
@@ -40,6 +41,10 @@ def start(workers: int, slots: int, runner: str | None, roles: tuple[str, ...], 
     """
     path, settings = read_root(root)
     for role in roles:
+        if role == MANAGER:
+            raise click.BadParameter(
+                "the manager's queue is worked by the manager, which starts anyway", param_hint="--role"
+            )
         if role not in settings.all_roles():
             known = ", ".join(sorted(settings.all_roles()))
             raise click.BadParameter(f"{role} is not a role here; there is {known}", param_hint="--role")
