@@ -28,9 +28,10 @@ from farro.errors import (
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import timestamp
+from farro.kernel.moves import Move
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
-from farro.ports.store import Agent, Claim, Store, Submission
+from farro.ports.store import Agent, Answered, Claim, Store, Submission
 from stage import plan, report, submission
 
 NO = ErrorInfo(category="step_failed", message="no")
@@ -1204,3 +1205,100 @@ def test_load_counts_what_is_queued_waiting_or_in_progress(kit: Adapter) -> None
     assert store.load("Runner") == 3
     assert drained(store, worker(store))
     assert (store.load("Runner"), store.load(None)) == (0, 1)
+
+
+# --- what a person and the manager say ---
+
+
+def make_asked(kit: Adapter) -> str:
+    """A job that waits for a person."""
+    job_id = kit.store.enqueue(submission(role="Manager", routing={"mode": "manager"}))
+    claim = claimed(kit.store, worker(kit.store, role="Manager"))
+    move = Move(
+        reason=Reason.ROUTED, status=Status.QUEUED, role="Manager", waits=True, route={"code": "human", "step": 0}
+    )
+    told = kit.store.commit(claim, success(claim), move)
+    assert (told.status, place(kit.store, job_id)) == (Status.QUEUED, "agents/Manager/waiting")
+    return job_id
+
+
+def test_a_job_that_waits_for_a_person_is_claimed_by_nobody(kit: Adapter) -> None:
+    job_id = make_asked(kit)
+    assert kit.store.claim(worker(kit.store, role="Manager")) is None
+    assert [view.job_id for view in kit.store.list(statuses=[Status.QUEUED])] == [job_id]
+    kit.store.recover(operator(kit.store))
+    assert place(kit.store, job_id) == "agents/Manager/waiting"
+    assert kit.store.pending("Manager") == 0  # nothing comes of it by itself
+
+
+@pytest.mark.parametrize("text", [None, "as I want it"])
+def test_a_person_answers_once(kit: Adapter, text: str | None) -> None:
+    job_id = make_asked(kit)
+    said = Answered(route={"code": "approved", "step": 0}, note="fine", text=text)
+    told = kit.store.answer(operator(kit.store), job_id, said)
+    assert (told.role, told.status, told.hops[-1].reason) == ("Manager", Status.QUEUED, Reason.ANSWERED)
+    assert (told.hops[-1].route, told.hops[-1].note) == ({"code": "approved", "step": 0}, "fine")
+    with pytest.raises(IllegalTransition):
+        kit.store.answer(operator(kit.store), job_id, said)
+    assert len(life(kit.store, job_id).hops) == len(told.hops)
+    assert claimed(kit.store, worker(kit.store, role="Manager")).job_id == job_id
+
+
+def test_what_waits_for_nobody_takes_no_answer(kit: Adapter) -> None:
+    job_id = make_queued(kit)
+    with pytest.raises(IllegalTransition):
+        kit.store.answer(operator(kit.store), job_id, Answered(route={"code": "approved"}))
+    assert life(kit.store, job_id).hops == ()
+
+
+def test_a_job_that_waits_for_a_person_may_be_killed(kit: Adapter) -> None:
+    job_id = make_asked(kit)
+    assert kit.store.kill(operator(kit.store), job_id).status is Status.KILLED
+
+
+def test_a_person_overrides_the_route(kit: Adapter) -> None:
+    for job_id in (make_asked(kit), make_stale(kit), make_open_failure(kit.store), make_queued(kit)):
+        told = kit.store.reroute(operator(kit.store), job_id, "CodeReviewer", note="you", route={"code": "override"})
+        assert (told.role, told.status, told.hops[-1].reason) == ("CodeReviewer", Status.QUEUED, Reason.REROUTED)
+        assert claimed(kit.store, worker(kit.store, role="CodeReviewer")).job_id == job_id
+    with pytest.raises(UnknownRole):
+        kit.store.reroute(operator(kit.store), make_queued(kit), "Nobody")
+
+
+def test_a_job_that_runs_or_runs_after_others_is_not_rerouted(kit: Adapter) -> None:
+    first = make_queued(kit)
+    second = kit.store.enqueue(submission(metadata={"after": [first]}))
+    claimed(kit.store, worker(kit.store))
+    for job_id in (first, second):
+        with pytest.raises(IllegalTransition):
+            kit.store.reroute(operator(kit.store), job_id, "CodeReviewer")
+    assert place(kit.store, second) == "agents/Manager/waiting"
+
+
+def test_a_failure_is_final_when_the_manager_says_so(kit: Adapter) -> None:
+    job_id = make_open_failure(kit.store)
+    assert kit.store.open_failures() == [job_id]
+    told = kit.store.finalize(operator(kit.store), job_id, route={"code": "fail"})
+    assert told is not None
+    assert (told.status, told.terminal, told.error) == (
+        Status.FAILED,
+        True,
+        {"category": "step_failed", "message": "no"},
+    )
+    assert kit.store.open_failures() == []
+    assert kit.store.finalize(operator(kit.store), job_id) is None
+    assert kit.store.finalize(operator(kit.store), make_queued(kit)) is None
+
+
+def test_work_that_could_not_be_handed_on_is_never_given_up_for_that(kit: Adapter) -> None:
+    kit.store.enqueue(submission(job_id="j", routing={"mode": "manager"}))
+    boss = operator(kit.store)
+    for _ in range(RETRY.max_attempts + 3):
+        claim = claimed(kit.store, worker(kit.store))
+        kit.store.commit(claim, away(claim))
+        kit.store.recover(boss)
+        told = kit.store.settle_stale(boss, "j")
+        assert told is not None
+        assert told.status is Status.QUEUED
+        kit.clock.advance(60)
+    assert kit.store.pending("Runner") == 1

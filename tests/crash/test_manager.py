@@ -1,0 +1,259 @@
+"""The manager and a person killed at every mutating call, again and again: the task completes, no hop is accepted
+twice, children are not doubled.
+
+One life is the four-role task: Architect (with two drafts), engineer, a review that asks for a change once, a person,
+Doc Writer. Roles answer from a script, at the level of the store; a role's own attempt is killed in test_agents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stage
+from crash.seams import Counting, KillAt, Open, Seam, placed
+from crash.tally import add_figure
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import waits_for_person
+from farro.kernel.outcome import Report, Succeeded
+from farro.kernel.states import Reason, Status
+from farro.operations import inbox
+from farro.operations.admission import Gate
+from farro.ports.store import Submission
+from farro.services.auto_plan import AutoPlan
+from farro.services.manager import Manager
+from farro.services.seat import Seat
+from farro.services.snapshot import Snapshots
+from farro.settings import Settings
+from farro.stores.files import FilesStore
+from farro.stores.files.ground import make_root
+from stage import Crash
+
+ROLES = ("Architect", "CodeReviewer", "DocWriter", "Manager", "SeniorEngineer")
+TASK = {
+    "id": "greet",
+    "title": "A greeting",
+    "allowed_paths": ["src/"],
+    "success": "It greets.",
+    "workflow": [
+        {"role": "Architect", "rubric": "Plan."},
+        {"role": "SeniorEngineer", "rubric": "Build."},
+        {"role": "CodeReviewer", "rubric": "Judge."},
+        {"role": "human", "rubric": "Ship it?"},
+        {"role": "DocWriter", "rubric": "Tell."},
+    ],
+}
+PROMPT = {
+    "role": "Architect",
+    "rubric": "Greet.",
+    "allowed_paths": ["src/"],
+    "success": "It greets.",
+    "routing": {"mode": "manager"},
+    "inputs": {"task_id": "greet"},
+}
+DRAFT = {"role": "DocWriter", "rubric": "More.", "allowed_paths": ["src/"], "success": "Done."}
+WORKED = ["Architect", "SeniorEngineer", "CodeReviewer", "SeniorEngineer", "CodeReviewer", "DocWriter"]
+DECIDED = ["next", "next", "changes", "next", "human", "approved", "next", "complete"]
+Kill = Callable[[], Seam]
+
+
+def answer(life: Lifecycle) -> Mapping[str, Any]:
+    if life.role == "Architect":
+        return {"analysis": "So.", "prompts": [DRAFT, DRAFT]}
+    if life.role == "CodeReviewer":
+        again = any((hop.route or {}).get("code") == "changes" for hop in life.hops)
+        return {"verdict": "approve" if again else "changes_requested", "findings": [{"message": "louder"}]}
+    return {"summary": "done"}
+
+
+def begin(root: str) -> None:
+    Path(root).mkdir()
+    make_root(root, ROLES)
+    Path(root, "tasks").mkdir(exist_ok=True)
+    Path(root, "tasks/greet.json").write_text(json.dumps(TASK))
+    store = stage.open_files(root, seed=1)
+    store.enqueue(Submission(role="Architect", prompt=PROMPT, job_id="one"))
+    store.close()
+
+
+class Seeds:
+    def __init__(self) -> None:
+        self.last = 100
+
+    def __call__(self) -> int:
+        self.last += 1
+        return self.last
+
+
+def manage(root: str, seed: int, seam: Seam) -> None:
+    """One turn of a manager process, which dies afterwards, if not before."""
+    store = stage.open_files(root, seed=seed)
+    clock = stage.QuickClock()
+    gate = Gate()
+    plans = AutoPlan(
+        store=store, root=root, settings=Settings(), gate=gate, clock=clock, log=lambda *told: None, _looked_s=1e9
+    )
+    seat = Seat(root=root, clock=clock)
+    boss = Manager(
+        store=store,
+        log=lambda *told: None,
+        seat=seat,
+        snapshots=Snapshots(root=root, clock=clock),
+        auto_plan=plans,
+    )
+    try:
+        with placed(seam):
+            boss.run_once()
+    except Crash:
+        pass
+    finally:
+        seat.drop()
+        stage.die(store)
+
+
+def say(root: str, seed: int, seam: Seam, text: str | None) -> None:
+    """A person's answer, by a process that dies afterwards, if not before."""
+    store = stage.open_files(root, seed=seed)
+    vars(store)["leave"] = lambda agent: None  # the dead do not leave: `die` drops what they hold
+    try:
+        with placed(seam):
+            if text is None:
+                inbox.approve(store, root, "one", by="ann")
+            else:
+                inbox.edit(store, root, "one", text, by="ann")
+    except Crash:
+        pass
+    finally:
+        stage.die(store)
+
+
+def look(store: FilesStore) -> Lifecycle:
+    view = store.find("one")
+    assert view is not None
+    return view.lifecycle
+
+
+def recover(root: str, seed: int) -> Lifecycle:
+    """A watchdog's pass, and how the job stands after it."""
+    store = stage.open_files(root, seed=seed)
+    store.recover(store.join("dog", role=None))
+    life = look(store)
+    store.close()
+    return life
+
+
+def work(root: str, seed: int, role: str) -> None:
+    store = stage.open_files(root, seed=seed)
+    claim = store.claim(store.join("w", role=role))
+    while claim is not None and claim.job_id != "one":  # a child: not this test's
+        store.commit(claim, Succeeded(report=stage.report(claim)))
+        claim = store.claim(store.join("w", role=role))
+    if claim is not None:
+        told = answer(claim.envelope.lifecycle)
+        result = {"success": True, "agent": {"answer": told}}
+        store.commit(claim, Succeeded(report=Report(result=result, markdown=f"{role}: {json.dumps(told)}\n")))
+    store.close()
+
+
+def live(root: str, manager: Kill, person: Kill, *, times: int, text: str | None = None) -> Lifecycle:
+    """The whole life: each turn of the manager and each answer is killed `times` times, and then is left in peace."""
+    begin(root)
+    seeds = Seeds()
+    for _ in range(60):
+        life = recover(root, seeds())
+        if life.terminal:
+            return life
+        if waits_for_person(life):
+            for seam in (*(person() for _ in range(times)), Open()):
+                if waits_for_person(recover(root, seeds())):
+                    say(root, seeds(), seam, text)
+        elif life.role == "Manager" or life.status is Status.STALE:
+            for seam in (*(manager() for _ in range(times)), Open()):
+                found = recover(root, seeds())
+                if found.role == "Manager" and not waits_for_person(found):
+                    manage(root, seeds(), seam)
+        else:
+            work(root, seeds(), life.role)
+    raise AssertionError(f"not at its end: {stage.tree(root)}")
+
+
+def judge(root: str, life: Lifecycle, how: str, decided: list[str] = DECIDED) -> None:
+    assert life.status is Status.SUCCEEDED, f"{how}: {life.status} {life.error}"
+    worked = [hop.role for hop in life.hops if hop.reason is Reason.ROUTED and hop.role != "Manager"]
+    assert worked == WORKED, f"{how}: {worked}"
+    codes = [hop.route["code"] for hop in life.hops if hop.route]
+    # A person whose process died between the text and the answer is asked again; everything else is decided once.
+    assert [code for n, code in enumerate(codes) if codes[n : n + 2] != ["human", "human"]] == decided, (
+        f"{how}: {codes}"
+    )
+    where = stage.everywhere(root)
+    assert all(len(places) == 1 for places in where.values()), f"{how}: {where}"
+    assert len(where) == 3, f"{how}: {len(where) - 1} children, not 2: {sorted(where)}"
+    home = Path(root, where["one"][0], "one")
+    assert "DocWriter:" in (home / "result.md").read_text(), how
+    assert not (home / "error.md").exists(), how
+    for name in ("agents/Manager/incoming", "agents/Manager/waiting", "jobs/outbox", "jobs/stale"):
+        assert not list(Path(root, name).glob("[!.]*")), f"{how}: something is left in {name}"
+
+
+def kills(upto: int) -> Iterator[tuple[int, bool]]:
+    for n in range(1, upto + 1):
+        for after in (False, True):
+            yield n, after
+
+
+def longest(root: str, *, text: str | None) -> tuple[int, int]:
+    """The calls of the longest turn of the manager, and of an answer."""
+    seams: dict[str, list[Counting]] = {"manager": [], "person": []}
+
+    def counting(who: str) -> Seam:
+        seams[who].append(Counting())
+        return seams[who][-1]
+
+    life = live(root, lambda: counting("manager"), lambda: counting("person"), times=1, text=text)
+    judge(root, life, "in peace", DECIDED if text is None else [*DECIDED[:5], "edited", *DECIDED[6:]])
+    return max(seam.count for seam in seams["manager"]), max(seam.count for seam in seams["person"])
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_manager_killed_at_every_call_of_every_turn_completes_the_task(shm: Path, times: int) -> None:
+    calls, _ = longest(str(shm / "peace"), text=None)
+    for n, after in kills(calls):
+        root = str(shm / f"{n}-{after}")
+        life = live(root, lambda n=n, after=after: KillAt(n, after=after), Open, times=times)  # type: ignore[misc]
+        judge(root, life, f"manager killed {times} times {'after' if after else 'before'} call {n}")
+    add_figure("kill points, a manager's turn", 2 * calls * len(DECIDED), "points")
+
+
+@pytest.mark.parametrize("text", [None, "as I want it\n"])
+def test_a_person_killed_at_every_call_of_an_answer_answers_once(shm: Path, text: str | None) -> None:
+    decided = DECIDED if text is None else [*DECIDED[:5], "edited", *DECIDED[6:]]
+    _, calls = longest(str(shm / "peace"), text=text)
+    for n, after in kills(calls):
+        root = str(shm / f"{n}-{after}")
+        life = live(root, Open, lambda n=n, after=after: KillAt(n, after=after), times=2, text=text)  # type: ignore[misc]
+        judge(root, life, f"a person killed {'after' if after else 'before'} call {n}", decided)
+    add_figure("kill points, a person's answer", 2 * calls, "points")
+
+
+def test_the_judge_notices_children_that_come_twice(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the test: with ids that are made up at each delivery a crash in the outbox doubles the children."""
+    from farro.stores.files import dispatch
+
+    calls, _ = longest(str(shm / "peace"), text=None)
+    count = iter(range(10_000))
+    monkeypatch.setattr(dispatch.ids, "child_id", lambda job_id, attempt, index: f"child-{next(count)}")
+    noticed = 0
+    for n, after in reversed(list(kills(calls))):
+        root = str(shm / f"{n}-{after}")
+        try:
+            life = live(root, lambda n=n, after=after: KillAt(n, after=after), Open, times=1)  # type: ignore[misc]
+            judge(root, life, "")
+        except AssertionError:
+            noticed += 1
+            break
+    assert noticed
