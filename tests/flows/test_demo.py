@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flows.program import FARRO, PATIENCE_S, Program, eventually
+from support import need
 
 ROLES = ("Architect", "SeniorEngineer", "CodeReviewer", "DocWriter")
 WAY = [
@@ -90,15 +91,10 @@ def test_a_task_goes_from_idea_to_documents_without_a_hand(empty: Program) -> No
     assert changed == {"CHANGELOG.md", "src/shop.py", "tests/test_shop.py"}
     history = empty.call("history", "discount", "--root", str(root), "--json", code=0).json
     assert len(history["hops"]) == len(WAY)
+    replayed = empty.call("replay", "discount", "--root", str(root), code=0).out.splitlines()
+    assert len(replayed) == 6
+    assert all("the same result" in line for line in replayed)
     nothing_is_left(empty)
-
-
-def test_every_answer_of_the_task_can_be_replayed(empty: Program) -> None:
-    root = str(empty.path / "kept")
-    run(empty, "--json", "--root", root)
-    told = empty.call("replay", "discount", "--root", root, code=0).out.splitlines()
-    assert len(told) == 6
-    assert all("the same result" in line for line in told)
 
 
 def test_it_is_told_as_it_happens_and_ends_with_history_diff_cost_and_files(empty: Program) -> None:
@@ -137,13 +133,14 @@ def in_hand(root: Path, role: str) -> bool:
     return any((root / "agents" / role / "in-progress").glob("*/discount/attempts/*"))
 
 
-@pytest.mark.parametrize("role", ["SeniorEngineer", "CodeReviewer"])
-def test_a_worker_that_is_killed_in_the_middle_is_made_good(empty: Program, role: str) -> None:
+@pytest.mark.parametrize("victim", ["worker-seniorengineer-1", "worker-codereviewer-1", "manager", "watchdog"])
+def test_a_worker_that_is_killed_in_the_middle_is_made_good(empty: Program, victim: str) -> None:
     (empty.path / "tmp").mkdir()
     root = empty.path / "kept"
     process = started(empty, "--json", "--root", str(root))
+    role = "CodeReviewer" if "reviewer" in victim else "SeniorEngineer"
     eventually(lambda: in_hand(root, role), f"{role} has never begun")
-    record = json.loads((root / "jobs" / ".components" / f"worker-{role.lower()}-1.json").read_text())
+    record = json.loads((root / "jobs" / ".components" / f"{victim}.json").read_text())
     os.kill(record["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=3 * PATIENCE_S)
     assert process.returncode == 0, out + err
@@ -183,6 +180,38 @@ def test_a_folder_with_something_in_it_is_not_used(empty: Program) -> None:
     (empty.path / "mine.txt").write_text("mine")
     assert "not an empty folder" in empty.run("demo", "--root", ".", code=2).err
     assert [file.name for file in empty.path.iterdir()] == ["mine.txt"]
+
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"pydantic_ai", "httpx", "httpx2", "openai", "genai_prices", "google", "redis"}:
+            raise ModuleNotFoundError(f"{name} is not part of the base install")
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def test_it_needs_no_network_and_no_extra(empty: Program) -> None:
+    """What the base install does not bring is not importable, and the only network there is has no way out."""
+    (empty.path / "tmp").mkdir()
+    (empty.path / "site").mkdir()
+    (empty.path / "site" / "sitecustomize.py").write_text(BLOCKED)
+    unshare = [need("unshare"), "--net"] if os.geteuid() == 0 else [need("unshare"), "--map-root-user", "--net"]
+    done = subprocess.run(
+        [*unshare, FARRO, "demo", "--json"],
+        cwd=empty.path,
+        env={**empty.env, "TMPDIR": str(empty.path / "tmp"), "PYTHONPATH": str(empty.path / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3 * PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "succeeded"
+    nothing_is_left(empty)
 
 
 def test_without_git_it_says_what_is_missing(empty: Program) -> None:

@@ -241,8 +241,7 @@ def _live(happening: Iterator[Event], told: Told) -> None:
 def _ending(path: str, kept: bool, view: JobView, told: Told, after: scene.Tests, diff: str, seconds: float) -> None:
     say(f"\nThe way of the task {scene.JOB} ({len(view.lifecycle.hops)} hops, each decided once)")
     for hop in view.lifecycle.hops:
-        reason = (hop.note or "").splitlines()[0] if hop.note else str(hop.reason)
-        say(f"  {hop.at[11:19]}  {hop.role:<15} → {hop.to:<36} {reason.rstrip(':')}")
+        say(f"  {hop.at[11:19]}  {hop.role:<15} → {hop.to:<36} {play.first_line(hop)}")
     say("\nWhat was changed (git diff)")
     say("\n".join(f"  {line}" for line in diff.splitlines()))
     say("\nWhat it cost, as the programs say (pretended; farro costs discount)")
@@ -259,7 +258,10 @@ def _ending(path: str, kept: bool, view: JobView, told: Told, after: scene.Tests
     say(f"\nThe repository's tests: {after.said}. {view.status.capitalize()}, in {seconds:.1f} s.")
     if kept:
         say(f"\nIt is all there to explore:\n  cd {path}\n  farro history {scene.JOB}\n  farro show {scene.JOB}")
-        say(f"  farro replay {scene.JOB}\n  git diff\n  farro start --role Architect …   to go on; farro --help")
+        say(f"  farro replay {scene.JOB}\n  git diff")
+        again = " ".join(f"--role {role}" for role in scene.ROLES)
+        say(f"And again:\n  git checkout . && farro start {again}")
+        say("  farro enqueue --prompt-json prompt.json && farro watch; farro stop")
 
 
 def _data(

@@ -82,7 +82,7 @@ class Stagehand:
             return self._event(hop.role, "lost", "its worker died; the job is recovered", hop.attempt)
         if hop.role == MANAGER or hop.reason is not Reason.ROUTED:
             what = "ended" if hop.reason is Reason.COMMITTED else "decided"
-            return self._event(hop.by.split(".")[0].capitalize(), what, hop.note or str(hop.reason), hop.attempt)
+            return self._event(hop.by.split(".")[0].capitalize(), what, first_line(hop), hop.attempt)
         result = _result(f"{self.root}/{view.place}/{self.job_id}", hop.attempt)
         if result is None:
             return None
@@ -115,6 +115,11 @@ def events(hand: Stagehand, *, mend: Callable[[], list[str]], patience_s: float 
         f"the demo's task has not ended in {patience_s:g} s; this machine may be very busy. Run it again with --keep, "
         f"and ask `farro explain {hand.job_id}`"
     )
+
+
+def first_line(hop: Hop) -> str:
+    """Why, in short: the findings of a review stand below it, and are the reviewer's own words."""
+    return (hop.note or str(hop.reason)).splitlines()[0].rstrip(":")
 
 
 def words(answer: Mapping[str, Any]) -> str:
