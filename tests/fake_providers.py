@@ -92,7 +92,9 @@ class FakeProvider:
         line, *rest = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in rest)}
         while len(body) < int(headers.get("content-length", "0")):
-            body += self._some(connection)
+            if not (more := self._some(connection)):
+                return None  # it hung up in the middle of its request
+            body += more
         return Asked(line=line, headers=headers, body=json.loads(body or b"{}"), raw=head + body)
 
     def _some(self, connection: socket.socket) -> bytes:

@@ -290,7 +290,7 @@ class _Providers:
         self._known: list[tuple[str, ProviderSettings, Provider]] = []
         self._lock = threading.Lock()
 
-    def of(self, name: str, described: ProviderSettings, settings: Settings) -> Provider:
+    def of(self, name: str, described: ProviderSettings) -> Provider:
         from farro.providers.registry import make_provider
 
         with self._lock:

@@ -68,13 +68,22 @@ class Stage:
     def store(self) -> Any:
         return app.open_store(self.root, self.settings, brief=True)
 
-    def enqueue(self, job_id: str = "one", *, narrative: str | None = None, **changes: Any) -> str:
+    def enqueue(
+        self,
+        job_id: str = "one",
+        *,
+        narrative: str | None = None,
+        payload: Mapping[str, bytes] | None = None,
+        **changes: Any,
+    ) -> str:
         prompt = {**PROMPT, **changes}
         prompt = {name: value for name, value in prompt.items() if value is not None}
         store = self.store()
         try:
             role = prompt.get("role", "Runner")
-            return str(store.enqueue(Submission(role=role, prompt=prompt, job_id=job_id, narrative=narrative)))
+            files = dict(payload or {})
+            asked = Submission(role=role, prompt=prompt, job_id=job_id, narrative=narrative, payload=files)
+            return str(store.enqueue(asked))
         finally:
             store.close()
 

@@ -112,6 +112,37 @@ def test_a_failure_is_tried_twice_and_its_words_are_told(answered_by: Any) -> No
     assert len(stage.calls()) == 2  # SPEC-1 §9
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"is_error": True, "result": "Credit balance is too low"}, "exit code 1: Credit balance is too low (2 calls)"),
+        ({"problem": "no credit"}, 'exit code 1: {"problem": "no credit"} (2 calls)'),
+    ],
+)
+def test_what_a_program_says_on_stdout_when_it_fails_is_told(answered_by: Any, said: Any, told: str) -> None:
+    once = {"retry": {"max_attempts": 1}}
+    stage = answered_by(f"print({json.dumps(said)!r})\nsys.exit(1)", answer_field="result", config=once)
+    error = worked(stage)
+    assert error is not None
+    assert error["message"] == f"provider script: {told}"
+    assert "Before that" not in (stage.folder() / "error.md").read_text()  # it would be the same again
+
+
+def test_of_an_answer_inside_json_people_read_what_the_program_says_beside_it(answered_by: Any) -> None:
+    said = json.dumps({"result": ANSWER})
+    stage = answered_by(f"sys.stderr.write('reading the code')\nprint({said!r})\nsys.exit()", answer_field="result")
+    assert worked(stage) is None
+    assert (stage.folder() / "attempts/0001/steps/1/stderr").read_text() == "reading the code\n"
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+@pytest.mark.parametrize("workspace", ["temp", "root"])
+def test_it_finds_its_payload_where_a_variable_says(answered_by: Any, level: str, workspace: str) -> None:
+    body = "assert 'logo.png' in prompt and open(os.environ['FARRO_PAYLOAD'] + '/logo.png').read() == 'png'"
+    stage = answered_by(body, workspace=workspace, config={"security": {"sandbox": level}})
+    assert worked(stage, payload={"logo.png": b"png"}) is None
+
+
 def test_an_exit_code_that_is_marked_fatal_is_not_tried_again(answered_by: Any) -> None:
     stage = answered_by("sys.exit(4)", fatal_exit_codes=[4])
     error = worked(stage)
@@ -175,7 +206,31 @@ def test_a_worktree_leaves_the_repository_alone_and_its_diff_in_the_result(answe
 def test_a_worktree_needs_a_repository_and_says_so(answered_by: Any) -> None:
     error = worked(answered_by("pass", workspace="worktree"))
     assert error is not None
+    assert error["category"] == "provider_refused"  # asking again would not help
     assert "git repository" in error["message"]
+
+
+def test_without_the_sandbox_that_is_required_it_is_not_asked(answered_by: Any) -> None:
+    stage = answered_by("pass", config={"security": {"sandbox": "none", "require_sandbox": True}})
+    error = worked(stage)
+    assert error is not None
+    assert error["category"] == "provider_refused"
+    assert "provider script was not asked: " in error["message"]
+    assert stage.calls()[0].end == "not_charged"
+
+
+def test_a_diff_that_is_too_large_fails_the_job_and_the_call_is_paid(
+    answered_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farro.providers.worktrees._DIFF_LIMIT", 100)
+    said = json.dumps({"result": ANSWER, "cost": 0.25})
+    body = f"open('src/new.txt', 'w').write('x' * 1000)\nprint({said!r})\nsys.exit()"
+    stage = answered_by(body, workspace="worktree", answer_field="result", cost_field="cost")
+    committed(stage)
+    error = worked(stage)
+    assert error is not None
+    assert "at most 100 are kept" in error["message"]
+    assert [str(call.counts_usd) for call in stage.calls()] == ["0.25"]
 
 
 def living(stage: Stage) -> list[str]:

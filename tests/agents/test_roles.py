@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -189,7 +190,7 @@ def test_without_a_provider_the_job_says_what_to_write(make: Make) -> None:
     error = stage.life().error
     assert error is not None
     assert error["category"] == "no_provider"
-    assert "roles.SeniorEngineer.provider" in error["message"]
+    assert "`farro init --agents claude` (or codex, or gemini) adds one" in error["message"]
 
 
 def test_a_budget_refuses_the_call_that_would_exceed_it(make: Make) -> None:
@@ -240,6 +241,38 @@ def test_a_plan_may_ask_an_agent_in_one_of_its_steps(make: Make) -> None:
     assert stage.result()["step_results"][2]["stdout"] == "PLEASE HAND IT OVER."
 
 
+def test_a_step_is_told_the_policy_of_the_role_that_it_asks(make: Make) -> None:
+    stage = make(providers={"script": {"kind": "cli", "command": ["cat"]}})
+    for role, words in (("Manager", "Decide gently."), ("Runner", "Run fast.")):
+        (stage.path / f"agents/{role}/AGENTS-ROLE.md").write_text(f"---\nversion: 1.0.0\n---\n{words}\n")
+    step = {"id": "ask", "tool": "agent", "command": "Manager", "args": ["Which one?"]}
+    stage.enqueue(**dict.fromkeys(PROMPT), plan_id="ask", steps=[step])
+    stage.work("Runner")
+    said = stage.result()["step_results"][0]["stdout"]  # cat says what it was told
+    assert "Decide gently." in said
+    assert "Run fast." not in said
+
+
+def test_text_of_the_payload_is_told_and_other_files_are_named(make: Make) -> None:
+    seen = "File notes\\.md\\n\\nMind the gap\\."
+    stage = make(answers=[{"pattern": seen, "answer": CHANGE}])
+    stage.enqueue(payload={"notes.md": b"Mind the gap.\n", "logo.png": b"\x89PNG\0\xff", "long.md": b"x" * (300 << 10)})
+    stage.work()
+    assert stage.life().error is None
+    asked = json.loads((stage.folder() / "attempts/0001/steps/1/calls/1.json").read_text())["asked"]
+    assert "- logo.png\n" in asked
+    assert "- long.md\n" in asked  # too long to be told
+    assert "PNG" not in asked
+    assert "xxx" not in asked
+
+
+def test_tokens_that_nobody_told_are_not_written_as_none(make: Make) -> None:
+    stage = make()
+    stage.enqueue()
+    stage.work()
+    assert "*script: 1 call, cost $0*" in (stage.folder() / "result.md").read_text()
+
+
 def test_a_planted_link_is_not_told_to_a_provider(make: Make) -> None:
     stage = make()
     stage.enqueue(context_md="prompt.md", narrative="x")
@@ -275,3 +308,16 @@ def test_both_mirrors_are_put_right_by_the_next_claim(make: Make) -> None:
     stage.until_over()
     assert not (stage.folder() / "error.md").exists()
     assert "please" in (stage.folder() / "result.md").read_text()
+
+
+def test_a_provider_that_wants_to_be_left_alone_for_long_is(make: Make) -> None:
+    busy = {"error": {"kind": "rate_limited", "retry_after_s": 300}, "attempt": 1}
+    stage = make(answers=[busy, ENGINEER])
+    stage.enqueue()
+    stage.work()
+    life = stage.life()
+    assert life.status is Status.QUEUED
+    assert life.not_before is not None
+    waits_s = (datetime.fromisoformat(life.not_before) - datetime.fromisoformat(life.updated_at)).total_seconds()
+    assert 299 < waits_s < 302  # as it asked, not as the job's own backoff would have it
+    assert stage.work() == [Turn.IDLE]

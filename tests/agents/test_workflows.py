@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from agents.stage import CHANGE, REVIEW, Make, Stage
+from farro.config import load
 from farro.errors import Refused
 from farro.kernel.states import Reason, Status
+from farro.operations import replay
 
 ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
 ANSWERS: list[dict[str, Any]] = [
@@ -211,3 +213,16 @@ def test_the_manager_says_that_it_lives(make: Make) -> None:
     stage.manage()
     told = json.loads((stage.path / "agents/Manager/.heartbeat").read_text())
     assert told["name"] == "manager"
+
+
+def test_every_hop_of_a_task_is_replayed_as_it_was(make: Make) -> None:
+    stage = make(answers=TWICE)
+    stage.task(ENGINEER, REVIEWER, WRITER)
+    begun(stage)
+    assert stage.until_done().status is Status.SUCCEEDED
+    store = stage.store()
+    done = replay.replay(store, stage.root, "one", settings_of=load, clock=stage.clock)
+    store.close()
+    assert [(one.role, one.same, one.difference) for one in done] == [
+        (role, True, "") for role in ("SeniorEngineer", "CodeReviewer", "SeniorEngineer", "CodeReviewer", "DocWriter")
+    ]

@@ -91,7 +91,7 @@ def attempt(root: str, paid: Paid, seed: int, seam: Seam) -> None:
         agents = Agents(
             root=root,
             settings_of=lambda folder: SETTINGS,
-            provider=lambda name, described, settings: paid,
+            provider=lambda name, described: paid,
             ledger=FilesLedger(root, clock),
             prices=GenaiPrices,
             redactor=lambda settings: Redactor({}),

@@ -160,9 +160,30 @@ def test_init_agents_does_not_rewrite_yaml(empty: Program) -> None:
     (empty.path / "agents-config.yaml").write_text(text)
     told = empty.call("init", "--agents", "gemini", code=0).out
     assert "the config is YAML, which farro does not rewrite" in told
-    assert '"gemini"' in told
+    assert "providers:\n  gemini:\n" in told
     assert (empty.path / "agents-config.yaml").read_text() == text
     assert not (empty.path / "agents-config.json").exists()
+
+
+def test_for_a_yaml_config_init_agents_prints_what_it_lacks_and_that_is_yaml(empty: Program) -> None:
+    path = empty.path / "agents-config.yaml"
+    path.write_text("providers:\n  mine: {kind: cli, command: [mine]}\nroles:\n  DocWriter: {provider: mine}\n")
+    lacks = empty.call("init", "--agents", "gemini", "--json", code=0).json["agents"]["by_hand"]
+    assert "DocWriter" not in lacks
+    assert "mine" not in lacks
+    path.write_text(lacks)
+    assert empty.call("init", "--agents", "gemini", "--json", code=0).json["agents"]["by_hand"].split() == [
+        "roles:",
+        "DocWriter:",
+        "provider:",
+        '"gemini"',
+    ]
+
+
+def test_init_names_a_new_role_once_and_not_each_of_its_folders(agents: Program) -> None:
+    path = agents.path / "agents-config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "roles": {"Packer": {"description": "Packs."}}}))
+    assert agents.call("init", code=0).out.strip().endswith("is whole again; made agents/Packer")
 
 
 # --- enqueue

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import fake_providers as fake
+import farro as api
 from fake_providers import FakeProvider
 from flows.program import Program, eventually, marked
 
@@ -141,3 +142,16 @@ def test_a_worker_that_is_killed_while_it_waits_for_an_answer_loses_neither_job_
         (2, False, "answered"),
     ]
     assert result["agent"]["cost_estimated"] is True
+
+
+@pytest.mark.parametrize(("role", "answer"), [("CodeReviewer", {"verdict": "approve"}), ("Manager", "Well *done*.")])
+def test_from_python_a_prompt_comes_to_what_its_last_role_answered(farro: Program, role: str, answer: Any) -> None:
+    configure(farro, providers={"play": {"kind": "scripted", "file": "answers.json"}})
+    entries = [{"role": role, "answer": answer}, {"answer": CHANGE}]
+    (farro.path / "answers.json").write_text(json.dumps({"answers": entries}))
+    with api.open(farro.path) as queue:
+        job = queue.enqueue({**PROMPT, "routing": {"mode": "role", "next": role}})
+        for each in ("SeniorEngineer", role):
+            farro.run("worker", "--role", each, "--drain", code=0)
+        come = job.result(timeout=10)
+    assert come == ({"verdict": "approve", "findings": [], "summary": None} if role == "CodeReviewer" else answer)

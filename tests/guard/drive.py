@@ -1,4 +1,4 @@
-"""Runs one plan of one hostile step as a worker would, as any user: `drive.py ORDER`, JSON in and out.
+"""Runs one plan of one hostile step, or asks a hostile provider, as any user would: `drive.py ORDER`, JSON in and out.
 
 Started by ground.py, which looks at what came of it.
 """
@@ -19,7 +19,10 @@ from farro.execution.work import Plans, perform_work
 from farro.guard import bounds as bounding
 from farro.guard import filters, judge, kernel_calls, namespaces, sandbox, strays
 from farro.kernel.outcome import Failed, Succeeded
+from farro.ports.provider import Message, ProviderTrouble, Reach, Request
 from farro.ports.runner import Guarding, Work
+from farro.providers.cli import CliProvider
+from farro.settings import ProviderSettings
 from farro.system import process_tree
 from farro.system.clock import SystemClock
 from farro.system.process_limits import Limits
@@ -78,6 +81,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         env = {**os.environ, "HOSTILE": json.dumps(order["hostile"])}
         done = subprocess.run(order["command"], env=env, close_fds=False, check=False)
         return {"succeeded": done.returncode == 0, "category": None, "message": ""}
+    if order["provider"]:
+        return as_provider(order)
     step = {"id": "hostile", "command": order["command"][0], "args": order["command"][1:], "timeout": 60}
     steps = [step]
     if order["way"].startswith("stdin"):
@@ -107,6 +112,40 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         "succeeded": error is None,
         "category": None if error is None else error.category,
         "message": "" if error is None else f"{error.message}\n{came.report.markdown}",
+        "left": process_tree.reap_adopted(),
+    }
+
+
+def as_provider(order: dict[str, Any]) -> dict[str, Any]:
+    """The same program as a role's provider: asked, and not believed."""
+    guarding = Guarding(sandbox=order["level"], required=True, **order["guarding"])
+    environ = {"PATH": os.environ["PATH"], "HOSTILE": json.dumps(order["hostile"])}
+    provider = CliProvider(
+        name="hostile",
+        settings=ProviderSettings(kind="cli", command=tuple(order["command"]), environment=("HOSTILE",)),
+        environ=environ,
+    )
+    marker = f"hostile-{order['root']}"
+    request = Request(
+        key="hostile/0001/1/1",
+        system="Be good.",
+        messages=(Message(author="user", text="untouched"),),
+        model=None,
+        max_output_tokens=1,
+        timeout_s=60,
+        folder=order["attempt"],
+        env={"FARRO_CLAIM": marker},
+        reach=Reach(root=order["root"], writable=("in/",), guarding=guarding),
+    )
+    category, message = None, ""
+    try:
+        provider.answer(request)
+    except ProviderTrouble as trouble:
+        category, message = "path_violation" if trouble.violation else "step_failed", str(trouble)
+    return {
+        "succeeded": category is None,
+        "category": category,
+        "message": message,
         "left": process_tree.reap_adopted(),
     }
 

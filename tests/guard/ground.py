@@ -59,6 +59,7 @@ class Ground:
         (self.outside / "held").write_text("untouched\n")
         (self.outside / "file").chmod(0o644)
         self.heard: list[str] = []
+        self._flushed = threading.Event()
         self._servers: list[socket.socket] = []
         self.hostile: dict[str, Any] = {
             "in": str(self.inside),
@@ -100,6 +101,7 @@ class Ground:
         without_cgroup: bool = False,
         without: Sequence[str] = (),
         timeout_s: float = 120,
+        provider: bool = False,
         **guarding: Any,
     ) -> Came:
         """One try, confined on that level; None: not at all. `without`: protections that are taken away (drive.py)."""
@@ -114,6 +116,7 @@ class Ground:
             "without_cgroup": without_cgroup,
             "without": list(without),
             "user": self.user,
+            "provider": provider,  # a role's, instead of a step of a plan
         }
         done = subprocess.run(
             [sys.executable, str(HERE / "drive.py"), json.dumps(order)],
@@ -141,7 +144,18 @@ class Ground:
             self.victim.stdin.flush()
             if self.victim.stdout.readline() != "unharmed\n":
                 found.append("the victim's memory")
+        self._until_all_was_heard()
         return sorted({*found, *self.heard})
+
+    def living(self) -> list[str]:
+        """Processes that name this ground in their arguments, but for the victim."""
+        found = []
+        for pid in (name for name in os.listdir("/proc") if name.isdigit() and int(name) != self.victim.pid):
+            with contextlib.suppress(OSError):
+                words = Path("/proc", pid, "cmdline").read_bytes()
+                if os.fsencode(str(self.folder)) in words:
+                    found.append(words.decode(errors="replace"))
+        return found
 
     def close(self) -> None:
         self.victim.kill()
@@ -188,12 +202,22 @@ class Ground:
 
         def receive() -> None:
             with contextlib.suppress(OSError):
-                while server.recv(100):
-                    self.heard.append("a datagram came")
+                while said := server.recv(100):
+                    if said == b"flush":
+                        self._flushed.set()
+                    else:
+                        self.heard.append("a datagram came")
 
         threading.Thread(target=receive, daemon=True).start()
         port: int = server.getsockname()[1]
         return port
+
+    def _until_all_was_heard(self) -> None:
+        """What comes after it on the same socket has come: a datagram is not answered."""
+        self._flushed.clear()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
+            talk.sendto(b"flush", ("127.0.0.1", self.hostile["udp"]))
+        assert self._flushed.wait(60)
 
     def _as_user(self) -> dict[str, Any]:
         if self.user == os.geteuid():
@@ -206,9 +230,11 @@ def ground(user: int, base: str | None = None) -> Iterator[Ground]:
     """Under a folder that every user may enter: pytest's own are closed."""
     folder = Path(tempfile.mkdtemp(prefix="farro-guard-", dir=base))
     folder.chmod(0o755)
-    made = Ground(folder, user)
     try:
-        yield made
+        made = Ground(folder, user)
+        try:
+            yield made
+        finally:
+            made.close()
     finally:
-        made.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,13 +6,14 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from farro.errors import StorageTrouble, SyncFailed
 from farro.execution import work
 from farro.execution.tools import Call, Tools
+from farro.guard.sandbox import Probe, Sandbox
 from farro.kernel.states import Status
 from farro.ports.runner import Guarding
 from farro.ports.store import Submission
@@ -81,6 +82,20 @@ def test_a_plan_with_allowed_paths_is_not_run_unconfined_where_a_sandbox_is_requ
     files.slot(replace(performer(files), guarding=guarding)).run_once()
     assert (files.view("boxed").lifecycle.error or {})["category"] == "sandbox_missing"
     assert not Path(files.store.root, "ran").exists()
+
+
+@pytest.mark.parametrize("level", ["A", "B"])
+def test_a_level_that_is_named_and_does_not_work_is_not_replaced(
+    files: Bench, level: Literal["A", "B"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = Sandbox(level="none", probes=(Probe(level=level, works=False, why="it is switched off"),))
+    monkeypatch.setattr(Sandbox, "available", staticmethod(lambda _: nothing))
+    put(files, "boxed", {"allowed_paths": ["src/"], "steps": [{"id": "a", "command": "touch", "args": ["src/ran"]}]})
+    files.slot(replace(performer(files), guarding=Guarding(sandbox=level))).run_once()
+    error = files.view("boxed").lifecycle.error or {}
+    assert error["category"] == "sandbox_missing"
+    assert f"security.sandbox is {level}" in error["message"]
+    assert "it is switched off" in error["message"]
 
 
 def test_a_plan_without_allowed_paths_is_not_run_where_they_are_required(files: Bench) -> None:

@@ -73,8 +73,9 @@ class Job(Generic[V]):
         return self
 
     def result(self, timeout: float | None = None) -> V:
-        """Wait, and give what it came to: for a task, what the function returned; for a plan, the stdout of its last
-        step, as text. JobFailed when it failed or was killed; StillRunning, a TimeoutError, after `timeout` seconds."""
+        """Wait, and give what it came to: for a task, what the function returned; for an agent's prompt, what its last
+        role answered, an object of its form or text; for a plan, the stdout of its last step, as text. JobFailed when
+        it failed or was killed; StillRunning, a TimeoutError, after `timeout` seconds."""
         self.wait(timeout)
         value: V = answers.value(self._answer())
         return value

@@ -133,6 +133,13 @@ def spent_text(spent: Spent) -> str:
     return f"{known} + {UNKNOWN}" if spent.unknown else known
 
 
+def cost_text(spent: Spent) -> str:
+    """The same with what it is, and for how many calls."""
+    amount = spent_text(spent)
+    unit = " USD" if amount[-1].isdigit() else ""
+    return f"{amount}{unit}, {spent.calls} {'call' if spent.calls == 1 else 'calls'}"
+
+
 def _remarks(told: Costs) -> None:
     total = told.total.spent
     if total.estimated:

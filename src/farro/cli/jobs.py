@@ -92,7 +92,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
-    from farro.cli.costs import spent_data, spent_text
+    from farro.cli.costs import cost_text, spent_data
     from farro.operations.costs import of_job
 
     ledger = app.ledger(store.root, durable=False, clock=SystemClock())
@@ -120,10 +120,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
         ("finished", life.finalized_at),
         ("agent", f"{life.agent} is dead; {RECOVERS}" if details.orphaned else life.agent),
         ("retry of", life.retry_of),
-        (
-            "cost",
-            details.cost and f"{spent_text(details.cost)} USD, {details.cost.calls} calls (`farro costs {job_id}`)",
-        ),
+        ("cost", details.cost and f"{cost_text(details.cost)} (`farro costs {job_id}`)"),
     ):
         if value:
             say(f"  {name:<9} {value}")

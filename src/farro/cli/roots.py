@@ -59,7 +59,8 @@ def _say_made(path: str, made: list[str], was_root: bool) -> None:
     if not made:
         say(f"{path} is a farro root already; nothing was missing")
     elif was_root:
-        say(f"{path} is whole again; made {', '.join(made)}")
+        named = [name for name in made if not any(name.startswith(f"{other}/") for other in made)]
+        say(f"{path} is whole again; made {', '.join(named)}")
     else:
         say(f"{path} is a farro root now. Queue something with: farro enqueue -- COMMAND, or --plan FILE")
 
@@ -70,13 +71,14 @@ def _say_agents(path: str, agents: tuple[str, ...], added: Added) -> None:
     from farro.operations.presets import PRESETS
 
     if added.by_hand is not None:
-        say(f"the config is YAML, which farro does not rewrite; add what is meant here to it:\n{added.by_hand}")
+        say(f"the config is YAML, which farro does not rewrite; put this into it:\n\n{added.by_hand}")
     elif added.made:
         say(f"agents-config.json: added {', '.join(added.made)}")
     else:
-        say("agents-config.json: nothing was missing")
+        say("the config: nothing was missing")
     if added.kept:
         say(f"kept as they are: {', '.join(added.kept)}")
     for name in dict.fromkeys(agents):
         found = which(PRESETS[name].provider["command"][0])
         say(f"{name}: {'found at ' + found if found else 'not found on PATH; install it'}. Needs {PRESETS[name].needs}")
+    say("see that it answers: farro provider-test --role SeniorEngineer; then: farro enqueue --prompt-json FILE")

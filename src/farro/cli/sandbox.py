@@ -37,7 +37,8 @@ def sandbox(root: str | None, as_json: bool) -> None:
         return
     say(f"level      {_LEVELS[told.level]}")
     if not told.runs:
-        say("           jobs with allowed_paths are refused: security.require_sandbox is on")
+        why = "security.require_sandbox is on" if security.require_sandbox else f"security.sandbox is {told.wanted}"
+        say(f"           jobs with allowed_paths are refused: {why}")
     for number, probe in enumerate(told.probes):
         say(f"{'probed' if number == 0 else '':<10} {probe.level} {'works' if probe.works else 'fails'}: {probe.why}")
     say(f"processes  {told.processes}")

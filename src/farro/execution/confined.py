@@ -80,12 +80,12 @@ class Confined:
     ) -> Confined:
         """`wanted` is what it may write, relative to the root; `folder` gets its TMPDIR; `readable` is seen though it
         lies under /tmp. CannotConfine: it is not run."""
-        sandbox = Sandbox.available(guarding.sandbox)
-        if sandbox.level == "none" and guarding.required:
+        level = guarding.sandbox
+        sandbox = Sandbox.available(level)
+        if sandbox.level == "none" and (guarding.required or level in ("A", "B")):
+            asked = f"security.sandbox is {level}" if level in ("A", "B") else "security.require_sandbox is on"
             why = "; ".join(probe.why for probe in sandbox.probes) or "security.sandbox is none"
-            raise CannotConfine(
-                NO_SANDBOX, f"it has allowed_paths, security.require_sandbox is on, and no sandbox works: {why}"
-            )
+            raise CannotConfine(NO_SANDBOX, f"it has allowed_paths, {asked}, and no sandbox works: {why}")
         try:
             allowed = paths.allowed(root, wanted, absolute=guarding.absolute)
         except PathRefused as refused:

@@ -80,6 +80,7 @@ class PlanResult:
     duration_s: float
     error: ErrorInfo | None  # step_failed, timeout, missing_tool or bad_task; None when all went well
     retryable: bool = False  # the machine's trouble, not the plan's: a later attempt may succeed
+    retry_after_s: float | None = None  # … and not before that
     left_processes: tuple[int, ...] = ()  # what even SIGKILL did not end (stuck in the kernel, or another user's)
     task_files: tuple[str, ...] = ()  # what the steps that were added came from
 

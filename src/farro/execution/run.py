@@ -156,6 +156,7 @@ class _Run:
         self.succeeded: set[str] = set()
         self.inline = Inline()
         self.retryable = False
+        self.retry_after_s: float | None = None
         self.started_s = self.clock.monotonic_s()
         # Without a time of its own a plan has the sum of its steps', which they keep themselves, each try its own.
         self.deadline_s = self.started_s + (math.inf if self.plan.timeout is None else self.plan.timeout)
@@ -229,6 +230,7 @@ class _Run:
             duration_s=self.clock.monotonic_s() - self.started_s,
             error=error,
             retryable=self.retryable,
+            retry_after_s=self.retry_after_s,
             left_processes=tuple(sorted(self.watch.left)),
             task_files=tuple(self.tries.task_folder.files),
         )
@@ -353,7 +355,7 @@ class _Run:
             added = self._grow(self.tries.task_folder.take(self.succeeded))
             self.frontier.succeeded(step.id)
         elif self.error is None:
-            self.retryable = tried.passing
+            self.retryable, self.retry_after_s = tried.passing, tried.retry_after_s
             category = tried.category or ("timeout" if ended.timed_out else "step_failed")
             self.error = ErrorInfo(category=category, message=f"step {step.id}: {ended.error}")
         # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.

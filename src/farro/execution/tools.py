@@ -32,11 +32,30 @@ class ToolTrouble(Exception):
 class StepFailure(Exception):
     """Raised by a tool that knows why its step fails: the job's error says it in these words, without a traceback."""
 
-    def __init__(self, category: str, message: str, *, retryable: bool = False, exit_code: int = 1) -> None:
+    def __init__(
+        self,
+        category: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        exit_code: int = 1,
+    ) -> None:
         self.category = category  # from a small set, for audit and metrics
         self.retryable = retryable  # a later attempt of the job may succeed
+        self.retry_after_s = retry_after_s  # … and not before that
         self.exit_code = exit_code
         super().__init__(message)
+
+    def saying(self, message: str) -> StepFailure:
+        """The same in other words."""
+        return StepFailure(
+            self.category,
+            message,
+            retryable=self.retryable,
+            retry_after_s=self.retry_after_s,
+            exit_code=self.exit_code,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,7 @@ class Tried:
     again: bool = True  # another try may end otherwise
     passing: bool = False  # the machine's trouble
     category: str | None = None  # of the error, where it is not the usual one
+    retry_after_s: float | None = None  # another attempt of the job is of no use before
 
 
 @dataclass(kw_only=True, slots=True)
@@ -142,8 +143,9 @@ class Tries:
             return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         failure = watched.started.failure if isinstance(watched.started, FunctionRun) else None
         if failure is not None:
-            more, category = failure.retryable, failure.category
-            return Tried(exit=ended, error=str(failure), again=more, passing=more, category=category)
+            more, category, wait_s = failure.retryable, failure.category, failure.retry_after_s
+            error = str(failure)
+            return Tried(exit=ended, error=error, again=more, passing=more, category=category, retry_after_s=wait_s)
         if ended.code in step.ok_exit_codes:
             return Tried(exit=ended, error=None)
         return Tried(exit=ended, error=f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}")

@@ -150,7 +150,7 @@ def _told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None)
     if result.success:
         return Succeeded(report=report)
     assert result.error is not None
-    return Failed(error=result.error, report=report, retryable=result.retryable)
+    return Failed(error=result.error, report=report, retryable=result.retryable, retry_after_s=result.retry_after_s)
 
 
 class AgentSteps(Protocol):

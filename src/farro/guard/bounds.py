@@ -33,16 +33,13 @@ class Bounds:
         self._disk = disk
         self._floor = min(free_bytes, _free(disk) // 2)  # a disk that is full already is not this plan's doing
         self.group = cgroup_limits.make(processes=processes, memory_bytes=memory_bytes) if group else None
-        self._counts = self.group is None and hasattr(os, "geteuid") and os.geteuid() == 0
+        self._counts = self.group is None and _is_root()
 
     def limits(self, confinement: Confinement, *, alone: bool) -> Limits:
         """What each process is limited to. `alone`: the kernel counts the sandbox's processes only."""
-        limits = confinement.limits
         if self.group is not None:
-            return replace(limits, processes=None, address_space=None)
-        if limits.processes is None or self._counts:
-            return replace(limits, processes=None)
-        return limits if alone else replace(limits, processes=limits.processes + _of_user())
+            return replace(confinement.limits, processes=None, address_space=None)
+        return limits(confinement, alone=alone)
 
     def enter(self) -> None:
         """By the thread that starts a process (level B)."""
@@ -85,6 +82,18 @@ class Bounds:
     def close(self) -> tuple[int, ...]:
         """What was left inside is killed; what could not be."""
         return () if self.group is None else self.group.close()
+
+
+def limits(confinement: Confinement, *, alone: bool) -> Limits:
+    """What each process is limited to where nothing is shared. Root is bound by no number of processes."""
+    own = confinement.limits
+    if own.processes is None or _is_root():
+        return replace(own, processes=None)
+    return own if alone else replace(own, processes=own.processes + _of_user())
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _free(path: str) -> int:

@@ -17,7 +17,9 @@ from farro.guard.confinement import within
 from farro.system import fs
 
 ENTRIES = 50_000  # of a tree that is compared; what lies beyond is not
-_UNSEEN = frozenset({"agents", "jobs", "logs"})  # other jobs change them all the time, and the kernel keeps them
+OWN_ENTRIES = 5_000  # of farro's own folders
+_OWN = ("agents", "jobs", "logs")  # farro changes them all the time; but never a mode or an owner
+_ATTEMPTS = "attempts"  # what steps do with the files in there is theirs: TMPDIR is one of them
 _TAIL = 64 * 1024
 _REFUSED = re.compile(
     rb"read-only file system|permission denied|operation not permitted|\bEROFS\b|\bEACCES\b|\bEPERM\b|"
@@ -39,14 +41,19 @@ class Seen:
     mtime_ns: int
     ctime_ns: int
     attributes: tuple[str, ...]
+    own: bool = False  # farro's: only mode and owner count
 
 
 Snapshot = Mapping[str, Seen]
 
 
 def snapshot(root: str, beside: Collection[str], limit: int = ENTRIES) -> Snapshot:
-    """Every name under the root, but for what lies in the folders `beside` (allowed) and in farro's own."""
-    return dict(_walk(root, root, frozenset(beside), [limit]))
+    """Every name under the root, but for what lies in the folders `beside` (allowed)."""
+    found = dict(_walk(root, root, frozenset(beside), [limit]))
+    left = [OWN_ENTRIES]
+    for name in _OWN:
+        found.update(_walk_own(root, f"{root}/{name}", left))
+    return found
 
 
 def changed(before: Snapshot, after: Snapshot, *, only_attributes: bool) -> list[str]:
@@ -62,6 +69,8 @@ def changed(before: Snapshot, after: Snapshot, *, only_attributes: bool) -> list
 def _differs(old: Seen | None, new: Seen | None, only_attributes: bool) -> bool:
     if old == new:
         return False
+    if any(one is not None and one.own for one in (old, new)):
+        return old is not None and new is not None and old.inode == new.inode
     if old is None or new is None or not only_attributes:
         return True
     if old.inode != new.inode or old.kind != new.kind:
@@ -110,7 +119,7 @@ def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> It
     for entry in entries:
         if left[0] <= 0:
             return
-        if entry.path in beside or (folder == root and entry.name in _UNSEEN):
+        if entry.path in beside or (folder == root and entry.name in _OWN):
             continue
         left[0] -= 1
         try:
@@ -122,6 +131,41 @@ def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> It
             yield entry.path[len(root) + 1 :], seen
         if seen.kind == stat.S_IFDIR and not entry.path.endswith("/.git/objects"):
             yield from _walk(root, entry.path, beside, left)
+
+
+def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, Seen]]:
+    """Bounded: the folders of a large queue first, level by level."""
+    level = [path]
+    while level and left[0] > 0:
+        below: list[str] = []
+        for one in level:
+            left[0] -= 1
+            try:
+                status = os.lstat(one)
+                yield one[len(root) + 1 :], _of_own(status)
+                if stat.S_ISDIR(status.st_mode):
+                    names = (name for name in os.listdir(one)[: max(left[0], 0)] if name != _ATTEMPTS)
+                    below += [f"{one}/{name}" for name in names]
+            except OSError:
+                continue
+            if left[0] <= 0:
+                return
+        level = below
+
+
+def _of_own(status: os.stat_result) -> Seen:
+    return Seen(
+        kind=stat.S_IFMT(status.st_mode),
+        inode=status.st_ino,
+        mode=stat.S_IMODE(status.st_mode),
+        owner=(status.st_uid, status.st_gid),
+        links=0,
+        size=0,
+        mtime_ns=0,
+        ctime_ns=0,
+        attributes=(),
+        own=True,
+    )
 
 
 def _seen(path: str, status: os.stat_result) -> Seen:

@@ -20,6 +20,7 @@ import select
 import signal
 from collections.abc import Mapping
 
+from farro.guard import bounds as bounding
 from farro.guard import filters, paths
 from farro.guard.bounds import Bounds
 from farro.guard.confinement import Confinement, Launch, within
@@ -70,10 +71,8 @@ def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process |
             return NotStarted(reason="not_supported", message=f"the sandbox could not be built: {_said(launch.stderr)}")
         process.enclosed(Box(first))
         try:
-            if bounds is None:
-                process_limits.apply(first, confinement.limits)
-            else:
-                process_limits.apply(first, bounds.limits(confinement, alone=True))
+            process_limits.apply(first, (bounds or bounding).limits(confinement, alone=True))
+            if bounds is not None:
                 bounds.attach(first)
         except (OSError, ValueError) as error:
             process.end(None, grace_s=0)

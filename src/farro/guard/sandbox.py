@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from farro.guard import bounds as bounding
 from farro.guard import filters, kernel_calls, namespaces, threads
 from farro.guard.bounds import Bounds
 from farro.guard.confinement import Confinement, Launch
@@ -76,7 +77,9 @@ class Sandbox:
         bounds: Bounds | None = None,
     ) -> Process | NotStarted:
         """As processes.start. What is read from a file comes through a pipe: a descriptor of the file itself could be
-        opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share."""
+        opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share.
+
+        Call it from a thread that lives as long as the process may: on level A it dies with that thread."""
         env = {**env, **confinement.env}
         if confinement.tmp is not None:
             env = {**env, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)}
@@ -114,7 +117,7 @@ class Sandbox:
             stderr=stderr,
             cwd=cwd,
             env=env,
-            limits=confinement.limits if bounds is None else bounds.limits(confinement, alone=False),
+            limits=(bounds or bounding).limits(confinement, alone=False),
         )
 
 
@@ -200,7 +203,7 @@ _EVERY_LEVEL = (
 _OF_A = ("the programs that it may run: those under /tmp, /run and /dev/shm are not seen",)
 _OF_B = (
     "chmod, chown and utime of files of the worker's own user: under the root this is seen afterwards and fails the "
-    "job (not when times are set to now); elsewhere it is not seen",
+    "job (not when times are set to now, nor times in farro's own folders, nor beyond 50000 names); elsewhere not",
     "what other processes show of themselves in /proc (names, arguments)",
     "a folder that is allowed and holds .git or farro's own folders: nothing new can be made directly in it",
 )

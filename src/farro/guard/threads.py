@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+from farro.guard import bounds as bounding
 from farro.guard import filters, kernel_calls, landlock
 from farro.guard.bounds import Bounds
 from farro.guard.confinement import Confinement, Launch
@@ -44,7 +45,7 @@ def start(abi: int, launch: Launch, bounds: Bounds | None = None) -> Process | N
             stderr=launch.stderr,
             cwd=launch.cwd,
             env=launch.env,
-            limits=confinement.limits if bounds is None else bounds.limits(confinement, alone=False),
+            limits=(bounds or bounding).limits(confinement, alone=False),
             spawn=spawn,
         )
         if bounds is not None and isinstance(process, Process):

@@ -193,7 +193,7 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
             if onward is not None:
                 return Move(reason=Reason.ROUTED, status=Status.QUEUED, role=onward)
             return Move(reason=Reason.COMMITTED, status=Status.SUCCEEDED, role=lifecycle.role)
-        case Failed(error=error, retryable=retryable):
+        case Failed(error=error, retryable=retryable, retry_after_s=wait_s):
             if retryable:
                 match decide(lifecycle.attempts_in_hop(attempt), policy, uniform):
                     case Again(delay_s=delay_s):
@@ -201,7 +201,7 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
                             reason=Reason.RETRIED,
                             status=Status.QUEUED,
                             role=lifecycle.role,
-                            delay_s=delay_s,
+                            delay_s=max(delay_s, wait_s or 0.0),
                             error=error,
                         )
                     case GiveUp():

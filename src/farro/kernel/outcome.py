@@ -48,6 +48,7 @@ class Failed:
     error: ErrorInfo
     report: Report
     retryable: bool = False  # a later attempt may succeed: not for a step that said no
+    retry_after_s: float | None = None  # … and not before that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

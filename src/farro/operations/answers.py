@@ -17,6 +17,7 @@ from farro.execution.tools import FUNCTION
 from farro.kernel.states import Status
 from farro.operations.history import attempt_numbers, read_result
 from farro.operations.steps import read_prompt
+from farro.plans.forms import is_agent_prompt
 from farro.ports.store import JobView, Store
 from farro.system import fs
 
@@ -51,10 +52,12 @@ def answer(store: Store, root: str, job_id: str) -> Answer:
 
 
 def value(told: Answer) -> Any:
-    """What a job that has ended came to: the value of a function, else the stdout as text, of the last step that its
-    plan names (not of one that was added). JobFailed when it did not succeed."""
+    """What a job that has ended came to: an agent's answer; the value of a function, else the stdout as text, of the
+    last step that its plan names (not of one that was added). JobFailed when it did not succeed."""
     if told.view.status is not Status.SUCCEEDED:
         raise failure(told)
+    if is_agent_prompt(told.prompt):
+        return _answered(told.result)
     step = _last_step(told.prompt)
     record = _records(told.result).get(str(step.get("id") or step.get("step_number")), {})
     stdout = _stdout(told, record)
@@ -64,6 +67,13 @@ def value(told: Answer) -> Any:
         return json.loads(stdout) if stdout else None
     except (ValueError, RecursionError) as error:
         raise Damaged(f"the value of {told.view.job_id} is not JSON: {error}") from error
+
+
+def _answered(result: Mapping[str, Any]) -> Any:
+    """The answer of the last role: an object of its form, or its words. None: a person declared it done."""
+    agent = result.get("agent")
+    said = agent.get("answer") if isinstance(agent, dict) else None
+    return said["text"] if isinstance(said, dict) and list(said) == ["text"] else said
 
 
 def failure(told: Answer) -> JobFailed:

@@ -5,14 +5,13 @@ What follows from an answer lives in roles.workflow: the manager reads it in the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farro.errors import BadDocument, IllegalTransition, InputError, UnknownJob
 from farro.execution.agents import task_file
 from farro.kernel import moves
 from farro.kernel.envelope import Lifecycle
-from farro.kernel.states import Reason, Status
+from farro.kernel.states import Status
 from farro.operations.jobs import operator
 from farro.ports.store import Answered, JobView, Store
 from farro.roles import workflow
@@ -148,12 +147,7 @@ def _task(folder: str) -> Task | None:
 
 def _last(folder: str, life: Lifecycle) -> tuple[str | None, str]:
     """Who worked last, and its result.md."""
-    worked: Sequence[tuple[str, int]] = [
-        (hop.role if hop.reason is Reason.ROUTED else "a person", hop.attempt)
-        for hop in life.hops
-        if (hop.reason is Reason.ROUTED and hop.role != MANAGER)
-        or (hop.reason is Reason.ANSWERED and (hop.route or {}).get("code") == Code.EDITED)
-    ]
+    worked = workflow.worked_before(life.hops)
     if not worked:
         return None, ""
     role, attempt = worked[-1]

@@ -14,7 +14,7 @@ from typing import Any
 
 from farro import documents
 from farro.errors import InputError
-from farro.operations.roots import CONFIG, as_text, first_config
+from farro.operations.roots import CONFIG, YAML_CONFIG, as_text, first_config
 from farro.roles.names import AGENTS
 from farro.system import fs
 
@@ -45,7 +45,8 @@ PRESETS = {
             "workspace": "root",
             "network": True,
         },
-        needs="ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN set where workers are started, or a login (claude /login)",
+        needs="ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN (`claude setup-token` makes one), set where workers are "
+        "started; a login in your home is not seen",
     ),
     "codex": Preset(
         provider={
@@ -66,7 +67,7 @@ PRESETS = {
             "workspace": "root",
             "network": True,
         },
-        needs="CODEX_API_KEY or OPENAI_API_KEY set where workers are started, or a login (codex login)",
+        needs="CODEX_API_KEY or OPENAI_API_KEY set where workers are started; a login in your home is not seen",
     ),
     "gemini": Preset(
         provider={
@@ -89,7 +90,7 @@ _READERS = ("CodeReviewer", "Architect")  # they judge and plan; nothing that th
 class Added:
     made: tuple[str, ...]  # "providers.claude", "roles.Architect"
     kept: tuple[str, ...]  # what was there already, and says something else
-    by_hand: str | None = None  # the lines to add, where the config is YAML
+    by_hand: str | None = None  # the lines to add, where the config is YAML and lacks some
 
 
 def add(root: str, names: tuple[str, ...]) -> Added:
@@ -97,15 +98,40 @@ def add(root: str, names: tuple[str, ...]) -> Added:
     first, reviews by the last. What the config says already stays as it is."""
     wanted = list(dict.fromkeys(names))
     path = f"{root}/{CONFIG}"
-    if not os.path.lexists(path):
-        return Added(made=(), kept=(), by_hand=as_text(_merged({}, wanted)[0]))
-    config = documents.parse(fs.read_regular(path, documents.DEFAULT.size), path).data
+    if in_yaml := not os.path.lexists(path):
+        path = f"{root}/{YAML_CONFIG}"
+    config = documents.parse(fs.read_regular(path, documents.DEFAULT.size), path).data or {}
     if not isinstance(config, dict):
         raise InputError(f"{path}: must be an object")
     merged, made, kept = _merged(config, wanted)
+    if in_yaml:
+        return Added(made=(), kept=tuple(kept), by_hand=_yaml(_added(config, merged)) if made else None)
     if made:
         fs.write_atomic(os.path.realpath(path), as_text(merged).encode(), sync=True)
     return Added(made=tuple(made), kept=tuple(kept))
+
+
+def _added(config: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+    """What the second has and the first has not, all the way down."""
+    more: dict[str, Any] = {}
+    for name, value in merged.items():
+        there = config.get(name)
+        if name not in config:
+            more[name] = value
+        elif isinstance(there, dict) and isinstance(value, dict) and (inside := _added(there, value)):
+            more[name] = inside
+    return more
+
+
+def _yaml(value: dict[str, Any], indent: str = "") -> str:
+    """A line for each name. Lists and text as JSON has them: that is YAML, too."""
+    lines = []
+    for name, member in value.items():
+        if isinstance(member, dict) and member:
+            lines.append(f"{indent}{name}:\n{_yaml(member, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{name}: {json.dumps(member, ensure_ascii=False)}\n")
+    return "".join(lines)
 
 
 def _merged(config: dict[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:

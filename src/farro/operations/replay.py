@@ -28,7 +28,6 @@ from farro.execution.work import Plans, perform_work
 from farro.guard.redaction import Redactor
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Failed, Succeeded
-from farro.kernel.states import Reason
 from farro.operations.history import read_result
 from farro.plans.forms import is_agent_prompt
 from farro.ports.clock import Clock
@@ -37,12 +36,10 @@ from farro.ports.provider import Answer, ProviderTrouble, Request, Usage
 from farro.ports.runner import Guarding, Work
 from farro.ports.store import Store, marker
 from farro.roles import workflow
-from farro.roles.workflow import MANAGER, Code
 from farro.settings import Settings
 from farro.system import fs, links
 
 _LINES = 40  # of a difference that are shown
-_BACK = frozenset({Code.CHANGES, Code.REFUSED, Code.OVERRIDE})  # decisions whose words the next role is told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +80,7 @@ def _prompt(folder: str) -> Mapping[str, Any]:
 
 def _answered(folder: str, number: int) -> bool:
     result = read_result(folder, number)
-    # The manager's attempts show the last role's answer again, with what was decided about it.
+    # An attempt of the manager's repeats what the role before it found, and asked nobody.
     return bool(result and result.get("success") and result.get("agent") and "decision" not in result)
 
 
@@ -99,9 +96,8 @@ def _attempt(
     home = f"{folder}/attempts/{number:04d}"
     before = read_result(folder, number)
     role = before["agent"]["role"]
+    hops = [hop for hop in life.hops if hop.attempt < number]
     answers = recorded(home, "1")
-    at = workflow.position([hop for hop in life.hops if hop.attempt < number], life.first_role, None)
-    back = at.last is not None and (at.last.route or {}).get("code") in _BACK
     scratch = fs.temporary(f"{root}/jobs/.staging")
     try:
         attempt = _copied(folder, home, scratch, number)
@@ -119,15 +115,15 @@ def _attempt(
             durable=False,
             role=role,
             attempt=number,
-            previous=_previous(life, folder, number),
-            step=at.step,
-            note=(at.last.note or "") if back and at.last is not None else "",
+            previous=tuple((role, f"{folder}/attempts/{n:04d}") for role, n in workflow.worked_before(hops)),
+            step=workflow.sent_to(hops),
+            note=workflow.asked_changes(hops),
             guarding=Guarding(),
         )
         agents = Agents(
             root=root,
             settings_of=settings_of,
-            provider=lambda name, described, settings: told,
+            provider=lambda name, described: told,
             ledger=_NoLedger(),
             prices=lambda providers: _NoPrices(),
             redactor=lambda settings: Redactor({}),
@@ -157,23 +153,13 @@ def _copied(folder: str, home: str, scratch: str, number: int) -> str:
         if fs.exists(source):
             for name in fs.listdir(source):
                 links.place(f"{source}/{name}", f"{target}/{name}")
+    fs.mkdir(f"{scratch}/.snapshot")
     for name in task_file.NAMES:
         if fs.exists(f"{folder}/.snapshot/{name}"):
-            if not fs.exists(f"{scratch}/.snapshot"):
-                fs.mkdir(f"{scratch}/.snapshot")
             links.place(f"{folder}/.snapshot/{name}", f"{scratch}/.snapshot/{name}")
     if fs.exists(f"{folder}/prompt.md"):
         links.place(f"{folder}/prompt.md", f"{scratch}/prompt.md")
     return attempt
-
-
-def _previous(life: Lifecycle, folder: str, number: int) -> tuple[tuple[str, str], ...]:
-    """The hops before that attempt."""
-    return tuple(
-        (hop.role, f"{folder}/attempts/{hop.attempt:04d}")
-        for hop in life.hops
-        if hop.reason is Reason.ROUTED and hop.role != MANAGER and hop.attempt < number
-    )
 
 
 def _compared(number: int, role: str, calls: int, before: Mapping[str, Any], came: Any, told: _Told) -> Replayed:

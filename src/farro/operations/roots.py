@@ -16,6 +16,7 @@ from farro.stores.files.ground import make_root
 from farro.system import fs
 
 CONFIG = "agents-config.json"
+YAML_CONFIG = "agents-config.yaml"
 SCHEMA_LINE = "schemas/agents-config.schema.json"
 
 _DECLARED = """---
@@ -39,7 +40,8 @@ Markdown: what was done, what was not, and what the next role needs to know.
 _TASKS = """# Tasks
 
 A file here describes a piece of work that goes through several roles. `farro enqueue --task ID` names one for a prompt;
-the manager follows its workflow. `<id>.json` has the form of `schemas/task.schema.json`; `<id>.md` is words only.
+the manager follows its workflow. `<id>.json` has the form of `schemas/task.schema.json`; `<id>.md` has the same as YAML
+between two lines `---` at its head, or is words only. A step whose role is `human` waits for a person: `farro inbox`.
 
 ```json
 {
@@ -63,6 +65,7 @@ _IGNORED = """# farro: the state of the queue. Its policies, config, schemas and
 /agents/*/completed/
 /agents/*/waiting/
 /agents/*/.heartbeat
+/agents/*/.lease
 /jobs/
 /logs/
 """
@@ -81,7 +84,7 @@ def init(root: str, settings: Settings) -> list[str]:
                 fs.write_atomic(f"{root}/tasks/README.md", _TASKS.encode(), sync=True)
                 made.append("tasks/README.md")
     files = {"AGENTS.md": _policy("every-role")}
-    if not os.path.exists(f"{root}/agents-config.yaml"):
+    if not os.path.exists(f"{root}/{YAML_CONFIG}"):
         files[CONFIG] = as_text(first_config())
     for role in roles:
         text = settings.roles[role].description if role in settings.roles else ""

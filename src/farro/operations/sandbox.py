@@ -36,7 +36,7 @@ def report(wanted: Wanted, *, required: bool) -> Report:
     return Report(
         level=chosen.level,
         wanted=wanted,
-        runs=chosen.level != "none" or not required,
+        runs=chosen.level != "none" or not (required or wanted in ("A", "B")),
         probes=probes,
         processes="a cgroup" if group is not None else watched,
         memory="a cgroup, for all processes of a plan together" if group is not None else "RLIMIT_AS, for each process",

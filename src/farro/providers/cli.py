@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -49,7 +49,7 @@ class CliProvider:
 
     name: str
     settings: ProviderSettings
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)  # where secrets are
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
@@ -63,13 +63,23 @@ class CliProvider:
                 return self._ask(request, reach, folder, reach.root)
             with worktree(reach.root, f"{job}.{attempt}.{step}.{number}") as tree:
                 answer = self._ask(request, reach, folder, tree.path)
-                diff = tree.diff()
+                try:
+                    diff = tree.diff()
+                except ProviderTrouble as trouble:  # it has worked, and is paid
+                    raise ProviderTrouble(
+                        f"provider {self.name}: {trouble}", kind="failed", retryable=False, cost_usd=answer.cost_usd
+                    ) from None
                 if diff:
                     fs.write_atomic(f"{os.path.dirname(request.folder)}/{DIFF}", diff, sync=False)
                 return answer
         except CannotConfine as cannot:
-            violation = cannot.category == PATH_VIOLATION
-            raise self._trouble(str(cannot), retryable=False, charged=False, violation=violation) from None
+            raise ProviderTrouble(
+                f"provider {self.name} was not asked: {cannot}",
+                kind="missing",  # of the config or the machine, not of the program
+                retryable=False,
+                charged=False,
+                violation=cannot.category == PATH_VIOLATION,
+            ) from None
 
     def close(self) -> None:
         """Nothing stays open between calls."""
@@ -86,7 +96,8 @@ class CliProvider:
             readable=(reach.root,),
         )
         try:
-            with _Output(folder) as output:
+            # An answer inside JSON is nothing to read along; what such a program says of its work is on its stderr.
+            with _Output(folder, read_along=0 if self.settings.answer_field is None else 1) as output:
                 process = self._start(confined, request, reach, folder, root, output)
                 try:
                     output.forget_names()
@@ -95,13 +106,17 @@ class CliProvider:
                     # Also what it started and left behind, whatever ended the wait. The try's own mark, where it has
                     # one: another step of the same plan may run beside it.
                     process.end(own_mark(request.env), grace_s=0)
+                if request.partial is not None:
+                    output.pass_on(request.partial)
                 text, said = output.texts()
             confined.end_strays()
             violation = confined.violation(None, said.encode() if code != 0 else b"")
             if violation is not None:
                 raise self._trouble(violation, retryable=False, violation=True)
             if code != 0:
-                why = confined.hit() or _last(said)
+                # Some say on stdout what went wrong, as claude does: it is all that a person gets to know.
+                hit = confined.hit()
+                why = f": {hit}" if hit else _last(said) or _last(self._said(text))
                 raise self._trouble(f"exit code {code}{why}", retryable=code not in self.settings.fatal_exit_codes)
             return self._read(text)
         finally:
@@ -164,18 +179,25 @@ class CliProvider:
         kept = {name: value for name, value in self.environ.items() if name in whole or name.startswith(beginnings)}
         return {"HOME": private, **kept}
 
+    def _said(self, text: str) -> str:
+        """What it meant to say with its output, whether or not that is an answer."""
+        with contextlib.suppress(ValueError, RecursionError):
+            found = _at(json.loads(text), self.settings.answer_field or "")
+            return found if isinstance(found, str) else text
+        return text
+
     def _read(self, text: str) -> Answer:
         field, cost_field = self.settings.answer_field, self.settings.cost_field
         if field is None:
             return Answer(text=text)
         try:
             data = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             message = f"its output is not JSON, and answer_field wants {field} of it{_last(text)}"
             raise self._trouble(message, retryable=True) from None
         found = _at(data, field)
         if not isinstance(found, str):
-            raise self._trouble(f"its output has no text at {field} (answer_field)", retryable=True)
+            raise self._trouble(f"its output has no text at {field} (answer_field){_last(text)}", retryable=True)
         cost = None if cost_field is None else _at(data, cost_field)
         return Answer(text=found, cost_usd=_amount(cost))
 
@@ -190,10 +212,11 @@ class CliProvider:
 class _Output:
     """The two files of a program, whose names go as soon as it has them."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, read_along: int) -> None:
         self.answer = f"{folder}/answer.tmp"
         self.errors = f"{folder}/errors.tmp"
         self._fds: list[int] = []  # of the answer and of the errors
+        self._read_along = read_along  # which of the two
         self._passed = 0
 
     def __enter__(self) -> _Output:
@@ -220,7 +243,7 @@ class _Output:
 
     def pass_on(self, partial: Partial) -> None:
         """What came since the last time, for people who read along."""
-        while piece := os.pread(self._fds[0], 1 << 16, self._passed):
+        while piece := os.pread(self._fds[self._read_along], 1 << 16, self._passed):
             partial.write(piece)
             self._passed += len(piece)
         partial.flush()

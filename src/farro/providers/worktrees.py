@@ -90,4 +90,4 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trouble(message: str) -> ProviderTrouble:
-    return ProviderTrouble(message, kind="failed", retryable=False, charged=False)
+    return ProviderTrouble(message, kind="missing", retryable=False, charged=False)

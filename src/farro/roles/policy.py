@@ -22,6 +22,7 @@ SEMVER = (  # semver.org
     r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
 UNVERSIONED = "0.0.0"
+OWN = "AGENTS-ROLE.md"
 MAX_BYTES = 256 << 10
 
 _RULE = "---"
@@ -61,6 +62,11 @@ def read(text: str, source: str) -> Policy:
     if version is None:
         return Policy(version=None, text=body, warning=_advice(source, "says no version in its header"))
     return Policy(version=version, text=body)
+
+
+def file_of(role: str, job_role: str) -> str:
+    """The name, in a job's snapshot, of a role's policy: a step of a plan may ask another role than the job's."""
+    return OWN if role == job_role else f"AGENTS-ROLE.{role}.md"
 
 
 def policy_version(role_policy: Policy, sha256: str) -> str:

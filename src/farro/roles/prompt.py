@@ -83,6 +83,8 @@ def load(
         *_role_faults(document.data, roles),
     ]
     faults += [fault for fault in more if fault.path not in told]
+    plan = [fault for fault in faults if fault.path in _PLANS]
+    faults = plan or faults  # what a prompt lacks is no news of a plan
     if checked.value is None or faults:
         problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in faults]
         raise refusal(document.source, problems)
@@ -139,6 +141,7 @@ _EXAMPLES = {
     "inputs": "it is an object of your own",
     "metadata": "it is an object of your own",
 }
+_PLANS = (("steps",), ("tasks",))
 _WORDS = {  # what others call it
     **dict.fromkeys(("prompt", "instructions", "task", "description", "goal"), "rubric"),
     **dict.fromkeys(("acceptance", "success_criteria", "done", "criteria"), "success"),
@@ -153,7 +156,7 @@ _WORDS = {  # what others call it
 
 def _advised(fault: Fault) -> str:
     name = fault.path[0] if fault.path else None
-    if fault.path in (("steps",), ("tasks",)):
+    if fault.path in _PLANS:
         return "is not a field of a prompt; this is a plan, which is queued with --plan"
     if fault.unknown and len(fault.path) == 1 and isinstance(name, str) and name.lower() in _WORDS:
         return f"is not a known field; farro calls it {_WORDS[name.lower()]}"

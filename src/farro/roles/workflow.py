@@ -47,6 +47,9 @@ class Code(StrEnum):
     EDITED = "edited"
 
 
+_TELLS = frozenset({Code.CHANGES, Code.OVERRIDE})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     code: Code
@@ -103,6 +106,28 @@ def position(hops: Sequence[Hop], first_role: str, task: Task | None) -> Positio
         if hop.reason in _DECIDES:
             last = hop
     return Position(step=step, rounds=rounds, last=last)
+
+
+def worked_before(hops: Sequence[Hop]) -> tuple[tuple[str, int], ...]:
+    """Who worked, and in which attempt. The manager only hands results on; what a person edited stands beside what it
+    was made of."""
+    found: list[tuple[str, int]] = []
+    for hop in hops:
+        edited = hop.reason is Reason.ANSWERED and (hop.route or {}).get("code") == Code.EDITED
+        if edited or (hop.reason is Reason.ROUTED and hop.role != MANAGER):
+            found.append(("a person" if edited else hop.role, hop.attempt))
+    return tuple(found)
+
+
+def sent_to(hops: Sequence[Hop]) -> int | None:
+    """The step of the workflow that somebody sent the job to; None: nobody has yet."""
+    return position(hops, "", None).step
+
+
+def asked_changes(hops: Sequence[Hop]) -> str:
+    """Why the job was sent to its present role, where that role has to know."""
+    last = position(hops, "", None).last
+    return (last.note or "") if last is not None and (last.route or {}).get("code") in _TELLS else ""
 
 
 def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping[str, Any] | None) -> Decision:

@@ -5,7 +5,7 @@ Claiming and committing live in worker; what a runner does with the work, in run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
 from farro.execution.work import bug, failed
+from farro.kernel import ids
 from farro.kernel.outcome import Outcome
 from farro.operations import started
 from farro.plans.forms import is_agent_prompt
@@ -21,6 +22,7 @@ from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
 from farro.ports.runner import DEFAULTS, Guarding, Runner, Work
 from farro.ports.store import Claim
+from farro.roles import workflow
 from farro.services import routing
 from farro.services.snapshot import Snapshots
 
@@ -78,8 +80,8 @@ class Performer:
             role=life.role,
             attempt=claim.attempt,
             previous=routing.previous(claim),
-            step=routing.step(life),
-            note=routing.asked_changes(life),
+            step=workflow.sent_to(life.hops),
+            note=workflow.asked_changes(life.hops),
             max_bytes=self.max_job_bytes if "allowed_paths" in claim.envelope.prompt else None,
             guarding=self.guarding,
         )
@@ -88,18 +90,39 @@ class Performer:
         """The config and policies of the claim, into the job: what its agents work under."""
         if self.snapshots is not None:
             life = claim.envelope.lifecycle
-            task_id = routing.task_id(claim.envelope.prompt)
-            if task_id is not None:
-                self.snapshots.keep_task(task_id, claim.folder.rsplit("/", 2)[0])
-                started.mark(self.root, task_id, claim.job_id)
+            self._keep_task(claim, self.snapshots)
             snapshot = self.snapshots.claimed(life.role, life.policy_version)
+            snapshot = self.snapshots.with_roles(snapshot, asked_roles(claim.envelope.prompt), life.role)
             self.snapshots.keep(snapshot, claim.folder)
+
+    def _keep_task(self, claim: Claim, snapshots: Snapshots) -> None:
+        """A job that the manager routes needs the task that it names; to others its id may be a word like any other."""
+        task_id = routing.task_id(claim.envelope.prompt)
+        if task_id is None:
+            return
+        try:
+            snapshots.keep_task(task_id, routing.job_folder(claim))
+        except (NoTask, BadName):
+            if (claim.envelope.lifecycle.routing or {}).get("mode") == "manager":
+                raise
+        else:
+            started.mark(self.root, task_id, claim.job_id)
 
 
 def asks_agents(prompt: Mapping[str, Any]) -> bool:
     """Whether a provider is asked: for the prompt itself, or by one of its steps."""
     if is_agent_prompt(prompt):
         return True
+    return any(True for _ in _agent_steps(prompt))
+
+
+def asked_roles(prompt: Mapping[str, Any]) -> set[str]:
+    """The roles that steps of a plan ask."""
+    names = (step.get("command") for step in _agent_steps(prompt))
+    return {name for name in names if isinstance(name, str) and ids.ROLE.fullmatch(name)}
+
+
+def _agent_steps(prompt: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     steps = prompt.get("steps", prompt.get("tasks"))
-    listed = steps if isinstance(steps, list) else ()
-    return any(isinstance(step, dict) and step.get("tool") == AGENT for step in listed)
+    listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
+    return (step for step in listed if isinstance(step, dict) and step.get("tool") == AGENT)

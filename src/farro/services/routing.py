@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from farro.execution.agents import task_file
-from farro.kernel.envelope import Hop, Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Succeeded
 from farro.kernel.states import Reason, Status
@@ -22,7 +21,6 @@ from farro.roles.workflow import MANAGER, Code, Decision, Position
 from farro.system import fs
 
 _LIMIT = 16 << 20
-_BACK = frozenset({Code.CHANGES, Code.REFUSED, Code.OVERRIDE})
 
 
 def task_id(prompt: Mapping[str, Any]) -> str | None:
@@ -37,30 +35,10 @@ def job_folder(claim: Claim) -> str:
 
 
 def previous(claim: Claim) -> tuple[tuple[str, str], ...]:
-    """Earlier hops: who worked, and where its result lies. The manager only hands results on; what a person edited
-    stands for what it was made of."""
+    """Earlier hops: who worked, and where its result lies."""
     attempts = claim.folder.rpartition("/")[0]
-    found: list[tuple[str, str]] = []
-    for hop in claim.envelope.lifecycle.hops:
-        edited = hop.reason is Reason.ANSWERED and _code(hop) == Code.EDITED
-        if edited or (hop.reason is Reason.ROUTED and hop.role != MANAGER):
-            found.append(("a person" if edited else hop.role, f"{attempts}/{hop.attempt:04d}"))
-    return tuple(found)
-
-
-def step(lifecycle: Lifecycle) -> int | None:
-    """The step of the workflow that somebody sent it to; None: nobody has yet."""
-    return workflow.position(lifecycle.hops, lifecycle.first_role, None).step
-
-
-def asked_changes(lifecycle: Lifecycle) -> str:
-    """Why it was sent to its present role, where that role has to know."""
-    last = workflow.position(lifecycle.hops, lifecycle.first_role, None).last
-    return (last.note or "") if last is not None and _code(last) in _BACK else ""
-
-
-def _code(hop: Hop) -> str | None:
-    return (hop.route or {}).get("code")
+    found = workflow.worked_before(claim.envelope.lifecycle.hops)
+    return tuple((role, f"{attempts}/{attempt:04d}") for role, attempt in found)
 
 
 def task_of(folder: str) -> Task | None:

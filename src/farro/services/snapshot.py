@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from farro.errors import BadDocument, NoTask
@@ -81,6 +81,12 @@ class Snapshots:
         self._known[role] = (seen, now_s, snapshot)
         return snapshot
 
+    def with_roles(self, snapshot: Snapshot, roles: Iterable[str], job_role: str) -> Snapshot:
+        """It, and the policies of other roles that steps of the job ask."""
+        more = {policy.file_of(role, job_role): self._policy_path(role) for role in roles if role != job_role}
+        found = {name: text for name, path in more.items() if (text := _read(path)) is not None}
+        return replace(snapshot, files={**snapshot.files, **found})
+
     def keep(self, snapshot: Snapshot, attempt_folder: str) -> None:
         """Put it into an attempt that is ours: what it works under, for good. And at the top of its job, for people,
         where an earlier attempt's is replaced, file by file."""
@@ -128,9 +134,10 @@ class Snapshots:
 
     def _paths(self, role: str) -> dict[str, str]:
         shared = ("agents-config.json", "agents-config.yaml", "policy.lock.json", "AGENTS.md")
-        return {name: f"{self.root}/{name}" for name in shared} | {
-            "AGENTS-ROLE.md": f"{self.root}/agents/{role}/AGENTS-ROLE.md"
-        }
+        return {name: f"{self.root}/{name}" for name in shared} | {policy.OWN: self._policy_path(role)}
+
+    def _policy_path(self, role: str) -> str:
+        return f"{self.root}/agents/{role}/{policy.OWN}"
 
 
 def _version(role_policy: bytes, digest: str) -> str:

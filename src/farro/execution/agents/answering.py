@@ -20,13 +20,13 @@ from hashlib import sha256
 from typing import BinaryIO
 
 from farro import tasks
-from farro.errors import BadDocument, BudgetExceeded, FarroError, TryAgain
+from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError, TryAgain
 from farro.execution.agents import briefing, reporting
 from farro.execution.agents.briefing import Material
-from farro.execution.agents.calling import Candidate, Tried
+from farro.execution.agents.calling import Candidate, Tried, asked_of
 from farro.execution.agents.calling import call as call_in_turn
 from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
-from farro.execution.agents.material import SNAPSHOT, gather
+from farro.execution.agents.material import PAYLOAD, SNAPSHOT, gather, job_folder
 from farro.execution.results import PlanResult
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
@@ -49,7 +49,7 @@ class Agents:
 
     root: str
     settings_of: Callable[[str], Settings]  # the config in a folder: the job's own snapshot
-    provider: Callable[[str, ProviderSettings, Settings], Provider]  # the same one for the same settings
+    provider: Callable[[str, ProviderSettings], Provider]  # the same one for the same settings
     ledger: Ledger
     prices: Callable[[Mapping[str, ProviderSettings]], Prices]
     redactor: Callable[[Settings], Redactor]
@@ -83,8 +83,7 @@ class _Step:
             redact = redactor.text
             self._call.stdout.write(self._answer(settings, redactor).encode("utf-8", "replace"))
         except StepFailure as failure:
-            category, retryable, code = failure.category, failure.retryable, failure.exit_code
-            raise StepFailure(category, redact(str(failure)), retryable=retryable, exit_code=code) from None
+            raise failure.saying(redact(str(failure))) from None
         except BudgetExceeded as exceeded:
             raise StepFailure("budget_exceeded", str(exceeded), exit_code=exceeded.exit_code) from None
         except BadDocument as bad:
@@ -108,7 +107,7 @@ class _Step:
             settings=settings,
             role=role,
             role_name=self._role,
-            candidates=self._candidates(settings, role),
+            candidates=self._candidates(settings),
             material=material,
             redactor=redactor,
         )
@@ -129,19 +128,17 @@ class _Step:
         message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}"
         raise StepFailure("bad_answer", message)
 
-    def _candidates(self, settings: Settings, role: RoleSettings) -> list[Candidate]:
+    def _candidates(self, settings: Settings) -> list[Candidate]:
         """Who is asked, in turn."""
-        name = role.provider or (next(iter(settings.providers)) if len(settings.providers) == 1 else None)
-        if name is None:
-            message = f"no provider answers for {self._role}; name one under roles.{self._role}.provider in the config"
-            raise StepFailure("no_provider", message, exit_code=2)
+        try:
+            wanted = asked_of(settings, self._role)
+        except InputError as nobody:
+            raise StepFailure("no_provider", str(nobody), exit_code=nobody.exit_code) from None
         found = []
-        for wanted, model in [(name, role.model), *((one.provider, one.model) for one in role.fallbacks)]:
-            described = settings.providers.get(wanted)
-            if described is None:
-                raise StepFailure("no_provider", f"the config has no provider {wanted} under providers", exit_code=2)
-            made = self._agents.provider(wanted, described, settings)
-            found.append(Candidate(name=wanted, provider=made, model=model or described.model))
+        for one in wanted:
+            described = settings.providers[one.provider]
+            made = self._agents.provider(one.provider, described)
+            found.append(Candidate(name=one.provider, provider=made, model=one.model or described.model))
         return found
 
 
@@ -225,6 +222,8 @@ class _Asked:
         described, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
         usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
+        if self.material.payload:
+            own[briefing.PAYLOAD] = f"{job_folder(self.work)}/{PAYLOAD}"
         return Request(
             key=f"{self.work.job_id}/{self.work.attempt:04d}/{self._step}/{number}",
             system=self._system,
@@ -287,7 +286,8 @@ class _ReadAlong:
 
     def __init__(self, redactor: Redactor, stderr: BinaryIO) -> None:
         self._stderr = stderr
-        self._stream = redactor.stream(stderr.write)
+        self._stream = redactor.stream(self._say)
+        self._open_line = False
 
     def write(self, data: bytes, /) -> int:
         return self._stream.write(data)
@@ -296,8 +296,15 @@ class _ReadAlong:
         self._stderr.flush()
 
     def close(self) -> None:
+        """What comes next, a complaint or the next call, begins a line of its own."""
         self._stream.close()
+        if self._open_line:
+            self._say(b"\n")
         self._stderr.flush()
+
+    def _say(self, data: bytes) -> int:
+        self._open_line = not data.endswith(b"\n") if data else self._open_line
+        return self._stderr.write(data)
 
 
 class _Keeping:
@@ -324,7 +331,8 @@ def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
         return StepFailure(PATH_VIOLATION, message)
     if trouble.kind in ("refused", "missing"):
         return StepFailure("provider_refused", message, retryable=trouble.retryable)
-    return StepFailure("provider_unavailable", message, retryable=trouble.retryable)
+    again, wait_s = trouble.retryable, trouble.retry_after_s
+    return StepFailure("provider_unavailable", message, retryable=again, retry_after_s=wait_s)
 
 
 def question_text(system: str, messages: Sequence[Message]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+PAYLOAD = "FARRO_PAYLOAD"  # the variable with the folder of the job's payload
 CUT = "\n[… cut: the whole is {size} bytes, in {path}]"
 
 
@@ -22,6 +23,14 @@ class Earlier:
 
     role: str
     text: str  # its result.md
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enclosed:
+    """A file of the job's payload."""
+
+    name: str
+    text: str | None  # None: it is not text, or there was no room for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +46,7 @@ class Material:
     read_only: bool = False
     inputs: Any = None
     narrative: str = ""  # prompt.md
-    payload: tuple[str, ...] = ()  # names
+    payload: tuple[Enclosed, ...] = ()
     earlier: Sequence[Earlier] = ()
     input_text: str = ""  # what the step before said
     background: str = ""  # the task that this is a step of
@@ -60,7 +69,8 @@ def user(material: Material) -> str:
         ("Inputs", "" if not material.inputs else json.dumps(material.inputs, indent=2, ensure_ascii=False)),
         ("What it is part of", material.background),
         ("Context", material.narrative),
-        ("Files that came with the job", "\n".join(f"- payload/{name}" for name in material.payload)),
+        ("Files that came with the job", _payload(material)),
+        *((f"File {one.name}", one.text) for one in material.payload if one.text is not None),
         *((f"What {one.role} found before you", one.text) for one in material.earlier),
         ("Input", material.input_text),
     ]
@@ -74,6 +84,16 @@ def repair(problems: Sequence[str]) -> str:
         f"Your answer could not be read:\n\n{listed}\n\nAnswer again, whole, in the form that was asked for, and with "
         "nothing else around it.\n"
     )
+
+
+def _payload(material: Material) -> str:
+    """Their names. Where they lie is told to programs by the environment: it is another place in each attempt, and the
+    same question must stay the same text."""
+    if not material.payload:
+        return ""
+    names = (f"- {one.name}{': below' if one.text is not None else ''}" for one in material.payload)
+    listed = "\n".join(names)
+    return f"{listed}\n\nA program finds them in the folder that the variable {PAYLOAD} names."
 
 
 def _paths(material: Material) -> str:

@@ -76,9 +76,11 @@ def asked_of(settings: Settings, role: str) -> tuple[FallbackSettings, ...]:
     own = settings.roles.get(role, RoleSettings())
     first = settings.provider_of(role)
     if first is None:
+        if not settings.providers:
+            add = "`farro init --agents claude` (or codex, or gemini) adds one"
+            raise InputError(f"nobody can answer {role}: the config has no `providers`; {add}")
         there = ", ".join(settings.providers)
-        what = f"there are {there}" if there else "and there is none: add one under `providers`"
-        raise InputError(f"role {role} has no provider; set roles.{role}.provider ({what})")
+        raise InputError(f"role {role} has no provider; set roles.{role}.provider (there are {there})")
     wanted = (FallbackSettings(provider=first, model=own.model), *own.fallbacks)
     for each in wanted:
         if each.provider not in settings.providers:

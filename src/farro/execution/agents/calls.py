@@ -2,7 +2,7 @@
 
 Money is in the ledger; this is the answer itself. It is written before the call is settled and before the step says
 anything: a worker that dies in between is followed by an attempt that finds the answer and does not ask again.
-[test_an_answer_that_was_bought_is_not_bought_again]
+[test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no_cost]
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from farro.documents import Document
 from farro.execution.agents import task_file
-from farro.execution.agents.briefing import CUT, Earlier, Material
+from farro.execution.agents.briefing import CUT, Earlier, Enclosed, Material
 from farro.execution.tools import StepFailure
 from farro.plans.model import Plan
 from farro.ports.runner import Work
@@ -25,6 +25,8 @@ from farro.system import fs
 SNAPSHOT = ".snapshot"
 _TEXT = 1 << 20  # bytes of prompt.md and of an input
 _EARLIER = 256 << 10  # … of what one earlier hop found
+_FILE = 256 << 10  # … of one file of the payload
+PAYLOAD = "payload"
 
 
 def gather(
@@ -34,7 +36,7 @@ def gather(
     job = job_folder(work)
     shared: dict[str, Any] = {
         "role": name,
-        "policies": tuple(_policies(work.folder)),
+        "policies": tuple(_policies(work.folder, policy.file_of(name, work.role))),
         "instructions": answers.instructions(name),
         "allowed_paths": plan.allowed_paths or (),
         "read_only": settings.read_only,
@@ -83,9 +85,9 @@ def job_folder(work: Work) -> str:
     return work.folder.rsplit("/", 2)[0]
 
 
-def _policies(attempt: str) -> list[str]:
+def _policies(attempt: str, own: str) -> list[str]:
     found = []
-    for name in ("AGENTS.md", "AGENTS-ROLE.md"):
+    for name in ("AGENTS.md", own):
         text = _text(f"{attempt}/{SNAPSHOT}/{name}", _TEXT)
         if text is not None:
             found.append(policy.read(text, name).text)
@@ -101,11 +103,27 @@ def _narrative(job: str, context_md: str | None) -> str:
     return text or ""
 
 
-def _payload(job: str) -> list[str]:
+def _payload(job: str) -> list[Enclosed]:
+    """Text comes with the words: a model over HTTP opens no file."""
     try:
-        return sorted(fs.listdir(f"{job}/payload"))
+        names = sorted(fs.listdir(f"{job}/{PAYLOAD}"))
     except FileNotFoundError:
         return []
+    found, room = [], _TEXT
+    for name in names:
+        text = _if_text(f"{job}/{PAYLOAD}/{name}", min(_FILE, room))
+        room -= len((text or "").encode())
+        found.append(Enclosed(name=name, text=text))
+    return found
+
+
+def _if_text(path: str, limit: int) -> str | None:
+    """None: it is another kind of file, or too large to be told."""
+    try:
+        data = fs.read_bytes(path, limit)
+        return None if len(data) > limit or b"\0" in data else data.decode()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _earlier(previous: Sequence[tuple[str, str]]) -> list[Earlier]:

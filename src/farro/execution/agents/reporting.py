@@ -40,7 +40,8 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
             markdown += f"\nThe diff is in `{diff}` of this attempt.\n"
     if result.error is not None:
         markdown = f"# {work.role}: failed\n\n**{result.error.category}**: {result.error.message}\n"
-        said = [] if step is None else step.last_words.strip().splitlines()[:-1]  # the last is the message again
+        words = [] if step is None else step.last_words.strip().splitlines()
+        said = [line for line in words if line.strip() and line not in result.error.message]
         if said:
             markdown += "\nBefore that:\n\n" + "\n".join(f"    {line}" for line in said[-20:]) + "\n"
     if calls:
@@ -73,9 +74,11 @@ def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
     known = cost["cost_usd"] is not None
     amount = f"${cost['cost_usd']}" if known else "unknown"
     about = " at most (estimated)" if known and cost["cost_estimated"] else ""
-    tokens = sum(call.usage.input_tokens + call.usage.output_tokens for call in calls if call.usage is not None)
+    usages = [call.usage for call in calls if call.usage is not None]
+    tokens = f", {sum(usage.input_tokens + usage.output_tokens for usage in usages)} tokens" if usages else ""
     who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
-    return f"*{who or 'no answer'}: {len(calls)} calls, {tokens} tokens, cost {amount}{about}*"
+    made = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
+    return f"*{who or 'no answer'}: {made}{tokens}, cost {amount}{about}*"
 
 
 def _number(amount: Decimal | None) -> str | None:
