@@ -70,6 +70,7 @@ SECTIONS = {
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
     ),
     "Set up": (
+        ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),
         ("init", "Make a folder a farro root.", "farro.cli.roots:init"),
         ("doctor", "Check a root and its machine; say what repairs it.", "farro.cli.doctor:doctor"),
         ("policy", "Pin what jobs run under, in policy.lock.json.", "farro.cli.policy:policy"),
