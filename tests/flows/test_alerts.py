@@ -72,6 +72,16 @@ def test_requeues_by_recovery_page(farro: Program) -> None:
     assert told(farro, 1)["requeues"]["value"] == 21
 
 
+def test_what_recovery_really_queues_again_is_counted_and_what_a_person_does_is_not(farro: Program) -> None:
+    farro.enqueue(steps(["sh", "-c", "kill -9 $PPID"]), "--id", "poison")
+    for by in (("manager", "--once"), ("requeue", "poison")):
+        farro.run("worker", "--drain")
+        farro.run("watchdog", "--once", code=0)
+        farro.run(*by, code=0)
+    assert farro.job("poison")["status"] == "queued"
+    assert told(farro, 0)["requeues"]["value"] == 1
+
+
 def test_a_quota_that_took_a_file_pages(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text('{"audit": {"max_bytes": 300, "keep": 10, "quota_bytes": 500}}')
     for number in range(8):
