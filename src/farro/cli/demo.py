@@ -29,7 +29,7 @@ from farro.operations import background
 from farro.operations.demo import play, scene
 from farro.operations.demo.play import Event
 from farro.ports.store import JobView
-from farro.system import fs
+from farro.system import fs, trees
 from farro.system.clock import SystemClock
 
 _STOP_S = 5.0
@@ -86,7 +86,7 @@ def _place(root: str | None, keep: bool) -> Iterator[str]:
         yield path
     finally:
         if not keep:
-            fs.remove_tree(path)
+            trees.remove_tree(path)
 
 
 # --- the task ------------------------------------------------------------------------------------------------------
