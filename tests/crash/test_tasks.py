@@ -1,4 +1,4 @@
-"""The four-role task with paid answers: workers and watchdogs killed at every mutating call of theirs, the cost is right.
+"""The four-role task with paid answers, workers and watchdogs killed at every mutating call: it completes, at its cost.
 
 The manager and a person under kills: test_manager. One role's attempt alone: test_agents.
 """
