@@ -12,6 +12,7 @@ from farro.config import load
 from farro.errors import Refused
 from farro.kernel.states import Reason, Status
 from farro.operations import replay
+from farro.services.seat import BEAT_S
 
 ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
 ANSWERS: list[dict[str, Any]] = [
@@ -213,6 +214,23 @@ def test_the_manager_says_that_it_lives(make: Make) -> None:
     stage.manage()
     told = json.loads((stage.path / "agents/Manager/.heartbeat").read_text())
     assert told["name"] == "manager"
+
+
+def test_the_manager_says_so_also_while_it_rests(make: Make) -> None:
+    stage = make()
+    store = stage.store()
+    boss = stage.manager(store)
+    boss.run_once()
+    heartbeat = stage.path / "agents/Manager/.heartbeat"
+    heartbeat.unlink()
+    boss.rest(0.01)
+    assert not heartbeat.exists()  # every ten seconds, not at every look
+    assert boss._seat is not None
+    boss._seat._beat_s -= BEAT_S
+    boss.rest(0.01)
+    assert heartbeat.exists()
+    boss.leave()
+    store.close()
 
 
 def test_every_hop_of_a_task_is_replayed_as_it_was(make: Make) -> None:

@@ -78,6 +78,8 @@ def _one_turn(kit: Adapter, store: Store, dog: Any, rng: random.Random, job_id: 
         lambda: store.force_complete(dog, job_id),
         lambda: store.settle_stale(dog, job_id),
         lambda: store.recover(dog),
+        lambda: store.finalize(dog, job_id),
+        lambda: store.reroute(dog, job_id, rng.choice(["Runner", "CodeReviewer"])),
     ]
     if status is Status.QUEUED and rng.random() < 0.8:
         agent = worker(store, role=life(store, job_id).role)

@@ -19,7 +19,7 @@ from crash.seams import Counting, KillAt, Open, Seam, placed
 from crash.tally import add_figure
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
-from farro.kernel.outcome import Report, Succeeded
+from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.operations import inbox
 from farro.operations.admission import Gate
@@ -238,6 +238,26 @@ def test_a_person_killed_at_every_call_of_an_answer_answers_once(shm: Path, text
         life = live(root, Open, lambda n=n, after=after: KillAt(n, after=after), times=2, text=text)  # type: ignore[misc]
         judge(root, life, f"a person killed {'after' if after else 'before'} call {n}", decided)
     add_figure("kill points, a person's answer", 2 * calls, "points")
+
+
+def test_a_manager_killed_while_it_finalises_a_failure_does_so_once(shm: Path) -> None:
+    for n, after in [(0, False), *kills(30)]:
+        root = str(shm / f"{n}-{after}")
+        begin(root)
+        seeds = Seeds()
+        store = stage.open_files(root, seed=seeds())
+        claim = store.claim(store.join("w", role="Architect"))
+        assert claim is not None
+        error = ErrorInfo(category="provider_refused", message="no")
+        store.commit(claim, Failed(error=error, report=Report(result={"success": False}, markdown="no\n")))
+        store.close()
+        for seam in (KillAt(n, after=after), KillAt(n, after=after), Open(), Open()):
+            manage(root, seeds(), seam)
+            life = recover(root, seeds())
+        finals = [hop for hop in life.hops if hop.reason is Reason.FINALIZED]
+        assert (life.status, life.terminal, len(finals)) == (Status.FAILED, True, 1), f"{n} {after}: {life.hops}"
+        assert life.error == {"category": "provider_refused", "message": "no"}
+        assert stage.everywhere(root)["one"] == ["agents/Architect/completed/failed"]
 
 
 def test_the_judge_notices_children_that_come_twice(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,12 @@ CASES = [
         "failed, and that is final: step_failed: exit code 3",
         "farro show j",
     ),
-    (replace(QUEUED, status=Status.FAILED), "failed_not_final", "not decided yet", "farro requeue j"),
+    (
+        replace(QUEUED, status=Status.FAILED),
+        "failed_not_final",
+        "has not said yet that this is final",
+        "farro requeue j",
+    ),
     (replace(QUEUED, quarantined="two of that id", place="jobs/quarantine"), "quarantined", "two of", "farro show j"),
     (replace(QUEUED, foreign="schema_version '9'"), "unknown_schema", "'9'", "use the farro that wrote it"),
     (

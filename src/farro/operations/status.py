@@ -59,7 +59,7 @@ class Alive:
 
 def alive(agents: Iterable[AgentView]) -> Alive:
     living = [agent for agent in agents if agent.alive]
-    workers = [agent for agent in living if agent.role is not None]
+    workers = [agent for agent in living if agent.role not in (None, "Manager")]  # that one is the manager's own
     keepers = {agent.id.split(".", 1)[0] for agent in living if agent.role is None}
     return Alive(
         workers=len(workers),

@@ -83,6 +83,8 @@ class Manager(Keeper):
             changes = self._store.changes(self._cursor, role=MANAGER, timeout_s=min(left_s, _LOOK_S))
             new = self._cursor is not None and (changes.items or changes.gap)
             self._cursor = changes.cursor
+            if self._seat is not None:
+                self._seat.beat()  # a rest may be longer than a heartbeat
             if new:
                 return
             left_s -= _LOOK_S

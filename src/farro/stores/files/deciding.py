@@ -31,7 +31,7 @@ from farro.system import fs
 
 _TRIES = 20
 _PAUSE_S = 0.05
-_KNOWN = 10_000  # final failures that are remembered, so that each is read once
+_TICK_S = 1.0  # longer than any disk's clock takes to go on
 
 
 def answer(ground: Ground, held: Held, job_id: str, answered: Answered) -> Lifecycle:
@@ -98,32 +98,47 @@ def finalize(
 
 
 class Failures:
-    """Failures that are not final. Each finished job is read once, however often this is asked."""
+    """Failures that are not final. Each finished job is read once, and a folder that has not changed is not listed
+    again, however often this is asked."""
 
     def __init__(self) -> None:
-        self._final: dict[str, None] = {}
+        self._final: dict[str, set[str]] = {}  # by role: names that need no second look
+        self._quiet: dict[str, int] = {}  # by role: the time of a folder in which nothing was open
 
     def open(self, ground: Ground) -> list[str]:
-        found = []
+        found: list[str] = []
         for role in ground.roles():
             place = ground.path(places.completed(role, Status.FAILED))
-            for job_id in sorted(fs.subdirectories(place)):
-                if job_id in self._final or not ids.is_job_id(job_id):
-                    continue
-                try:
-                    life = folders.read_lifecycle(f"{place}/{job_id}")
-                except (FarroError, OSError):
-                    continue
-                if life.terminal or (life.routing or {}).get("mode") != "manager":
-                    self._remember(job_id)
-                else:
-                    found.append(job_id)
+            try:
+                changed_ns = fs.lstat(place).st_mtime_ns
+            except FileNotFoundError:
+                continue
+            if self._quiet.get(role) == changed_ns:
+                continue
+            left = self._listed(role, place)
+            found += left
+            # Of a folder that changed just now more may come in the same tick of the disk's clock.
+            settled = ground.clock.now().timestamp() - changed_ns / 1e9 > _TICK_S
+            self._quiet[role] = changed_ns if settled and not left else -1
         return found
 
-    def _remember(self, job_id: str) -> None:
-        if len(self._final) >= _KNOWN:
-            self._final.pop(next(iter(self._final)), None)
-        self._final[job_id] = None
+    def _listed(self, role: str, place: str) -> list[str]:
+        names = [name for name in sorted(fs.subdirectories(place)) if ids.is_job_id(name)]
+        final = self._final.get(role, set()) & set(names)
+        left = []
+        for job_id in names:
+            if job_id in final:
+                continue
+            try:
+                life = folders.read_lifecycle(f"{place}/{job_id}")
+            except (FarroError, OSError):
+                continue
+            if life.terminal or (life.routing or {}).get("mode") != "manager":
+                final.add(job_id)
+            else:
+                left.append(job_id)
+        self._final[role] = final
+        return left
 
 
 def _taken(ground: Ground, held: Held, job_id: str, check: Callable[[Lifecycle], None]) -> tuple[Lifecycle, str, str]:
