@@ -6,7 +6,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint types bench torture schemas docs clean base dev packages
+.PHONY: help demo test coverage lint types bench load smoke torture schemas docs clean base dev packages
 
 SUITES ?=
 ARGS ?=
@@ -17,8 +17,8 @@ python := .venv/bin/python
 help: ## show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: base ## work plans of real commands in a scratch folder, and look at what they leave
-	@scripts/demo.sh
+demo: base ## a task from idea to documents, offline, watched live (ARGS="--keep", "--plans": commands, and a kill)
+	@$(python) -m farro demo $(ARGS)
 
 test: dev packages ## all checks and all suites: what CI runs (SUITES="rules crash", ARGS="-k name")
 	@$(python) scripts/suites.py --suites "$(SUITES)" -- $(ARGS)
@@ -34,6 +34,12 @@ types: dev ## mypy, strict
 
 bench: dev ## farro beside its floor and its peers, written to docs/benchmarks.md (QUICK=1: a glance)
 	@$(python) scripts/bench.py $(ARGS)
+
+load: base ## jobs over all roles: P95, failures, throughput, caps that refuse (ARGS="--jobs 1000")
+	@$(python) scripts/load.py $(ARGS)
+
+smoke: base ## a manager, a worker, one job from end to end
+	@scripts/smoke.sh
 
 torture: dev packages ## the long form of the crash and contract suites (TORTURE=10 for ten times as long)
 	@FARRO_TORTURE=$(or $(TORTURE),1) $(python) scripts/suites.py --suites "$(or $(SUITES),contracts crash)" -- $(ARGS)

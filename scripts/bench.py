@@ -224,6 +224,7 @@ def measure_own(size: Size, scratch: places.Scratch) -> dict[str, object]:
     tell("plans: piped steps, a plan that grows, adding a step, the sandbox")
     found["plans"] = own.plans(scratch)
     found["idle"] = own.idle(scratch, size.idle_s, min(size.jobs, 200))
+    found["house"] = own.house(scratch, size.idle_s)
     found["backlog"] = backlogs(size, scratch)
     return found
 

@@ -29,6 +29,7 @@ from bench.rounds import (
 )
 
 SETTLE_S = 3.0
+HOUSE = ("Runner", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter")
 PLAN = {"plan_id": "bench", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}]}
 
 
@@ -101,6 +102,33 @@ def idle(scratch: Scratch, seconds: float, jobs: int) -> dict[str, float]:
             used = [(cpu_ns(pid) - start) / 1e6 for pid, start in zip(pids, before, strict=True)]
             memory = [rss_mb(pid) for pid in pids]
     return {"cpu_ms_in_60_s": max(used) * 60 / seconds, "seconds": seconds, "rss_mb": max(memory)}
+
+
+def house(scratch: Scratch, seconds: float) -> dict[str, float]:
+    """CPU and memory of all that a root of SPEC-1 runs, together, with nothing to do: a manager, a watchdog, and two
+    workers for each of six roles. Memory is what each process has, shared pages counted in each (RSS), so too much."""
+    home, _ = scratch.fresh()
+    subprocess.run([FARRO, "init", "--root", home], check=True, capture_output=True)
+    roles = [word for role in HOUSE for word in ("--role", role)]
+    start = [FARRO, "start", "--json", "--workers", "2", "--slots", "1", *roles, "--root", home]
+    try:
+        done = subprocess.run(start, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Broken(f"farro start: exit {done.returncode}: {done.stderr[-400:]}")
+        pids = [item["pid"] for item in json.loads(done.stdout)["components"]]
+        time.sleep(SETTLE_S)
+        before = sum(map(cpu_ns, pids))
+        time.sleep(seconds)
+        used_ms = (sum(map(cpu_ns, pids)) - before) / 1e6
+        memory = sum(map(rss_mb, pids))
+    finally:
+        subprocess.run([FARRO, "stop", "--root", home], check=False, capture_output=True)
+    return {
+        "cpu_percent": used_ms / 10 / seconds,
+        "seconds": seconds,
+        "rss_mb": memory,
+        "processes": len(pids),
+    }
 
 
 def cpu_ns(pid: int) -> int:

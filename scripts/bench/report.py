@@ -102,6 +102,12 @@ def _facts(results: Results) -> Iterable[list[str]]:
         told = own["idle"]
         scaled = "" if told["seconds"] >= 60 else f" (measured for {told['seconds']:.0f} s and scaled)"
         yield ["an idle worker", f"{told['cpu_ms_in_60_s']:.1f} ms CPU in 60 s{scaled}, {told['rss_mb']:.1f} MB"]
+    if "house" in own:
+        told = own["house"]
+        yield [
+            f"manager, watchdog and 2 workers x 6 roles, idle ({told['processes']:.0f} processes)",
+            f"{told['cpu_percent']:.2f} % of a core together, over {told['seconds']:.0f} s; {told['rss_mb']:.0f} MB",
+        ]
     for name, told in own.get("startup", {}).items():
         said = f"{told['seconds'] * 1000:.0f} ms, {told['ratio']:.1f} x" if told else "there is no such command yet"
         yield [name, said]

@@ -17,6 +17,8 @@ LONG_OF_SHORT_BACKLOG = 0.8
 PICKUP_MS = 3.0
 IDLE_MS = 10.0
 RSS_MB = 60.0
+HOUSE_PERCENT = 1.0  # of a core, all processes of a root of SPEC-1 together, with nothing to do
+HOUSE_MB = 400.0
 LIGHT_COMMAND, COMMAND = 3.0, 15.0
 PIPED_OF_PLAIN = 1.3
 IN_STEPS = 0.9
@@ -182,7 +184,7 @@ def _own(results: Results) -> list[Bar]:
     share = long["whole"] / short["steady"] if short and long else None
     farro = results.find("farro", "process")
     pickup = farro.pickup_p50_ms.median if farro is not None and farro.pickup_p50_ms is not None else None
-    idle = own.get("idle", {})
+    idle, house = own.get("idle", {}), own.get("house", {})
     commands = own.get("startup", {})
     found = [
         _bar(
@@ -191,6 +193,8 @@ def _own(results: Results) -> list[Bar]:
         _bar("pickup by an idle worker, p50", pickup, PICKUP_MS, unit=" ms", strict=True),
         _bar("CPU of an idle worker in 60 s", idle.get("cpu_ms_in_60_s"), IDLE_MS, unit=" ms"),
         _bar("memory of a Runner worker", idle.get("rss_mb"), RSS_MB, unit=" MB"),
+        _bar("CPU of 2 workers x 6 roles, manager, watchdog, idle", house.get("cpu_percent"), HOUSE_PERCENT, unit=" %"),
+        _bar("their memory together", house.get("rss_mb"), HOUSE_MB, unit=" MB"),
     ]
     limits = {
         "farro --version": LIGHT_COMMAND,

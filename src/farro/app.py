@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from farro.errors import Refused
 from farro.observe.audit import AuditLog, AuditPolicy
 from farro.observe.log import Log, redact_with
 from farro.ports.clock import Clock
@@ -53,7 +54,7 @@ def open_store(
         f"{root}/logs",
         actor=actor,
         clock=clock or SystemClock(),
-        policy=_audit_policy(settings),
+        policy=audit_policy(settings),
         background=not brief,
         log=log,
     )
@@ -95,7 +96,7 @@ def _snapshots(root: str, durable: bool) -> Snapshots:
     return Snapshots(root=root, clock=SystemClock(), durable=durable)
 
 
-def _audit_policy(settings: Settings) -> AuditPolicy:
+def audit_policy(settings: Settings) -> AuditPolicy:
     section = getattr(settings, "audit", None)
     if section is None:
         return AuditPolicy()
@@ -331,6 +332,19 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
         clock=clock,
         uniform=random.SystemRandom().uniform,
     )
+
+
+def refuse_apart(store: FilesStore, what: str) -> None:
+    """What every daemon asks before it starts: whether jobs can be moved at all (SPEC-1 §5: fail fast)."""
+    from farro.stores.files.devices import apart
+
+    away = apart(store.root)
+    if away:
+        store.note("cross_volume_forbidden", place=away[0], count=len(away))
+        raise Refused(
+            f"{what} does not start: {away[0]} is on another device or mount than {store.root}, and a job is handed on "
+            f"by a rename. A root must be on one filesystem; `farro doctor --root {store.root}` says what to do"
+        )
 
 
 def keep_secrets(settings: Settings) -> None:

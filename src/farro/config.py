@@ -92,6 +92,11 @@ def check_contract(root: str, settings: Settings, roles: Collection[str]) -> Non
         raise ConfigError(document.source, documents.refusal(document.source, problems).problems)
 
 
+def path_of(root: str) -> str:
+    """The file of the config, or where it would be."""
+    return next((f"{root}/{name}" for name in NAMES if os.path.lexists(f"{root}/{name}")), f"{root}/{NAMES[0]}")
+
+
 def contract(root: str, settings: Settings) -> Contract:
     """What agent work must keep to be queued in that root."""
     from farro.operations.contract import Contract  # here: most commands queue nothing

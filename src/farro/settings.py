@@ -297,6 +297,8 @@ class Settings:
     version: Version = "1.0.0"
     strict: bool = True  # unknown keys are errors; else warnings
     durability: Literal["power", "process"] = "power"
+    strict_start: bool = False  # daemons start only where the quick checks of doctor pass, warnings among them
+    allow_cross_volume: bool = False  # SPEC-1 §5; true is told, and not kept: docs/decisions/0027
     roles: dict[str, RoleSettings] = field(default_factory=dict)
     tools: dict[str, ToolSettings] = field(default_factory=dict)
     retry: RetrySettings = field(default_factory=RetrySettings)

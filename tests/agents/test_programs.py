@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import farro.app as app
 from agents.stage import Make, Stage
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.execution.work import Plans, perform_work
 from farro.guard.sandbox import Sandbox
+from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Status
+from farro.ports.runner import Work
+from farro.runners.inline import InlineRunner
+from farro.system import fs
 from support import need
 
 ANSWER = json.dumps({"summary": "done"})
@@ -222,14 +232,14 @@ def test_without_the_sandbox_that_is_required_it_is_not_asked(answered_by: Any) 
 def test_a_diff_that_is_too_large_fails_the_job_and_the_call_is_paid(
     answered_by: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farro.providers.worktrees._DIFF_LIMIT", 100)
+    monkeypatch.setattr("farro.providers.worktrees._LIMIT", 100)
     said = json.dumps({"result": ANSWER, "cost": 0.25})
     body = f"open('src/new.txt', 'w').write('x' * 1000)\nprint({said!r})\nsys.exit()"
     stage = answered_by(body, workspace="worktree", answer_field="result", cost_field="cost")
     committed(stage)
     error = worked(stage)
     assert error is not None
-    assert "at most 100 are kept" in error["message"]
+    assert "the diff has more than 100 bytes" in error["message"]
     assert [str(call.counts_usd) for call in stage.calls()] == ["0.25"]
 
 
@@ -277,3 +287,121 @@ def committed(stage: Stage) -> list[str]:
     for words in (["init", "-q", "."], ["add", "."], ["commit", "-qm", "before"]):
         subprocess.run([*git, *words], check=True)
     return git
+
+
+def test_git_runs_nothing_that_a_program_left_in_its_worktree(answered_by: Any) -> None:
+    """A repository inside it has a config of its own, with programs in it: git asks such a one what is new there."""
+    body = """
+import subprocess
+os.makedirs('src/sub')
+os.chdir('src/sub')
+git = lambda *words: subprocess.run(['git', '-c', 'user.name=t', '-c', 'user.email=t@e.invalid', *words], check=True)
+git('init', '-q', '.')
+open('file', 'w').write('one')
+git('add', 'file')
+git('commit', '-qm', 'one')
+open('.gitattributes', 'w').write('* filter=x')
+git('config', 'filter.x.clean', f"sh -c 'touch {os.environ['OUT']}; cat'")
+git('config', 'core.fsmonitor', f"touch {os.environ['OUT']}")
+open('file', 'w').write('two')
+"""
+    stage = answered_by(body, workspace="worktree", environment=["OUT", "HOME"])
+    committed(stage)
+    out = stage.path.parent / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUT", str(out))
+        assert worked(stage) is None
+    assert not out.exists()
+    diff = (stage.folder() / "attempts/0001/steps/1/diff.patch").read_text()
+    assert "+two" in diff  # what is in it is told as it is
+
+
+def test_git_gets_no_secret_of_the_workers(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = answered_by("open('src/greeting.txt', 'w').write('please')", workspace="worktree")
+    seen = stage.path.parent / "seen"
+    (stage.path / ".gitattributes").write_text("*.txt filter=look\n")
+    git = committed(stage)
+    subprocess.run([*git, "config", "filter.look.clean", f"sh -c 'env > {seen}; cat'"], check=True)
+    monkeypatch.setenv("ACME_API_KEY", "canary-0123456789")
+    assert worked(stage) is None
+    assert "canary" not in seen.read_text()
+    assert "FARRO_CLAIM=" in seen.read_text()  # so that it ends with its job
+
+
+def test_a_root_inside_a_repository_is_the_same_folder_of_the_worktree(answered_by: Any) -> None:
+    stage = answered_by("open('src/greeting.txt', 'w').write('please\\n')", workspace="worktree")
+    above = stage.path.parent
+    (stage.path / ".gitignore").write_text("agents/\njobs/\nlogs/\n")
+    git = ["git", "-C", str(above), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    for words in (["init", "-q", "."], ["add", "."], ["commit", "-qm", "before"]):
+        subprocess.run([*git, *words], check=True)
+    assert worked(stage) is None
+    diff = (stage.folder() / "attempts/0001/steps/1/diff.patch").read_text()
+    assert "+++ b/root/src/greeting.txt" in diff
+
+
+def test_a_worktree_of_a_worker_that_died_goes_with_the_next_attempt(answered_by: Any) -> None:
+    stage = answered_by("pass", workspace="worktree")
+    git = committed(stage)
+    left = stage.path / "jobs/.worktrees/one.0000.1.1"
+    left.parent.mkdir()
+    subprocess.run([*git, "worktree", "add", "-q", "--detach", str(left), "HEAD"], check=True)
+    others = stage.path / "jobs/.worktrees/two.0001.1.1"
+    others.mkdir()
+    assert worked(stage) is None
+    assert os.listdir(left.parent) == [others.name]
+
+
+def test_a_diff_that_has_no_end_is_not_taken_into_memory(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farro.providers.worktrees._LIMIT", 1 << 16)
+    stage = answered_by("open('src/new', 'wb').write(os.urandom(1 << 20))", workspace="worktree")
+    committed(stage)
+    error = worked(stage)
+    assert error is not None
+    assert "the diff has more than 65536 bytes" in error["message"]
+    assert os.listdir(stage.path / "jobs/.worktrees") == []
+
+
+def test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept(
+    answered_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker died when the answer was there and the job not yet committed: the next attempt has both."""
+    body = "open('src/greeting.txt', 'w').write('please\\n')\nopen(os.environ['COUNT'], 'a').write('x')"
+    stage = answered_by(body, workspace="worktree", environment=["COUNT"], config={"security": {"sandbox": "none"}})
+    committed(stage)
+    monkeypatch.setenv("COUNT", str(stage.path.parent / "count"))
+    seen: list[Work] = []
+    spawn = InlineRunner.spawn
+    monkeypatch.setattr(InlineRunner, "spawn", lambda own, work, **more: seen.append(work) or spawn(own, work, **more))
+    assert worked(stage) is None
+    first = str(stage.folder() / "attempts/0001")
+    next_one = Path(first).with_name("0002")
+    shutil.copytree(f"{first}/.snapshot", next_one / ".snapshot")
+    again = perform_work(
+        replace(seen[0], folder=str(next_one), attempt=2, earlier=(first,)),
+        plans=Plans(),
+        tools=Tools(),
+        clock=stage.clock,
+        tick=lambda: None,
+        stop=Stop(stage.clock),
+        agents=app.agents(stage.root, stage.settings, stage.clock),
+    )
+    assert isinstance(again, Succeeded)
+    assert (stage.path.parent / "count").read_text() == "x"
+    assert "+please" in (next_one / again.report.result["agent"]["diff"]).read_text()
+    assert len(stage.calls()) == 1
+
+
+def test_what_a_program_changed_is_on_the_disk_without_secrets_or_not_at_all(
+    answered_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_API_KEY", "canary-0123456789")
+    body = "open('src/greeting.txt', 'w').write(os.environ['ACME_API_KEY'])"
+    stage = answered_by(body, workspace="worktree", environment=["ACME_API_KEY"])
+    committed(stage)
+    written: list[bytes] = []
+    create = fs.create
+    monkeypatch.setattr(fs, "create", lambda path, data: written.append(data) or create(path, data))
+    assert worked(stage) is None
+    assert any(b"redacted:ACME_API_KEY" in data for data in written)
+    assert not any(b"canary" in data for data in written)

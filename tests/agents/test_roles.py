@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agents.stage import CHANGE, PROMPT, REVIEW, Make
 from farro.kernel.states import Status
+from farro.ports.provider import Answer, Request
+from farro.providers.scripted import ScriptedProvider
 from farro.services.worker import Turn
 
 REVIEWER = {"role": "CodeReviewer", "answer": REVIEW}
@@ -321,3 +324,44 @@ def test_a_provider_that_wants_to_be_left_alone_for_long_is(make: Make) -> None:
     waits_s = (datetime.fromisoformat(life.not_before) - datetime.fromisoformat(life.updated_at)).total_seconds()
     assert 299 < waits_s < 302  # as it asked, not as the job's own backoff would have it
     assert stage.work() == [Turn.IDLE]
+
+
+def test_a_policy_that_cannot_be_read_stops_who_works_under_it_and_no_plain_job(make: Make) -> None:
+    stage = make()
+    (stage.path / "AGENTS.md").unlink()
+    (stage.path / "AGENTS.md").mkdir()
+    stage.enqueue("plain", role=None, rubric=None, allowed_paths=None, success=None, routing=None, steps=[STEP])
+    stage.work("Runner")
+    assert stage.life("plain").status is Status.SUCCEEDED
+    stage.enqueue()
+    stage.until_over()
+    error = stage.life().error
+    assert error is not None
+    assert "AGENTS.md" in error["message"]
+    (stage.path / "AGENTS.md").rmdir()
+    stage.enqueue("later")
+    stage.until_over("later")
+    assert stage.life("later").role == "CodeReviewer"
+
+
+STEP = {"id": "a", "command": "true"}
+
+
+def test_whoever_has_lost_its_job_makes_no_further_call(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception that ends its thread may come late, or be swallowed by a library: it pays for nothing more."""
+    down = {"error": {"kind": "server"}}
+    stage = make(answers=[down, ENGINEER])
+    stage.enqueue()
+    asked: list[int] = []
+    answer = ScriptedProvider.answer
+
+    def taken_away(own: ScriptedProvider, request: Request) -> Answer:
+        asked.append(1)
+        if len(asked) == 2:
+            os.rename(Path(request.folder).parents[4], stage.path / "taken")
+        return answer(own, request)
+
+    monkeypatch.setattr(ScriptedProvider, "answer", taken_away)
+    stage.work()
+    assert len(asked) == 2
+    assert len(stage.calls()) == 2

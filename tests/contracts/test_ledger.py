@@ -20,10 +20,13 @@ from hypothesis import strategies as st
 import stage
 from crash.seams import Before, Open, placed
 from farro.errors import BadName, BudgetExceeded, Damaged
+from farro.execution.functions import FunctionRun
+from farro.execution.tools import Call
 from farro.operations.prune import Choice, candidates, prune
 from farro.ports.ledger import Budgets, CallRecord, Charge
 from farro.ports.provider import Usage
 from farro.stores.files.ledger import FilesLedger
+from farro.system import leases
 from farro.system.clock import ManualClock
 from support import ROOT
 
@@ -417,3 +420,32 @@ def test_what_is_written_is_read_back(most: Decimal | None, cost: Decimal | None
     if any("\ud800" <= char <= "\udfff" for char in f"{step}{model}"):
         return  # no such text comes out of a document
     assert ledger_calls.decoded(ledger_calls.encoded(call)) == call
+
+
+@pytest.mark.linux
+def test_who_waits_for_the_ledger_can_be_ended(ledger: FilesLedger, root: str, tmp_path: Path) -> None:
+    """A worker that was stopped (SIGSTOP) holds the lock for as long as it likes."""
+    ledger.reserve(charge(), limits(job="5"))
+    with leases.exclusively(f"{root}/jobs/.ledger/.lock"):
+        waiting = FunctionRun(
+            lambda call: ledger.reserve(charge(), limits(job="5")) and None,
+            lambda stdin, stdout, stderr: Call(
+                command="",
+                args=(),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env={},
+                cwd="/",
+                job_id="j",
+                attempt_dir="0001",
+            ),
+            stdin=None,
+            stdout=str(tmp_path / "o"),
+            stderr=str(tmp_path / "e"),
+        )
+        assert waiting.wait(0.1) is None
+        waiting.end(None, grace_s=10)
+        assert waiting.exit is not None
+        waiting.close()
+    assert len(ledger.of_job(charge().job_id)) == 1

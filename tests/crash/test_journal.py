@@ -34,7 +34,7 @@ from farro.operations.prune import Choice, candidates, prune
 from farro.stores.files import FilesStore, forget, records
 from farro.stores.files.journal import AGAIN_AFTER, Entry, Journal
 from farro.stores.files.records import FOLDER, START, Record
-from farro.system import fs, leases
+from farro.system import fs, leases, trees
 from support import torture
 
 SMALL = 16 << 10
@@ -374,7 +374,7 @@ def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: 
     assert records.mentioned(root) == before
     watchdog.close()
     for job_id in before:  # what the failed sync did not write is gone when the machine comes up
-        fs.remove_tree(f"{root}/agents/Runner/incoming/{job_id}")
+        trees.remove_tree(f"{root}/agents/Runner/incoming/{job_id}")
     restarted(root).close()
     assert set(told) <= stage.everywhere(root).keys()
     assert records.names(root) == []
@@ -640,7 +640,7 @@ def test_a_power_cut_during_the_replay(play: Callable[[Play], None], shm: Path) 
             story = f"{state.story}; then in the replay {again.story}"
             check(dataclasses.replace(again, acks=state.acks, story=story), recorded, str(shm / "again"))
             count += 1
-        fs.remove_tree(tree)
+        trees.remove_tree(tree)
     assert count > 100
     add_figure("power-loss states, cut again in the replay", count, "states")
 
@@ -711,7 +711,7 @@ def lost(root: str) -> None:
     """The worst that a power cut may leave of a young root: nothing but the journals."""
     for place in ("agents/Runner/incoming", "agents/CodeReviewer/incoming", "jobs/.staging"):
         for name in os.listdir(f"{root}/{place}"):
-            fs.remove_tree(f"{root}/{place}/{name}")
+            trees.remove_tree(f"{root}/{place}/{name}")
 
 
 def test_the_order_of_a_queue_is_put_right_by_the_replay(root: str) -> None:
@@ -834,7 +834,7 @@ def test_a_commit_of_a_job_that_is_nowhere_is_said(root: str) -> None:
     for _ in range(2):
         stage.work_one(quick, worker, stage.History())
     stage.die(quick)
-    fs.remove_tree(f"{root}/agents/Runner/completed/succeeded/{taken}")
+    trees.remove_tree(f"{root}/agents/Runner/completed/succeeded/{taken}")
     said: list[str] = []
     restarted(root, log=lambda level, message, fields: said.append(level)).close()
     assert said == ["critical", "warning"]

@@ -32,7 +32,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.stores.files import FilesStore, records
-from farro.system import fs
+from farro.system import trees
 from stage import Crash, History
 from support import ROOT, need, torture
 
@@ -467,7 +467,7 @@ def test_a_lost_job_would_be_noticed(target: Target, shm: Path) -> None:
     _, said = target.trace("minted", scene.root)
     scene.hear(said)
     (job_id,) = scene.history.enqueued
-    fs.remove_tree(f"{scene.root}/agents/Runner/incoming/{job_id}")
+    trees.remove_tree(f"{scene.root}/agents/Runner/incoming/{job_id}")
     scene.finish(said)
     with pytest.raises(AssertionError, match="LOST"):
         scene.judge(said)

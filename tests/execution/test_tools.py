@@ -19,6 +19,7 @@ from farro.errors import ClaimLost
 from farro.execution import Call, Interrupted, Tools
 from farro.execution.functions import FunctionRun
 from farro.execution.tools import Program, Python, ToolTrouble
+from farro.system import fs
 
 pytestmark = pytest.mark.linux
 
@@ -219,24 +220,11 @@ def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: 
     """Its thread has not come to it yet, or just left it: the end is told all the same, and once."""
     began = len(os.listdir("/proc/self/fd"))
 
-    def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
-        return Call(
-            command="x",
-            args=(),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env={},
-            cwd=str(tmp_path),
-            job_id="j",
-            attempt_dir=str(tmp_path),
-        )
-
     (tmp_path / "in").write_bytes(b"x")
     for number in range(300):
         run = FunctionRun(
             lambda call: None,
-            call,
+            _call,
             stdin=str(tmp_path / "in"),
             stdout=str(tmp_path / f"out{number}"),
             stderr=str(tmp_path / f"err{number}"),
@@ -245,3 +233,78 @@ def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: 
         assert run.exit is not None
         run.close()
     assert len(os.listdir("/proc/self/fd")) <= began + 1  # one idle thread's
+
+
+def test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync(tmp_path: Path) -> None:
+    """Syncs of threads are merged: what ends one of them must not be told to the others, nor keep them waiting."""
+    first, own, other = (str(tmp_path / name) for name in ("first", "own", "other"))
+    for path in (first, own, other):
+        fs.create(path, b"x")
+    leading, let_go, syncing = threading.Event(), threading.Event(), threading.Event()
+
+    class Seam:
+        def perform(self, op: str, call: Callable[..., object], args: tuple[object, ...]) -> object:
+            if op == "fsync" and args[-1] == first:
+                leading.set()
+                let_go.wait(30)
+            if op == "fsync" and args[-1] == own:
+                syncing.set()
+                while True:  # at a line of Python, where an exception for this thread is heard
+                    time.sleep(0.001)
+            return call(*args)
+
+        def look(self, op: str, path: str) -> None: ...
+
+    came: list[BaseException | None] = []
+
+    def sync(path: str) -> None:
+        try:
+            fs.sync_all([path])
+            came.append(None)
+        except BaseException as error:
+            came.append(error)
+
+    def reached(condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    fs.set_seam(Seam())
+    try:
+        threads = [threading.Thread(target=sync, args=(path,), daemon=True) for path in (first, other)]
+        threads[0].start()
+        assert leading.wait(20)
+        run = FunctionRun(lambda call: fs.sync_all([own]), _call, stdin=None, stdout=f"{own}.o", stderr=f"{own}.e")
+        reached(lambda: syncing.is_set() or len(fs._group.waiting) == 1)
+        before = len(fs._group.waiting)
+        threads[1].start()
+        reached(lambda: len(fs._group.waiting) == before + 1)
+        let_go.set()
+        assert syncing.wait(20)
+        run.end(None, grace_s=20)
+        run.close()
+        for thread in threads:
+            thread.join(20)
+        assert came == [None, None]
+        fs.set_seam(None)
+        later = threading.Thread(target=sync, args=(first,), daemon=True)
+        later.start()
+        later.join(20)
+        assert came == [None, None, None]
+    finally:
+        fs.set_seam(None)
+
+
+def _call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
+    return Call(
+        command="",
+        args=(),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env={},
+        cwd="/",
+        job_id="job",
+        attempt_dir="0001",
+    )

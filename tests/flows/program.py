@@ -164,10 +164,14 @@ class Program:
         """Work until nothing is left."""
         return self.run("worker", "--drain", *args, code=0)
 
+    def living(self) -> list[int]:
+        """Every process that this test started, or that one of those did, and that has not ended."""
+        return _carrying(f"{HOME}={self.path}")
+
     def clean_up(self) -> None:
         for daemon in self.daemons:
             daemon.clean_up()
-        for pid in _carrying(f"{HOME}={self.path}"):
+        for pid in self.living():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -142,3 +142,22 @@ def test_what_runs_in_the_background_outlives_the_terminal(quick: Program) -> No
     pid = record(quick, "manager")["pid"]
     assert os.getsid(pid) == pid
     assert alive(pid)
+
+
+def test_workers_of_named_roles_are_started(farro: Program) -> None:
+    told = farro.run(
+        "start", "--role", "DocWriter", "--role", "Architect", "--role", "DocWriter", "--json", code=0
+    ).json
+    assert [item["name"] for item in told["components"]] == [
+        "manager",
+        "watchdog",
+        "worker-docwriter-1",
+        "worker-architect-1",
+    ]
+    assert {item["what"] for item in told["components"]} == {"started"}
+    eventually(
+        lambda: "worker/DocWriter" in (farro.path / "logs/worker-docwriter-1.log").read_text(), "it says nothing"
+    )
+    assert "worker-architect-1" in farro.run("stop", code=0).out
+    assert "is not a role here" in farro.run("start", "--role", "Nobody", code=2).err
+    assert "worked by the manager" in farro.run("start", "--role", "Manager", code=2).err

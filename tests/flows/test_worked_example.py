@@ -14,7 +14,14 @@ import pytest
 from flows.program import PATIENCE_S, Program
 from support import ROOT
 
-PAGES = ["README.md", "ARCHITECTURE.md", "docs/worked-example.md", "docs/everyday.md", "docs/tools.md"]
+PAGES = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "docs/worked-example.md",
+    "docs/everyday.md",
+    "docs/tools.md",
+    "docs/ops/runbook.md",
+]
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -58,12 +58,16 @@ class Ground:
         (self.outside / "file").write_text("untouched\n")
         (self.outside / "held").write_text("untouched\n")
         (self.outside / "file").chmod(0o644)
+        lock = self.root / "logs/.audit.lock"
+        lock.parent.mkdir()
+        lock.touch()
         self.heard: list[str] = []
         self._flushed = threading.Event()
         self._servers: list[socket.socket] = []
         self.hostile: dict[str, Any] = {
             "in": str(self.inside),
             "out": str(self.outside),
+            "lock": str(lock),
             "socket": str(self.outside / "socket"),
             "abstract": f"@farro-test-{os.getpid()}-{folder.name}",
             "many": 300,

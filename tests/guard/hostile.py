@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import platform
+import resource
 import signal
 import socket
 import stat
@@ -324,6 +325,52 @@ def pidfd_getfd() -> None:
 @way
 def kill() -> None:
     os.kill(VICTIM, signal.SIGKILL)
+
+
+@way
+def limits_of_another() -> None:
+    """Without open files it can do nothing any more."""
+    resource.prlimit(VICTIM, resource.RLIMIT_NOFILE, (0, 0))
+
+
+@way
+def setuid_program() -> None:
+    """Left where it may write: whoever runs it later is the worker's user."""
+
+    def marked(make: Callable[[str], object]) -> None:
+        path = f"{IN}/setuid"
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        make(path)
+        if not os.stat(path).st_mode & (stat.S_ISUID | stat.S_ISGID):
+            raise PermissionError("the mark is not there")
+
+    def by_chmod(mode: int) -> Callable[[str], object]:
+        return lambda path: (append(path), os.chmod(path, mode))
+
+    def by_fchmod(path: str) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.fchmod(fd, 0o4755)
+
+    def by_openat2(path: str) -> None:
+        how = struct.pack("<QQQ", os.O_WRONLY | os.O_CREAT, 0o4755, 0)
+        syscall(437, -100, path.encode(), how, len(how))
+
+    os.umask(0)
+    first_that_works(
+        lambda: marked(by_chmod(0o4755)),
+        lambda: marked(by_chmod(0o2755)),
+        lambda: marked(by_fchmod),
+        lambda: marked(lambda path: os.open(path, os.O_WRONLY | os.O_CREAT, 0o4755)),
+        lambda: marked(lambda path: os.mknod(path, stat.S_IFREG | 0o4755)),
+        lambda: marked(by_openat2),
+    )
+
+
+@way
+def lock_of_farro() -> None:
+    """Whoever holds it keeps every worker waiting."""
+    fcntl.flock(os.open(GROUND["lock"], os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @way

@@ -56,14 +56,14 @@ def test_what_leads_out_is_refused(machine: str, name: str) -> None:
     assert answer(machine, name) == ERRNO | errno.EPERM
 
 
-@pytest.mark.parametrize("name", ["clone3", "io_uring_setup"])
+@pytest.mark.parametrize("name", ["clone3", "io_uring_setup", "openat2"])
 def test_what_cannot_be_looked_into_is_not_there(machine: str, name: str) -> None:
     assert answer(machine, name) == ERRNO | errno.ENOSYS
 
 
 def test_other_calls_are_allowed(machine: str) -> None:
     code = program(machine, inet=False, attributes=False)
-    for number in (0 if machine == "x86_64" else 63, 1 if machine == "x86_64" else 64, 437, 444, 448):
+    for number in (0 if machine == "x86_64" else 63, 1 if machine == "x86_64" else 64, 439, 444, 448):
         assert run(code, AUDIT_ARCH[machine], number) == ALLOW
 
 
@@ -109,3 +109,26 @@ def test_sockets_are_of_the_families_that_are_allowed(machine: str) -> None:
 def test_attributes_are_set_where_mounts_keep_them(machine: str) -> None:
     assert answer(machine, "fsetxattr") == ALLOW
     assert answer(machine, "fsetxattr", attributes=False) == ERRNO | errno.EOPNOTSUPP
+
+
+def test_no_file_is_left_that_runs_as_somebody_else(machine: str) -> None:
+    refused = ERRNO | errno.EPERM
+    for mode, wanted in ((0o4755, refused), (0o2755, refused), (0o1777, ALLOW), (0o755, ALLOW)):
+        assert answer(machine, "fchmod", 3, mode) == wanted
+        assert answer(machine, "fchmodat", -100, 0, mode) == wanted
+        assert answer(machine, "fchmodat2", -100, 0, mode, 0) == wanted
+        assert answer(machine, "mknodat", -100, 0, 0o100000 | mode) == wanted
+        assert answer(machine, "openat", -100, 0, 0o101, mode) == wanted  # O_CREAT
+        assert answer(machine, "openat", -100, 0, 0o20200001, mode) == wanted  # O_TMPFILE
+        assert answer(machine, "openat", -100, 0, 0o1, mode) == ALLOW  # whatever stands there: nothing is made
+        if machine == "x86_64":
+            assert answer(machine, "chmod", 0, mode) == wanted
+            assert answer(machine, "creat", 0, mode) == wanted
+            assert answer(machine, "open", 0, 0o101, mode) == wanted
+            assert answer(machine, "open", 0, 0, mode) == ALLOW
+            assert answer(machine, "mknod", 0, 0o100000 | mode) == wanted
+
+
+def test_limits_are_set_on_oneself_only(machine: str) -> None:
+    assert answer(machine, "prlimit64", 0, 7) == ALLOW
+    assert answer(machine, "prlimit64", 4711, 7) == ERRNO | errno.EPERM

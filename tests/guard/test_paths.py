@@ -125,3 +125,21 @@ def test_farros_own_names_are_those_of_a_root() -> None:
     from farro import config
 
     assert set(config.NAMES) <= paths.OWN
+
+
+def test_nothing_is_made_behind_a_link_that_somebody_puts_there_meanwhile(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job may write in src, and swaps what was looked at for a link."""
+    check = paths._check
+
+    def checked(*words: str) -> None:
+        check(*words)
+        if words[2].endswith("/file") and not (root / "src/new").is_symlink():
+            (root / "src/new").rename(root / "src/old")
+            (root / "src/new").symlink_to(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(paths, "_check", checked)
+    with pytest.raises(PathRefused):
+        allowed(str(root), ("src/new/file",))
+    assert list((tmp_path / "elsewhere").iterdir()) == []

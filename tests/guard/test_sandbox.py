@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -17,9 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from farro.guard import bounds, strays
+from farro.guard.bounds import Bounds
 from farro.guard.confinement import Confinement
 from farro.guard.sandbox import Sandbox
-from farro.system import process_table
+from farro.system import process_table, process_tree
 from farro.system.processes import Exit, NotStarted, Process
 
 pytestmark = pytest.mark.linux
@@ -286,3 +289,38 @@ def test_a_bubblewrap_that_fails_is_told_in_its_own_words(tmp_path: Path, monkey
     found = module._available.__wrapped__("auto", 0)
     assert "setting up uid map: Permission denied" in found.probes[0].why
     assert found.level in ("B", "none")
+
+
+def test_a_disk_without_room_for_more_files_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty files take no bytes, and yet nobody can make one when there are too many."""
+    left = [20_000]
+    free = bounds._free(str(tmp_path))[0]
+    monkeypatch.setattr(bounds, "_free", lambda path: (free, left[0]))
+    made = Bounds(processes=None, memory_bytes=None, disk=str(tmp_path), free_bytes=0, group=False)
+    assert made.exceeded(os.getpid()) is None
+    left[0] = 9_000
+    told = made.exceeded(os.getpid())
+    assert told is not None
+    assert (told.category, "9000 more files" in told.message) == ("disk_full", True)
+
+
+def test_the_files_that_a_disk_has_room_for_are_counted_where_it_has_such_a_number(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    assert bounds._free(str(tmp_path))[1] == pytest.approx(status.f_favail or bounds._NODES, abs=100_000)
+
+
+def test_what_two_calls_of_one_job_left_ends_with_the_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two agents of one plan carry one mark: the end of the first must not take the daemon of the second."""
+    marked = subprocess.Popen(["sleep", "60"], env={"FARRO_CLAIM": "both"})
+    try:
+        monkeypatch.setattr(process_tree, "reap_adopted", lambda: [marked.pid] if marked.poll() is None else [])
+        monkeypatch.setattr(strays, "_confined", lambda pid: True)
+        strays.opened("both")
+        strays.opened("both")
+        strays.end("both")
+        assert marked.poll() is None
+        strays.end("both")
+        assert marked.wait(20) == -signal.SIGKILL
+    finally:
+        marked.kill()
+        marked.wait()

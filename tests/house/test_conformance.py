@@ -1,4 +1,5 @@
-"""docs/conformance.md keeps its word: every line names tests that exist and run, or the issue that owes it."""
+"""docs/conformance.md keeps its word: every line names tests that exist and run, checks of doctor, or the issue that
+owes it."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from farro import checkup
 from support import ROOT as HERE
 
 ROOT = Path(HERE)
@@ -19,6 +21,7 @@ ROWS = [
     if line.startswith("|") and not re.match(r"\|[-|]+\|$|\| § \|", line)
 ]
 SOURCES = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+CHECKS = {check.id for check in checkup.checks(str(ROOT / "no-such-root"), finished=0, conformance=True)}
 NEVER = re.compile(r"@pytest\.mark\.(?:skip|skipif|xfail|torture)\b")
 
 
@@ -36,10 +39,12 @@ def test_there_is_a_section_for_each_seed() -> None:
 def test_every_line_is_shown_by_tests_that_run_or_says_who_owes_it(row: tuple[str, str, str, str]) -> None:
     shown = row[3]
     names = re.findall(r"`(test_[a-z0-9_]+)`", shown)
+    checks = re.findall(r"`doctor:([a-z0-9-]+)`", shown)
     if re.fullmatch(r"open: issue [3-9]", shown):
         return
-    assert names, f"names no test: {shown}"
-    assert re.fullmatch(r"(`test_[a-z0-9_]+`(, )?)+", shown), f"says something else too: {shown}"
+    assert names or checks, f"names no test: {shown}"
+    assert re.fullmatch(r"(`(test_[a-z0-9_]+|doctor:[a-z0-9-]+)`(, )?)+", shown), f"says something else too: {shown}"
+    assert set(checks) <= CHECKS, f"doctor has no check {set(checks) - CHECKS}"
     for name in names:
         found = decorators(name)
         assert found, f"there is no test {name}"

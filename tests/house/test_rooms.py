@@ -13,7 +13,8 @@ import pytest
 from support import ROOT
 
 SOURCE = Path(ROOT, "src", "farro")
-MODULES = sorted(SOURCE.rglob("*.py"))
+MATERIAL = SOURCE / "operations" / "demo" / "repository"  # a shop with a bug, which the demo puts on its stage
+MODULES = sorted(module for module in SOURCE.rglob("*.py") if MATERIAL not in module.parents)
 DRAWERS = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
 MOST_LINES = 400
 

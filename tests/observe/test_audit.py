@@ -125,7 +125,10 @@ def test_a_full_disk_is_counted_and_leaves_no_half_line(tmp_path: Path) -> None:
     assert writer.last_error is not None
     assert "No space left" in writer.last_error
     writer.record("claimed", attempt=3)
-    assert attempts(tmp_path) == [1, 3]
+    writer.record("claimed", attempt=4)
+    assert attempts(tmp_path) == [1, 3, 4]
+    missed = [(line["lines"], line["since"]) for line in lines(tmp_path) if line["event"] == "audit_missed"]
+    assert missed == [(1, "2026-11-15T12:00:00.000Z")]
 
 
 def test_a_rotation_killed_at_any_call_loses_nothing(tmp_path: Path) -> None:

@@ -35,7 +35,12 @@ CASES = [
         "failed, and that is final: step_failed: exit code 3",
         "farro show j",
     ),
-    (replace(QUEUED, status=Status.FAILED), "failed_not_final", "not decided yet", "farro requeue j"),
+    (
+        replace(QUEUED, status=Status.FAILED),
+        "failed_not_final",
+        "has not said yet that this is final",
+        "farro requeue j",
+    ),
     (replace(QUEUED, waits=True, question="Ship it?\nReally?"), "human", "a person: Ship it?", "farro approve j"),
     (
         replace(QUEUED, status=Status.STALE, place="agents/Runner/in-progress/w.0.aa", error="manager_away: gone"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from farro.errors import StorageTrouble, SyncFailed
-from farro.system import fs
+from farro.system import fs, trees
+
+NOBODY = 65534
 
 
 class Seam:
@@ -329,10 +332,10 @@ def test_removing_a_tree_never_follows_a_link(tmp_path: Path) -> None:
     (tree / "a" / "to-file").symlink_to(outside / "precious")
     (tree / "a" / "dangling").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tree / "fifo")
-    fs.remove_tree(str(tree))
+    trees.remove_tree(str(tree))
     assert not tree.exists()
     assert (outside / "precious").read_text() == "x"
-    fs.remove_tree(str(tree))  # what is gone is fine
+    trees.remove_tree(str(tree))  # what is gone is fine
 
 
 def test_removing_a_link_to_a_tree_is_refused(tmp_path: Path) -> None:
@@ -341,7 +344,7 @@ def test_removing_a_link_to_a_tree_is_refused(tmp_path: Path) -> None:
     (outside / "precious").write_text("x")
     (tmp_path / "link").symlink_to(outside)
     with pytest.raises(OSError):
-        fs.remove_tree(str(tmp_path / "link"))
+        trees.remove_tree(str(tmp_path / "link"))
     assert (outside / "precious").exists()
 
 
@@ -349,7 +352,7 @@ def test_walking_lists_links_and_does_not_follow_them(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "f").write_text("x")
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert sorted(os.path.relpath(path, tmp_path) for path in fs.walk_files(str(tmp_path))) == ["a/f", "loop"]
+    assert sorted(os.path.relpath(path, tmp_path) for path in trees.walk_files(str(tmp_path))) == ["a/f", "loop"]
 
 
 # --- syncing -----------------------------------------------------------------------------------------------------
@@ -463,3 +466,43 @@ def test_a_link_is_not_synced_through(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "f")
     with pytest.raises(SyncFailed):
         fs.sync_all([str(tmp_path / "link")])
+
+
+def test_a_tree_that_is_deeper_than_a_path_can_name_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("d" * 200, "d"):
+        (tmp_path / "tree").mkdir()
+        os.chdir(tmp_path / "tree")
+        for _ in range(1200):
+            os.mkdir(name)
+            Path("file").touch()
+            os.chdir(name)
+        os.chdir(tmp_path)
+        trees.remove_tree(str(tmp_path / "tree"))
+        assert os.listdir(tmp_path) == []
+
+
+def test_folders_that_were_closed_against_their_own_user_go() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:  # where an ordinary user can come
+        folder = Path(home, "tree/closed/inside")
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+        if os.geteuid() == 0:
+            for path in (Path(home), *Path(home).rglob("*")):
+                os.chown(path, NOBODY, NOBODY)
+        folder.chmod(0o500)
+        folder.parent.chmod(0)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if os.geteuid() == 0:
+                    os.setgroups([])
+                    os.setgid(NOBODY)
+                    os.setuid(NOBODY)
+                trees.remove_tree(f"{home}/tree")
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert os.listdir(home) == []

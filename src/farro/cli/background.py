@@ -15,6 +15,8 @@ from farro.cli.options import common, read_root
 from farro.cli.terminal import answer, complain, note, say
 from farro.operations import background
 from farro.operations.background import Started
+from farro.roles.names import RUNNER
+from farro.roles.workflow import MANAGER
 from farro.system.clock import SystemClock
 
 
@@ -26,23 +28,34 @@ from farro.system.clock import SystemClock
     type=click.Choice(["inline", "process"]),
     help="Run jobs in the workers, or each in a process of its own; else as the config says.",
 )
+@click.option(
+    "--role", "roles", multiple=True, metavar="ROLE", help="Workers of this role; may be repeated. Else of Runner."
+)
 @common
-def start(workers: int, slots: int, runner: str | None, root: str | None, as_json: bool) -> int:
-    """Start what a root needs, in the background: workers for command plans, a watchdog, and a manager, which runs
-    schedules too.
+def start(workers: int, slots: int, runner: str | None, roles: tuple[str, ...], root: str | None, as_json: bool) -> int:
+    """Start what a root needs, in the background: workers, for command plans unless --role says otherwise, a watchdog,
+    and a manager, which runs schedules too.
 
     Safe to repeat: only what is missing is started. Each writes its log to logs/NAME.log. They live until `farro stop`
     or the machine's end; for services that start with it see `farro service install`.
     """
-    path, _ = read_root(root)
+    path, settings = read_root(root)
+    for role in roles:
+        if role == MANAGER:
+            raise click.BadParameter(
+                "the manager's queue is worked by the manager, which starts anyway", param_hint="--role"
+            )
+        if role not in settings.all_roles():
+            known = ", ".join(sorted(settings.all_roles()))
+            raise click.BadParameter(f"{role} is not a role here; there is {known}", param_hint="--role")
     wanted = background.components(
         path,
-        # -P: the folder that it starts in must not shadow the program, should it hold something called farro.
-        program=(os.path.abspath(sys.executable), "-P", "-m", "farro"),
+        program=program(),
         env=dict(os.environ),
         workers=workers,
         slots=slots,
         runner=runner,
+        roles=tuple(dict.fromkeys(roles)) or (RUNNER,),
     )
     done = background.start(app.runtime(path), wanted, SystemClock())
     died = [item for item in done if item.what == "died"]
@@ -56,10 +69,16 @@ def start(workers: int, slots: int, runner: str | None, root: str | None, as_jso
     return 1 if died else 0
 
 
+def program() -> tuple[str, ...]:
+    """How farro is started here. -P: the folder that it starts in must not shadow it, should it hold a farro."""
+    return (os.path.abspath(sys.executable), "-P", "-m", "farro")
+
+
 def _tell(done: list[Started], root: str) -> None:
+    width = max([10, *(len(item.name) for item in done)])
     for item in done:
         words = {"runs otherwise": "already runs, with other options"}.get(item.what, item.what)
-        say(f"{item.name:<10} {words}" + ("" if item.what == "died" else f" (pid {item.pid})"))
+        say(f"{item.name:<{width}} {words}" + ("" if item.what == "died" else f" (pid {item.pid})"))
     for item in done:
         if item.what == "died":
             shown = os.path.relpath(item.log, root)
@@ -83,4 +102,5 @@ def stop(root: str | None, as_json: bool) -> None:
         say("nothing runs in the background here")
     else:
         words = {"was gone": "had ended before", "killed": "did not end in time, and was killed"}
-        say("\n".join(f"{item.name:<10} {words.get(item.how, item.how)}" for item in done))
+        width = max(10, *(len(item.name) for item in done))
+        say("\n".join(f"{item.name:<{width}} {words.get(item.how, item.how)}" for item in done))

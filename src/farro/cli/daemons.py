@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from farro import app
-from farro.cli.options import daemon, gate, person, read_root
+from farro.cli.options import daemon, gate, person, read_root, starts_strictly
 from farro.cli.terminal import answer, forget_stdout, say
-from farro.errors import NotPermitted
+from farro.errors import FarroError, NotPermitted
 from farro.kernel.places import WAITING
 from farro.kernel.states import Reason, Status
 from farro.observe.log import GRAVE, Log, grave_only, lines
@@ -85,6 +85,7 @@ def worker(
     _check_worker(role, degraded_bypass, settings)
     log = _log(f"worker/{role}", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor=f"worker/{role}")
+    _admit(store, f"worker/{role}", strict=starts_strictly(settings))
     performer = app.performer(path, settings, app.runner(path, settings, kind=runner, clock=clock), clock)
     agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
@@ -226,6 +227,7 @@ def _keep(
     path, settings = read_root(root)
     log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json, settings.runners))
     store = app.open_store(path, settings, log=log, actor=person())
+    _admit(store, name, strict=starts_strictly(settings, once=once))
     service = make(store, settings, log)
     try:
         if signals is not None:
@@ -244,6 +246,19 @@ def _keep(
     else:
         say("\n".join(line for _, line in done) or nothing)
     return 1 if log.grave else 0  # what could not be recovered or decided was said on stderr
+
+
+def _admit(store: FilesStore, what: str, *, strict: bool) -> None:
+    """Whether it may start here."""
+    try:
+        app.refuse_apart(store, what)
+        if strict:
+            from farro import checkup  # here: it imports every room
+
+            checkup.admit(store.root, what)
+    except FarroError:
+        store.close()  # with what it has to tell in the audit log
+        raise
 
 
 class _Watched:

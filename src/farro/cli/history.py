@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from farro.cli.options import common, open_root
-from farro.cli.tables import span, table
+from farro.cli.tables import indented, span, table
 from farro.cli.terminal import answer, say
 from farro.kernel import places
 from farro.operations import history as histories
@@ -57,7 +57,7 @@ def _page(told: History) -> None:
     for attempt in told.attempts:
         moments.append((attempt.started_at or life.created_at, 2 * attempt.number, _began(attempt)))
     for hop in life.hops:
-        note = f": {hop.note}" if hop.note else ""
+        note = f": {indented(hop.note, 27)}" if hop.note else ""
         moments.append((hop.at, 2 * hop.attempt + 1, f"{hop.reason} → {hop.to} by {hop.by}{note}"))
     if life.not_before and not life.terminal:
         moments.append((life.not_before, 1 << 30, "may start then, not before"))

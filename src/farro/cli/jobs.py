@@ -10,7 +10,7 @@ import click
 
 from farro import app
 from farro.cli.options import common, open_root, person
-from farro.cli.tables import show_table
+from farro.cli.tables import indented, show_table
 from farro.cli.terminal import answer, say
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
@@ -131,7 +131,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     if life.hops:
         say("  history")
         for hop in life.hops:
-            note = f"  ({hop.note})".replace("\n", "\n" + 6 * " ") if hop.note else ""
+            note = f"  ({indented(hop.note, 30)})" if hop.note else ""
             say(f"    {hop.at}  attempt {hop.attempt}  {hop.reason} → {hop.to}{note}")
     if details.files:
         say("  files")

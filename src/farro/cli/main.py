@@ -70,7 +70,10 @@ SECTIONS = {
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
     ),
     "Set up": (
+        ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),
         ("init", "Make a folder a farro root.", "farro.cli.roots:init"),
+        ("doctor", "Check a root and its machine; say what repairs it.", "farro.cli.doctor:doctor"),
+        ("policy", "Pin what jobs run under, in policy.lock.json.", "farro.cli.policy:policy"),
         ("sandbox", "What keeps jobs to their allowed_paths here.", "farro.cli.sandbox:sandbox"),
         ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
         ("import-air", "Take over the jobs of an Air-Executor.", "farro.cli.air_import:import_air"),

@@ -22,8 +22,20 @@ from farro.operations.people import person
 from farro.settings import Settings
 from farro.stores.files import FilesStore
 
-__all__ = ["common", "daemon", "gate", "json_option", "open_root", "own_root", "person", "read_root", "root_option"]
+__all__ = [
+    "common",
+    "daemon",
+    "gate",
+    "json_option",
+    "open_root",
+    "own_root",
+    "person",
+    "read_root",
+    "root_option",
+    "starts_strictly",
+]
 
+_STRICT = "farro.strict"  # in the context of a command
 F = TypeVar("F", bound=Callable[..., Any])
 
 ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here, else your own."
@@ -35,8 +47,23 @@ def common(command: F) -> F:
 
 
 def daemon(command: F) -> F:
-    """The same for a command that goes on: its answer is its log."""
-    return root_option(ROOT_HELP)(json_option("JSON, also at a terminal.")(command))
+    """The same for a command that goes on: its answer is its log. And `--strict`, which `starts_strictly` knows."""
+    strict = click.option(
+        "--strict",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.update({_STRICT: value}),
+        help="Refuse to start where doctor's quick checks find something, warnings too.",
+    )
+    return strict(root_option(ROOT_HELP)(json_option("JSON, also at a terminal.")(command)))
+
+
+def starts_strictly(settings: Settings, *, once: bool = False) -> bool:
+    """Whether a daemon is held to doctor. One turn (`--once`) is how things are repaired: the config does not stop
+    it, only whoever asks for it."""
+    context = click.get_current_context(silent=True)
+    asked = context is not None and bool(context.meta.get(_STRICT))
+    return asked or (settings.strict_start and not once)
 
 
 def root_option(text: str) -> Callable[[F], F]:

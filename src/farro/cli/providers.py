@@ -19,7 +19,7 @@ from farro.operations.provider_test import PROMPT, Tested
 from farro.ports.provider import ProviderTrouble, Usage
 from farro.providers.prices import GenaiPrices
 from farro.providers.registry import make_provider
-from farro.system import fs
+from farro.system import fs, trees
 from farro.system.clock import SystemClock
 
 _LONGEST = 2000  # characters of an answer that are shown; --json has all
@@ -74,7 +74,7 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
         )
         return trouble.exit_code
     finally:
-        fs.remove_tree(scratch)
+        trees.remove_tree(scratch)
     tested = operations.without_secrets(tested, redact)
     if as_json:
         answer(_told(role, tested, tried))

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from farro.cli.options import common, open_root
 from farro.cli.tables import seconds, show_table, span
@@ -24,13 +25,21 @@ _MORE = ("WAIT P95", "FAILED %", "OLDEST")
 @click.option("--since", callback=seconds, default="1h", show_default=True, metavar="DURATION", help="The window.")
 @click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role; may be repeated.")
 @click.option("--csv", "as_csv", is_flag=True, help="Answer as CSV, with a line of names.")
+@click.option(
+    "--alerts", is_flag=True, help="What somebody must be woken for, instead; exit 1 when there is something."
+)
 @common
-def stats(since: float, roles: tuple[str, ...], as_csv: bool, root: str | None, as_json: bool) -> None:
+def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root: str | None, as_json: bool) -> int:
     """How each role does: depth of its queue now; jobs that ended, how fast and how well, inside the window.
 
     Latency is from a job's first entry into a queue to its end, wait to its first claim. --json answers a JSON object a
     line (NDJSON), one for each role; the role "*" sums them all.
+
+    --alerts judges the pager triggers of the runbook: stale jobs that are queued again, queues near their caps, an
+    audit log that cannot be written or outgrows its quota. One JSON document with --json.
     """
+    if alerts:
+        return _alerts(roles, as_csv, root, as_json)
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
     if since <= 0:
@@ -48,6 +57,32 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, root: str | None, 
         say(text.getvalue().rstrip("\n"))
     else:
         _page(lines, since)
+    return 0
+
+
+def _alerts(roles: tuple[str, ...], as_csv: bool, root: str | None, as_json: bool) -> int:
+    given = click.get_current_context().get_parameter_source("since")
+    if as_csv or given is not ParameterSource.DEFAULT:
+        raise click.UsageError("--alerts has windows of its own and no CSV; leave out --since and --csv")
+    from farro.operations.alerts import alerts
+
+    store, settings = open_root(root)
+    told = alerts(store, store.root, settings, now=SystemClock().now(), roles=roles)
+    if as_json:
+        answer({"firing": told.firing, "bounded": told.bounded, "alerts": [asdict(alert) for alert in told.alerts]})
+    else:
+        for alert in told.alerts:
+            if alert.firing or alert.role is None:
+                say(f"{'FIRES' if alert.firing else 'ok':<6} {alert.name:<12}  {alert.what}")
+                for line in alert.next if alert.firing else ():
+                    say(f"{'':<21}- {line}")
+        quiet = sum(alert.role is not None and not alert.firing for alert in told.alerts)
+        if quiet:
+            roles_are = "role is" if quiet == 1 else "roles are"
+            say(f"{'ok':<6} {'depth':<12}  {quiet} {roles_are} below 80 % of the cap, or not above it for long")
+        if told.bounded:
+            note("the audit log says more than was read: windows are shorter than they should be")
+    return 1 if told.firing else 0
 
 
 def _data(line: RoleStats) -> dict[str, Any]:

@@ -95,3 +95,8 @@ class Bar:
             with contextlib.suppress(OSError):
                 self._stream.write(text)
                 self._stream.flush()
+
+
+def indented(text: str, width: int) -> str:
+    """A note of several lines, such as a review's findings: what follows the first stands under it."""
+    return f"\n{' ' * width}".join(text.splitlines())

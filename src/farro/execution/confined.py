@@ -19,7 +19,7 @@ from farro.guard.paths import Allowed, PathRefused
 from farro.guard.sandbox import Sandbox
 from farro.kernel.outcome import PATH_VIOLATION, ErrorInfo
 from farro.ports.runner import Guarding
-from farro.system import fs
+from farro.system import fs, trees
 from farro.system.processes import NotStarted, Process
 
 NO_SANDBOX = "sandbox_missing"
@@ -120,6 +120,7 @@ class Confined:
             writable=(*self._allowed.writable, *own),
             protected=self._allowed.protected,
             readable=(self._root, *self._readable, *_python()),
+            hidden=self._locks(),
             network=guarding.network if network is None else network,
             tmp=self.tmp,
             memory_bytes=guarding.memory_bytes,
@@ -168,12 +169,19 @@ class Confined:
         strays.end(self._marker)
         self._bounds.close()
         with contextlib.suppress(OSError):  # a folder that the job closed against its own user stays
-            fs.remove_tree(self.tmp)
+            trees.remove_tree(self.tmp)
         for path, was in self._made.items():
             with contextlib.suppress(OSError):
                 now = os.lstat(path)
                 if now.st_size == 0 and (now.st_ino, now.st_ctime_ns) == (was.st_ino, was.st_ctime_ns):
                     fs.unlink(path)
+
+    def _locks(self) -> tuple[str, ...]:
+        """Of level A. To hide a file Landlock must be told of everything beside it, and what comes later is closed."""
+        if self._sandbox.level != "A":
+            return ()
+        places = (f"{root}/{name}" for root in (self._root, *self._readable) for name in paths.LOCKS)
+        return tuple(path for path in places if os.path.isfile(path))
 
     def _look(self) -> Snapshot:
         if not self._sandbox.compares:

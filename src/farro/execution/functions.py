@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code
-from farro.system import fs
+from farro.system import fs, group_commit
 from farro.system.processes import Exit
 from farro.system.turns import RESTING
 
@@ -64,6 +64,7 @@ class _Hand:
         self._wanted.set()
 
     def _loop(self) -> None:
+        group_commit.stay_apart()
         try:
             while (work := self._next()) is not None:
                 contextvars.Context().run(work)  # what one tool sets is not the next one's

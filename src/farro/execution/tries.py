@@ -152,10 +152,12 @@ class Tries:
 
     def in_the_way(self, running: Sequence[Running]) -> list[Running]:
         """Those that use up what others need too, and have to be ended: what they did is told in their `trouble`."""
-        found = []
-        for one in running if self.confined is not None else ():
+        found: list[Running] = []
+        if self.confined is None:
+            return found
+        for one in running:
             started = one.watched.started
-            if self.confined is not None and one.trouble is None and isinstance(started, Process):
+            if one.trouble is None and isinstance(started, Process):
                 one.trouble = self.confined.trouble(started)
                 if one.trouble is not None:
                     found.append(one)
@@ -163,8 +165,10 @@ class Tries:
 
     def rest_judged(self, error: ErrorInfo | None) -> ErrorInfo | None:
         """What confined steps left running is ended too; did it touch what it may not?"""
-        self.end_strays()
-        violation = None if self.confined is None else self.confined.violation(None)
+        if self.confined is None:
+            return error
+        self.confined.end_strays()
+        violation = self.confined.violation(None)
         if violation is None or error is not None:
             return error
         return ErrorInfo(category=PATH_VIOLATION, message=f"what the steps left running: {violation}")

@@ -18,6 +18,7 @@ from farro.system.process_limits import Limits
 
 DISK_FULL = "disk_full"
 LIMIT = "limit_reached"
+_NODES = 10_000  # files that others must still be able to make
 _KNOWN_S = 5.0  # how long a count of the user's processes is good
 _counted = (0.0, 0)
 
@@ -31,7 +32,9 @@ class Bounds:
         """`free_bytes` of the disk of `disk` must stay free. `group` False: do without a cgroup."""
         self._processes = processes
         self._disk = disk
-        self._floor = min(free_bytes, _free(disk) // 2)  # a disk that is full already is not this plan's doing
+        free, nodes = _free(disk)
+        self._floor = min(free_bytes, free // 2)  # a disk that is full already is not this plan's doing
+        self._nodes_floor = min(_NODES, nodes // 2)
         self.group = cgroup_limits.make(processes=processes, memory_bytes=memory_bytes) if group else None
         self._counts = self.group is None and _is_root()
 
@@ -57,7 +60,10 @@ class Bounds:
 
     def exceeded(self, leader: int) -> ErrorInfo | None:
         """Why a running process has to be ended: it leaves others no room."""
-        free = _free(self._disk)
+        free, nodes = _free(self._disk)
+        if nodes < self._nodes_floor:
+            message = f"ended, because the disk has room for {nodes} more files only (df -i)"
+            return ErrorInfo(category=DISK_FULL, message=message)
         if free < self._floor:
             message = (
                 f"ended, because the disk is nearly full: {free >> 20} MiB are free, and "
@@ -96,11 +102,10 @@ def _is_root() -> bool:
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
-def _free(path: str) -> int:
-    if not hasattr(os, "statvfs"):  # Windows
-        return 1 << 62
+def _free(path: str) -> tuple[int, int]:
+    """Bytes, and files that can still be made; some filesystems have no such number, and no such end."""
     status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
+    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else _NODES
 
 
 def _descendants(leader: int) -> int:

@@ -32,7 +32,7 @@ _REFUSED = {
         *("name_to_handle_at", "open_by_handle_at", "fanotify_init"),
     ),
     # Whoever asks for these falls back to the older call, which can be looked into. io_uring makes calls unseen.
-    errno.ENOSYS: ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"),
+    errno.ENOSYS: ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"),
 }
 # Level B: no mount keeps them. Programs that keep attributes (cp -a, tar) go on without.
 _ATTRIBUTES = (
@@ -48,6 +48,8 @@ _IOCTLS = {
 }
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
+_S_ISUID, _S_ISGID = 0o4000, 0o2000
+_O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # on both machines
 _X32 = 0x40000000
 
 # Opcodes of classic BPF.
@@ -88,9 +90,18 @@ def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
     yield "clone", [_line(_LOAD, _ARG), *_when(_ANY_BIT, _NEW_NAMESPACES, errno.EPERM), allow]
     ioctls = [line for number, code in _IOCTLS.items() for line in _when(_EQUAL, number, code)]
     yield "ioctl", [_line(_LOAD, _ARG + 8), *ioctls, allow]
+    # A file that runs as its owner, left where it may write, would be a way out for whoever runs it later.
+    as_owner = _when(_ANY_BIT, _S_ISUID | _S_ISGID, errno.EPERM)
     for name, place in (("mknod", 1), ("mknodat", 2)):
         devices = [line for kind in (_S_IFCHR, _S_IFBLK) for line in _when(_EQUAL, kind, errno.EPERM)]
-        yield name, [_line(_LOAD, _ARG + 8 * place), _line(_AND, _S_IFMT), *devices, allow]
+        yield name, [_line(_LOAD, _ARG + 8 * place), *as_owner, _line(_AND, _S_IFMT), *devices, allow]
+    for name, place in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2), ("creat", 1)):
+        yield name, [_line(_LOAD, _ARG + 8 * place), *as_owner, allow]
+    for name, place in (("open", 1), ("openat", 2)):
+        made = [_line(_LOAD, _ARG + 8 * place), _line(_ANY_BIT, _O_CREAT | _O_TMPFILE, 1, 0), allow]
+        yield name, [*made, _line(_LOAD, _ARG + 8 * (place + 1)), *as_owner, allow]
+    # Whoever may not open a file any more, or has no time left, is as good as dead. 0 is oneself.
+    yield "prlimit64", [_line(_LOAD, _ARG), *_unless(_EQUAL, 0, errno.EPERM), allow]
     # A path to a socket may lead to any server of the machine (docker's is root), and no mount stands in the way.
     families = [_line(_LOAD, _ARG)]
     if inet:

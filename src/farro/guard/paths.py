@@ -28,6 +28,11 @@ OWN = frozenset(
     }
 )
 _OWN_LOWER = frozenset(name.lower() for name in OWN)
+# What farro waits for: whoever can open one of them can hold it, and everybody waits.
+LOCKS = (
+    "logs/.audit.lock",
+    *(f"jobs/{folder}/.lock" for folder in (".ledger", ".names", ".journal", ".schedules", ".components")),
+)
 GIT = ".git"  # its hooks and its config are programs
 
 
@@ -111,18 +116,29 @@ def _resolved(root: str, path: str, absolute: bool) -> tuple[str, bool]:
     place = base.rstrip("/")
     parts = [part for part in rest.split("/") if part not in ("", ".")]
     for number, part in enumerate(parts):
-        place = f"{place}/{part}"
+        folder, place = place or "/", f"{place}/{part}"
         _check(root, path, place)
-        with contextlib.suppress(FileExistsError):
-            if is_file and number == len(parts) - 1:
-                os.close(fs.create_file(place))
-            else:
-                fs.mkdir(place)
+        _make(folder, part, is_file=is_file and number == len(parts) - 1)
         try:
             place = _beneath(base, os.path.relpath(place, base))
         except OSError as error:
             raise _leads_out(path, error) from error
     return place, is_file
+
+
+def _make(folder: str, name: str, *, is_file: bool) -> None:
+    """In the very folder that was looked at: another job may be at work beside it, and put a link in its place."""
+    fd = pin(folder) if hasattr(os, "O_PATH") else None
+    place = f"{folder}/{name}" if fd is None else f"/proc/self/fd/{fd}/{name}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            if is_file:
+                os.close(fs.create_file(place))
+            else:
+                fs.mkdir(place)
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
 def _beneath(base: str, path: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from farro.roles.providing import names_a_secret
 from farro.settings import Settings
-from farro.system import fs
+from farro.system import fs, trees
 
 SHORTEST = 6  # a shorter value stands in too many innocent texts
 _SHORTEST_PART = 8  # … and so does a shorter piece of base64
@@ -130,7 +130,7 @@ class Redactor:
         """Every regular file below `folder`; answers those in which a secret was."""
         if not self or not fs.exists(folder):
             return []
-        files = [path for path in fs.walk_files(folder) if not os.path.islink(path) and os.path.isfile(path)]
+        files = [path for path in trees.walk_files(folder) if not os.path.islink(path) and os.path.isfile(path)]
         return [path for path in files if self.redact_file(path, sync=sync)]
 
     def _in_file(self, path: str) -> bool:

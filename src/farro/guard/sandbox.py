@@ -205,6 +205,7 @@ _OF_B = (
     "chmod, chown and utime of files of the worker's own user: under the root this is seen afterwards and fails the "
     "job (not when times are set to now, nor times in farro's own folders, nor beyond 50000 names); elsewhere not",
     "what other processes show of themselves in /proc (names, arguments)",
+    "locks of farro's own files: while it holds one, whoever needs that one waits",
     "a folder that is allowed and holds .git or farro's own folders: nothing new can be made directly in it",
 )
 _OF_NONE = (

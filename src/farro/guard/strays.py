@@ -13,23 +13,30 @@ import contextlib
 import os
 import select
 import signal
+import threading
+from collections import Counter
 
 from farro.system import process_table, process_tree
 
 _TURNS = 200
 _TURN_S = 0.05
 
-_claims: set[str] = set()  # of confined plans that run in this process
+_claims: Counter[str] = Counter()  # of confined plans, and of calls in them, that run in this process
+_lock = threading.Lock()
 
 
 def opened(claim: str) -> None:
     """A plan with this mark begins."""
-    _claims.add(claim)
+    with _lock:
+        _claims[claim] += 1
 
 
 def end(claim: str) -> None:
-    """It is over: so are its strays."""
-    _claims.discard(claim)
+    """It is over: so are its strays, unless another of the same mark still runs, with which they end."""
+    with _lock:
+        _claims[claim] -= 1
+        if _claims[claim] <= 0:
+            del _claims[claim]
     for _ in range(_TURNS):
         found = [pid for pid in process_tree.reap_adopted() if _confined(pid) and not _claimed(pid)]
         if not found:
@@ -48,7 +55,7 @@ def _confined(pid: int) -> bool:
 
 
 def _claimed(pid: int) -> bool:
-    return any(process_table.carries(pid, f"{process_tree.MARKER}={claim}") for claim in _claims)
+    return any(process_table.carries(pid, f"{process_tree.MARKER}={claim}") for claim in tuple(_claims))
 
 
 def _kill(pid: int) -> None:

@@ -103,7 +103,7 @@ def _rules(facts: Facts) -> Iterator[Finding]:
             )
         case Status.FAILED:
             why = f": {facts.error}" if facts.error else ""
-            what = f"it failed, and it is not decided yet what becomes of it{why}"
+            what = f"it failed, and the manager has not said yet that this is final{why}"
             told = _for_manager(facts, "failed_not_final", what)
             yield replace(told, fix=f"farro requeue {job}")
         case _:

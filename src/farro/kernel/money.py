@@ -5,7 +5,7 @@ What something costs lives in providers.prices; what was spent lives in the ledg
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 _CENT = Decimal("0.01")
 _MICRO = Decimal("0.000001")
@@ -25,3 +25,14 @@ def usd(amount: Decimal) -> str:
 def exact(amount: float) -> Decimal:
     """The amount that somebody wrote: 0.1 is a tenth, not the nearest binary fraction."""
     return Decimal(repr(amount))
+
+
+def told(amount: object) -> Decimal | None:
+    """What a provider says that something cost; None: it says nothing that could be an amount."""
+    if isinstance(amount, bool) or not isinstance(amount, (int, float, str, Decimal)):
+        return None
+    try:
+        found = Decimal(str(amount))
+    except InvalidOperation:
+        return None
+    return found if found.is_finite() and found >= 0 else None

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from farro.kernel.moments import timestamp
+from farro.observe.alerts import MISSED
 from farro.observe.audit_file import AuditFiles, AuditPolicy, files
 from farro.observe.log import Log
 from farro.ports.clock import Clock
@@ -81,6 +82,7 @@ class AuditLog:
         self._writing = threading.Lock()
         self._wake = threading.Event()  # there is something in `_buffer`
         self._thread: threading.Thread | None = None
+        self._untold = (0, "")  # lines that were not written since the last that was, and since when
         self._files = AuditFiles(self._folder, self._policy, self._line)
 
     def record(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
@@ -137,10 +139,21 @@ class AuditLog:
                 lines, self._buffer = self._buffer, []
             if not lines:
                 return
+            confession = self._confession()
             try:
-                self._files.append(lines, timestamp(self._clock.now())[:10])
+                self._files.append([*confession, *lines], timestamp(self._clock.now())[:10])
+                self._untold = (0, "")
             except OSError as error:
-                self._missed(len(lines) - getattr(error, "written", 0), error)
+                written = getattr(error, "written", 0)
+                if written:
+                    self._untold = (0, "")
+                self._missed(len(lines) - max(0, written - len(confession)), error)
+
+    def _confession(self) -> list[bytes]:
+        """What could not be written, as the first line that can: else a trouble that is over would be in nobody's log
+        but this process's own, and `farro stats --alerts` could not count it."""
+        lines, since = self._untold
+        return [self._line(MISSED, None, {"lines": lines, "since": since})] if lines else []
 
     def mend(self) -> None:
         """A long-lived process does this when it starts: a torn tail is not left for the next event to find."""
@@ -159,6 +172,9 @@ class AuditLog:
             self._log("error", "the audit log could not be written; jobs go on", {"name": "audit", "why": why})
         self.errors += lines
         self.last_error = why
+        if lines:
+            before, since = self._untold
+            self._untold = (before + lines, since or timestamp(self._clock.now()))
 
     def close(self) -> None:
         """Write what is buffered. An event that still comes is written at once."""

@@ -1,4 +1,4 @@
-"""Reading the audit log: the lines of one job, from all its files, the oldest first. Writing lives in observe.audit.
+"""Reading the audit log: the lines of one job, oldest first; the newest lines of all. Writing lives in observe.audit.
 
 Lines that are torn, foreign or no JSON are passed over: a log that cannot be read whole still tells the rest.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from farro.kernel.moments import parse_timestamp, timestamp
 from farro.observe.audit import files
 from farro.system import fs
 
@@ -77,3 +79,75 @@ def _blocks(path: str) -> Iterator[bytes]:
         yield rest
     finally:
         os.close(fd)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recent:
+    lines: tuple[Mapping[str, Any], ...]  # the newest first, as nearly as writers that buffer for a second keep to it
+    whole: bool  # False: there was more than was read
+    since: datetime | None  # how far back that reaches, where it is not whole
+
+
+def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), limit: int = LIMIT) -> Recent:
+    """What the log says since then, read backwards from its end; with `holding` only lines that have one of these.
+
+    Lines of different writers are out of order by as long as they buffer, so reading goes on for a block after the
+    first line that is too old.
+    """
+    begin = timestamp(since)
+    found: list[Mapping[str, Any]] = []
+    left, oldest = limit, None
+    for block in _backwards(folder):
+        left -= len(block)
+        lines = block.split(b"\n")
+        for line in reversed(lines):
+            if line and (not holding or any(mark in line for mark in holding)):
+                with contextlib.suppress(ValueError, RecursionError):
+                    data = json.loads(line)
+                    if isinstance(data, dict) and isinstance(data.get("ts"), str) and data["ts"] >= begin:
+                        found.append(data)
+        oldest = _moment_of(lines[0]) or oldest
+        if oldest is not None and oldest < since:
+            return Recent(lines=tuple(found), whole=True, since=None)
+        if left <= 0:
+            return Recent(lines=tuple(found), whole=False, since=oldest)
+    return Recent(lines=tuple(found), whole=True, since=None)
+
+
+def _backwards(folder: str) -> Iterator[bytes]:
+    """The whole lines of all files in blocks, from the newest on. A file that is rotated meanwhile is read once."""
+    seen: set[int] = set()
+    try:
+        names = files(folder)
+    except OSError:
+        return
+    for name in reversed(names):
+        try:
+            fd = fs.open_read(f"{folder}/{name}")
+        except OSError:
+            continue
+        try:
+            status = os.fstat(fd)
+            if status.st_ino not in seen:
+                seen.add(status.st_ino)
+                yield from _blocks_backwards(fd, status.st_size)
+        finally:
+            os.close(fd)
+
+
+def _blocks_backwards(fd: int, size: int) -> Iterator[bytes]:
+    rest = b""  # the end of a line whose beginning lies in the block before
+    while size > 0:
+        start = max(0, size - BLOCK)
+        data = os.pread(fd, size - start, start) + rest
+        head, _, whole = data.partition(b"\n") if start else (b"", b"", data)
+        rest = head if len(head) <= _TORN else b""
+        yield whole
+        size = start
+
+
+def _moment_of(line: bytes) -> datetime | None:
+    try:
+        return parse_timestamp(line[8 : line.index(b'"', 8)].decode()) if line.startswith(b'{"ts": "') else None
+    except (ValueError, OverflowError):
+        return None

@@ -14,6 +14,7 @@ from typing import Literal
 from farro.errors import AlreadyRunning
 from farro.ports.clock import Clock
 from farro.ports.runtime import STOP_S, Component, Runtime, Seen, Stopped
+from farro.roles.names import RUNNER
 from farro.system import fs
 
 FOLDER = "jobs/.components"
@@ -36,13 +37,23 @@ class Started:
 
 
 def components(
-    root: str, *, program: Sequence[str], env: Mapping[str, str], workers: int, slots: int, runner: str | None
+    root: str,
+    *,
+    program: Sequence[str],
+    env: Mapping[str, str],
+    workers: int,
+    slots: int,
+    runner: str | None,
+    roles: Sequence[str] = (RUNNER,),
 ) -> list[Component]:
-    """What a root needs: a manager (stale jobs, schedules), a watchdog, and workers of the role Runner. `program` is
-    how farro is started here."""
-    work = ["worker", "--role", "Runner", "--workers", str(slots), *([] if runner is None else ["--runner", runner])]
+    """What a root needs: a manager (routing, stale jobs, schedules), a watchdog, and workers of each of `roles`.
+    `program` is how farro is started here."""
+    rest = [] if runner is None else ["--runner", runner]
     commands = {"manager": ["manager"], "watchdog": ["watchdog"]}
-    commands |= {f"worker-{number}": work for number in range(1, workers + 1)}
+    for role in roles:
+        name = "worker" if role == RUNNER else f"worker-{role.lower()}"
+        work = ["worker", "--role", role, "--workers", str(slots), *rest]
+        commands |= {f"{name}-{number}": work for number in range(1, workers + 1)}
     return [
         Component(
             name=name,

@@ -15,7 +15,7 @@ from farro.errors import UnknownJob
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.ports.store import Agent, JobView, Store
-from farro.system import fs
+from farro.system import fs, trees
 
 if TYPE_CHECKING:
     from farro.stores.budgets import Spent
@@ -46,7 +46,7 @@ def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent
     files: tuple[str, ...] = ()
     message = None
     with contextlib.suppress(OSError):  # it may move on while we look
-        files = tuple(sorted(os.path.relpath(path, folder) for path in fs.walk_files(folder)))
+        files = tuple(sorted(os.path.relpath(path, folder) for path in trees.walk_files(folder)))
         name = next((name for name in ("error.md", "result.md") if name in files), None)
         if name is not None:
             message = fs.read_bytes(f"{folder}/{name}", _MESSAGE_LIMIT).decode("utf-8", "replace")

@@ -37,7 +37,7 @@ from farro.ports.runner import Guarding, Work
 from farro.ports.store import Store, marker
 from farro.roles import workflow
 from farro.settings import Settings
-from farro.system import fs, links
+from farro.system import fs, links, trees
 
 _LINES = 40  # of a difference that are shown
 
@@ -140,7 +140,7 @@ def _attempt(
         return _compared(number, role, len(answers), before, came, told)
     finally:
         with contextlib.suppress(OSError):
-            fs.remove_tree(scratch)
+            trees.remove_tree(scratch)
 
 
 def _copied(folder: str, home: str, scratch: str, number: int) -> str:

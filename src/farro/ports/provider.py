@@ -121,7 +121,7 @@ class Answer:
     usage: Usage | None = None
     cost_usd: Decimal | None = None  # where the provider itself says what it cost
     whole: bool = True  # False: cut off at max_output_tokens
-    files: tuple[str, ...] = ()  # what the call left in its folder and the result shall name, relative to it
+    diff: bytes = field(default=b"", repr=False)  # what a program changed in a worktree of its own, as git tells it
 
 
 class Provider(Protocol):

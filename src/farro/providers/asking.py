@@ -7,7 +7,6 @@ its thread and its time, lives in providers.chat.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import (
@@ -23,6 +22,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
+from farro.kernel import money
 from farro.ports.provider import Answer, ProviderTrouble, Request, Usage
 from farro.providers.access import Access
 from farro.providers.troubles import Told
@@ -97,7 +97,8 @@ def _answer(response: ModelResponse, told: Told) -> Answer | ProviderTrouble:
     whole = response.finish_reason != "length"
     if not text and whole:
         return told.garbage("it is empty", usage)
-    return Answer(text=text, model=response.model_name, usage=usage, cost_usd=_cost(details.get("cost")), whole=whole)
+    cost_usd = money.told(details.get("cost"))  # OpenRouter says it
+    return Answer(text=text, model=response.model_name, usage=usage, cost_usd=cost_usd, whole=whole)
 
 
 def _usage(response: ModelResponse) -> Usage | None:
@@ -110,14 +111,3 @@ def _usage(response: ModelResponse) -> Usage | None:
         cache_read_tokens=counted.cache_read_tokens,
         cache_write_tokens=counted.cache_write_tokens,
     )
-
-
-def _cost(said: object) -> Decimal | None:
-    """Of OpenRouter, in US dollars."""
-    if said is None:
-        return None
-    try:
-        cost = Decimal(str(said))
-    except InvalidOperation:
-        return None
-    return cost if cost.is_finite() and cost >= 0 else None

@@ -10,31 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farro.errors import InputError
 from farro.execution.commands import Executable, which
 from farro.execution.confined import CannotConfine, Confined
-from farro.execution.tries import TRY
+from farro.kernel import money
 from farro.kernel.outcome import PATH_VIOLATION
-from farro.ports.provider import SLICE_S, Answer, Partial, ProviderTrouble, Reach, Request
+from farro.ports.provider import SLICE_S, Answer, ProviderTrouble, Reach, Request
+from farro.providers.environment import ALWAYS, named, own_mark
+from farro.providers.output import LIMIT, Output, end_of
 from farro.providers.registry import Place
-from farro.providers.worktrees import worktree
+from farro.providers.worktrees import Git, worktree
 from farro.settings import ProviderSettings
 from farro.system import fs
 from farro.system.processes import MARKER, NotStarted, Process
 
-DIFF = "diff.patch"
 TRIES = 2  # SPEC-1 §9
-ALWAYS = ("PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM")  # no secret is in these
-OUTPUT_LIMIT = 16 << 20  # bytes of an answer that are read
-_SAID = 2000  # characters of stderr in a message
+ENDING_S = 1.5  # how long a caller that is ended waits for its program's end
 
 
 def make(name: str, settings: ProviderSettings, place: Place) -> CliProvider:
@@ -53,6 +50,31 @@ class CliProvider:
     tries: int = TRIES
 
     def answer(self, request: Request) -> Answer:
+        """On a thread of its own: an exception may be raised in the caller's at any line, also between the start of a
+        program and the note of it. This one is told to end it, and ends by itself."""
+        stopped, over = threading.Event(), threading.Event()  # not Thread.join, which an exception inside of it spoils
+        came: list[Answer | BaseException] = []
+
+        def make() -> None:
+            try:
+                came.append(self._answer(request, stopped))
+            except BaseException as failure:  # noqa: BLE001 - raised by whoever waits
+                came.append(failure)
+            finally:
+                over.set()
+
+        try:
+            threading.Thread(target=make, name="cli", daemon=True).start()
+            while not over.wait(SLICE_S):
+                pass
+        finally:
+            stopped.set()
+            over.wait(ENDING_S)
+        if isinstance(came[0], BaseException):
+            raise came[0]
+        return came[0]
+
+    def _answer(self, request: Request, stopped: threading.Event) -> Answer:
         reach, (job, attempt, step, number) = request.reach, request.key.rsplit("/", 3)
         assert reach is not None, "a program is never asked without a word on what it may touch"
         folder = f"{request.folder}/{number}"
@@ -60,18 +82,16 @@ class CliProvider:
             fs.mkdir(folder)
         try:
             if self.settings.workspace != "worktree":
-                return self._ask(request, reach, folder, reach.root)
-            with worktree(reach.root, f"{job}.{attempt}.{step}.{number}") as tree:
-                answer = self._ask(request, reach, folder, tree.path)
+                return self._ask(request, reach, folder, reach.root, stopped)
+            git = Git(environ=self.environ, marks=request.env, folder=folder)
+            with worktree(git, reach.root, job, f"{attempt}.{step}.{number}") as tree:
+                answer = self._ask(request, reach, folder, tree.root, stopped)
                 try:
-                    diff = tree.diff()
+                    return replace(answer, diff=tree.diff())
                 except ProviderTrouble as trouble:  # it has worked, and is paid
                     raise ProviderTrouble(
                         f"provider {self.name}: {trouble}", kind="failed", retryable=False, cost_usd=answer.cost_usd
                     ) from None
-                if diff:
-                    fs.write_atomic(f"{os.path.dirname(request.folder)}/{DIFF}", diff, sync=False)
-                return answer
         except CannotConfine as cannot:
             raise ProviderTrouble(
                 f"provider {self.name} was not asked: {cannot}",
@@ -84,7 +104,7 @@ class CliProvider:
     def close(self) -> None:
         """Nothing stays open between calls."""
 
-    def _ask(self, request: Request, reach: Reach, folder: str, root: str) -> Answer:
+    def _ask(self, request: Request, reach: Reach, folder: str, root: str, stopped: threading.Event) -> Answer:
         """`root` is where the allowed paths are: the repository, or a worktree of it."""
         marker = request.env[MARKER]
         confined = Confined.of(
@@ -97,11 +117,11 @@ class CliProvider:
         )
         try:
             # An answer inside JSON is nothing to read along; what such a program says of its work is on its stderr.
-            with _Output(folder, read_along=0 if self.settings.answer_field is None else 1) as output:
+            with Output(folder, read_along=0 if self.settings.answer_field is None else 1) as output:
                 process = self._start(confined, request, reach, folder, root, output)
                 try:
                     output.forget_names()
-                    code = self._wait(process, confined, request, output)
+                    code = self._wait(process, confined, request, output, stopped)
                 finally:
                     # Also what it started and left behind, whatever ended the wait. The try's own mark, where it has
                     # one: another step of the same plan may run beside it.
@@ -123,7 +143,7 @@ class CliProvider:
             confined.close()
 
     def _start(
-        self, confined: Confined, request: Request, reach: Reach, folder: str, root: str, output: _Output
+        self, confined: Confined, request: Request, reach: Reach, folder: str, root: str, output: Output
     ) -> Process:
         command = self.settings.command
         assert command is not None, "`make` asks for it"
@@ -156,16 +176,20 @@ class CliProvider:
             raise self._trouble(started.message, retryable=started.passing, charged=False, violation=violation)
         return started
 
-    def _wait(self, process: Process, confined: Confined, request: Request, output: _Output) -> int:
-        """In slices: an exception for this thread is heard between two of them."""
+    def _wait(
+        self, process: Process, confined: Confined, request: Request, output: Output, stopped: threading.Event
+    ) -> int:
+        """In slices: that nobody waits any more is seen between two of them."""
         until_s = time.monotonic() + request.timeout_s
         while (ended := process.wait(min(SLICE_S, max(until_s - time.monotonic(), 0.0)))) is None:
+            if stopped.is_set():
+                raise self._trouble("ended, because nobody waits for it", retryable=False)
             if request.partial is not None:
                 output.pass_on(request.partial)
             if (trouble := confined.trouble(process)) is not None:
                 raise self._trouble(trouble.message, retryable=False)
-            if output.too_long():
-                raise self._trouble(f"said more than {OUTPUT_LIMIT} bytes", retryable=False)
+            if output.too_long(LIMIT):
+                raise self._trouble(f"said more than {LIMIT} bytes", retryable=False)
             if time.monotonic() >= until_s:
                 message = f"provider {self.name}: no answer within {request.timeout_s:g} s"
                 raise ProviderTrouble(message, kind="timeout", retryable=True)
@@ -173,11 +197,7 @@ class CliProvider:
 
     def _environment(self, private: str) -> dict[str, str]:
         """What it gets of the worker's: no secret that was not named for it."""
-        names = {*ALWAYS, *self.settings.environment}
-        whole = {name for name in names if not name.endswith("*")}
-        beginnings = tuple(name[:-1] for name in names if name.endswith("*"))
-        kept = {name: value for name, value in self.environ.items() if name in whole or name.startswith(beginnings)}
-        return {"HOME": private, **kept}
+        return {"HOME": private, **named(self.environ, (*ALWAYS, *self.settings.environment))}
 
     def _said(self, text: str) -> str:
         """What it meant to say with its output, whether or not that is an answer."""
@@ -199,7 +219,7 @@ class CliProvider:
         if not isinstance(found, str):
             raise self._trouble(f"its output has no text at {field} (answer_field){_last(text)}", retryable=True)
         cost = None if cost_field is None else _at(data, cost_field)
-        return Answer(text=found, cost_usd=_amount(cost))
+        return Answer(text=found, cost_usd=money.told(cost))
 
     def _trouble(
         self, message: str, *, retryable: bool, charged: bool = True, violation: bool = False
@@ -207,56 +227,6 @@ class CliProvider:
         return ProviderTrouble(
             f"provider {self.name}: {message}", kind="failed", retryable=retryable, charged=charged, violation=violation
         )
-
-
-class _Output:
-    """The two files of a program, whose names go as soon as it has them."""
-
-    def __init__(self, folder: str, *, read_along: int) -> None:
-        self.answer = f"{folder}/answer.tmp"
-        self.errors = f"{folder}/errors.tmp"
-        self._fds: list[int] = []  # of the answer and of the errors
-        self._read_along = read_along  # which of the two
-        self._passed = 0
-
-    def __enter__(self) -> _Output:
-        self._remove()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._remove()
-        for fd in self._fds:
-            os.close(fd)
-
-    def forget_names(self) -> None:
-        for path in (self.answer, self.errors):
-            self._fds.append(fs.open_read(path))
-        self._remove()
-
-    def texts(self) -> tuple[str, str]:
-        """The answer, and the end of what else it said."""
-        answer, errors = (os.pread(fd, OUTPUT_LIMIT, 0).decode("utf-8", "replace") for fd in self._fds)
-        return answer, _end(errors, _SAID)
-
-    def too_long(self) -> bool:
-        return max(os.fstat(fd).st_size for fd in self._fds) > OUTPUT_LIMIT
-
-    def pass_on(self, partial: Partial) -> None:
-        """What came since the last time, for people who read along."""
-        while piece := os.pread(self._fds[self._read_along], 1 << 16, self._passed):
-            partial.write(piece)
-            self._passed += len(piece)
-        partial.flush()
-
-    def _remove(self) -> None:
-        for path in (self.answer, self.errors):
-            with contextlib.suppress(FileNotFoundError):
-                fs.unlink(path)
-
-
-def own_mark(env: Mapping[str, str]) -> str:
-    """What the processes of one try carry, and no other's do."""
-    return f"{TRY}={env[TRY]}" if TRY in env else f"{MARKER}={env[MARKER]}"
 
 
 def prompt_text(request: Request) -> str:
@@ -267,15 +237,8 @@ def prompt_text(request: Request) -> str:
     return "\n\n---\n\n".join(part for part in parts if part) + "\n"
 
 
-def _end(text: str, most: int) -> str:
-    """The last words of it. None is cut in two: half a key would be told by nobody as one."""
-    if len(text) <= most:
-        return text
-    return "".join(re.split(r"(\s)", text[-most - 1 :], maxsplit=1)[1:])
-
-
 def _last(text: str) -> str:
-    said = _end(" ".join(text.split()), 300).strip()
+    said = end_of(" ".join(text.split()), 300).strip()
     return f": {said}" if said else ""
 
 
@@ -284,13 +247,3 @@ def _at(data: Any, path: str) -> Any:
     for part in path.split("."):
         data = data.get(part) if isinstance(data, dict) else None
     return data
-
-
-def _amount(value: Any) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        return None
-    return amount if amount.is_finite() and amount >= 0 else None

@@ -13,13 +13,13 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Annotated, Any
 
 from farro import documents
 from farro.documents import shapes
 from farro.documents.constraints import Bounds, Size
 from farro.errors import BadDocument
+from farro.kernel.money import exact
 from farro.ports.provider import SLICE_S, Answer, Provider, ProviderTrouble, Request, TroubleKind, Usage
 from farro.providers.registry import Place
 from farro.settings import Amount, Count, FilledText, ProviderSettings
@@ -103,7 +103,7 @@ class ScriptedProvider:
         entry = self._chosen(request)
         self._take_time(entry.delay_s, request.timeout_s)
         usage = None if entry.usage is None else Usage(**vars(entry.usage))
-        cost_usd = Decimal(str(entry.cost_usd))
+        cost_usd = exact(entry.cost_usd)
         if entry.error is not None:
             told = entry.error
             retryable = told.kind in _PASSING if told.retryable is None else told.retryable

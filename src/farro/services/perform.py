@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farro.errors import BadName, Lost, NoTask, SyncFailed
+from farro.errors import BadName, InputError, Lost, NoTask, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
@@ -59,6 +59,8 @@ class Performer:
             raise
         except (NoTask, BadName) as error:
             return failed(claim.job_id, "bad_task", str(error))
+        except InputError as error:
+            return failed(claim.job_id, "bad_policy", str(error))
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker
             return bug(claim.job_id, error)
 
@@ -124,5 +126,6 @@ def asked_roles(prompt: Mapping[str, Any]) -> set[str]:
 
 def _agent_steps(prompt: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     steps = prompt.get("steps", prompt.get("tasks"))
-    listed = steps if isinstance(steps, list) else ()  # anything else is told when the plan is loaded
-    return (step for step in listed if isinstance(step, dict) and step.get("tool") == AGENT)
+    if not isinstance(steps, list):
+        return iter(())  # told when the plan is loaded
+    return (step for step in steps if isinstance(step, dict) and step.get("tool") == AGENT)

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from farro.errors import BadDocument, NoTask
+from farro.errors import BadDocument, InputError, NoTask
 from farro.execution.agents import task_file
+from farro.execution.size import SNAPSHOT
 from farro.kernel import ids
 from farro.ports.clock import Clock
 from farro.roles import policy
 from farro.system import fs
 
-FOLDER = ".snapshot"
 TASK_FILES = task_file.NAMES  # the first that there is
 KEPT = "jobs/.snapshots"
 _LIMIT = 4 << 20  # bytes of one file
@@ -36,6 +36,7 @@ class Snapshot:
     """The files by name, and what is told of them."""
 
     files: Mapping[str, bytes]
+    unreadable: tuple[str, ...]  # those that are there and cannot be read, with the reason
     sha256: str
     version: str  # <semver of the role's policy>+<12 digits of the hash>
 
@@ -71,27 +72,27 @@ class Snapshots:
             return known[2]
         paths = self._paths(role)
         seen = tuple(_seen(path) for path in paths.values())
-        if known is not None and known[0] == seen:
-            snapshot = known[2]
-        else:
-            files = {name: text for name, path in paths.items() if (text := _read(path)) is not None}
-            digest = sha256(b"".join(name.encode() + b"\0" + sha256(text).digest() for name, text in files.items()))
-            version = _version(files.get("AGENTS-ROLE.md", b""), digest.hexdigest())
-            snapshot = Snapshot(files=files, sha256=digest.hexdigest(), version=version)
+        snapshot = known[2] if known is not None and known[0] == seen else _taken(paths)
         self._known[role] = (seen, now_s, snapshot)
         return snapshot
 
     def with_roles(self, snapshot: Snapshot, roles: Iterable[str], job_role: str) -> Snapshot:
         """It, and the policies of other roles that steps of the job ask."""
         more = {policy.file_of(role, job_role): self._policy_path(role) for role in roles if role != job_role}
-        found = {name: text for name, path in more.items() if (text := _read(path)) is not None}
-        return replace(snapshot, files={**snapshot.files, **found})
+        found = _taken(more)
+        return replace(
+            snapshot,
+            files={**snapshot.files, **found.files},
+            unreadable=(*snapshot.unreadable, *found.unreadable),
+        )
 
     def keep(self, snapshot: Snapshot, attempt_folder: str) -> None:
         """Put it into an attempt that is ours: what it works under, for good. And at the top of its job, for people,
-        where an earlier attempt's is replaced, file by file."""
+        where an earlier attempt's is replaced, file by file. InputError: one of the files cannot be read."""
+        if snapshot.unreadable:
+            raise InputError(f"nobody can work under a policy that cannot be read: {'; '.join(snapshot.unreadable)}")
         kept, job_folder = f"{self.root}/{KEPT}", attempt_folder.rsplit("/", 2)[0]
-        homes = (f"{attempt_folder}/{FOLDER}", f"{job_folder}/{FOLDER}")
+        homes = (f"{attempt_folder}/{SNAPSHOT}", f"{job_folder}/{SNAPSHOT}")
         for folder in (kept, *homes):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)
@@ -110,13 +111,13 @@ class Snapshots:
     def keep_task(self, task_id: str, job_folder: str) -> None:
         """The task that a job follows, as it is when the job is first claimed, and for all of its hops.
         [test_a_task_that_changes_meanwhile_is_another_jobs]"""
-        kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{FOLDER}"
+        kept, home = f"{self.root}/{KEPT}", f"{job_folder}/{SNAPSHOT}"
         if any(fs.exists(f"{home}/{name}") for name in TASK_FILES):
             return
-        name, text = next(
-            ((name, text) for name in TASK_FILES if (text := _read(self._task(task_id, name))) is not None),
-            (None, b""),
-        )
+        found = _taken({name: self._task(task_id, name) for name in TASK_FILES})
+        if found.unreadable:
+            raise NoTask(f"the task {task_id} cannot be read: {'; '.join(found.unreadable)}")
+        name, text = next(iter(found.files.items()), (None, b""))
         if name is None:
             raise NoTask(f"inputs.task_id names {task_id}, and there is no tasks/{task_id}.json nor .md")
         for folder in (kept, home):
@@ -157,11 +158,21 @@ def _seen(path: str) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _read(path: str) -> bytes | None:
-    try:
-        return fs.read_regular(path, _LIMIT)
-    except FileNotFoundError:
-        return None
+def _taken(paths: Mapping[str, str]) -> Snapshot:
+    """What cannot be read is told when somebody would work under it: plain jobs go on."""
+    files: dict[str, bytes] = {}
+    unreadable = []
+    for name, path in paths.items():
+        try:
+            files[name] = fs.read_regular(path, _LIMIT)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            unreadable.append(f"{path}: {error.strerror}")
+    parts = [name.encode() + b"\0" + sha256(text).digest() for name, text in files.items()]
+    digest = sha256(b"".join([*parts, *(told.encode("utf-8", "surrogateescape") for told in unreadable)])).hexdigest()
+    version = _version(files.get("AGENTS-ROLE.md", b""), digest)
+    return Snapshot(files=files, unreadable=tuple(unreadable), sha256=digest, version=version)
 
 
 def _link(copy: str, path: str) -> None:

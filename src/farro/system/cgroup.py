@@ -35,9 +35,9 @@ def own_cgroup() -> str | None:
     except OSError:
         return None
     try:
-        _write(f"{path}/cgroup.procs", "0")
+        write(f"{path}/cgroup.procs", "0")
     except OSError:
-        _rmdir(path)
+        rmdir(path)
         return None
     return path
 
@@ -54,7 +54,7 @@ def kill_cgroup(path: str) -> bool:
     until = time.monotonic() + _BOUND_S
     while time.monotonic() < until:
         try:
-            _write(f"{path}/cgroup.kill", "1")
+            write(f"{path}/cgroup.kill", "1")
         except OSError:  # Linux before 5.14, or gone meanwhile
             for pid in _members(path):
                 with contextlib.suppress(OSError):
@@ -70,8 +70,8 @@ def remove_cgroup(path: str) -> bool:
         return False
     if _current() == path:
         with contextlib.suppress(OSError):
-            _write(f"{os.path.dirname(path)}/cgroup.procs", "0")
-    return _rmdir(path)
+            write(f"{os.path.dirname(path)}/cgroup.procs", "0")
+    return rmdir(path)
 
 
 def _current() -> str | None:
@@ -122,12 +122,12 @@ def _lines(path: str) -> list[str]:
         return file.read().splitlines()
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
     with open(path, "wb", buffering=0) as file:
         file.write(text.encode())
 
 
-def _rmdir(path: str) -> bool:
+def rmdir(path: str) -> bool:
     try:
         os.rmdir(path)  # noqa: TID251 (see the module's head)
     except FileNotFoundError:

@@ -16,6 +16,8 @@ import signal
 import time
 from dataclasses import dataclass
 
+from farro.system import cgroup
+
 _NAME = re.compile(r"farro-([0-9]+)-[0-9a-f]{16}")
 _END_S = 5.0
 
@@ -30,13 +32,13 @@ class LimitGroup:
     def enter(self) -> None:
         """This thread, and what it starts, is inside from now on. Version 1 only."""
         for folder in self.folders:
-            _write(f"{folder}/tasks", "0")
+            cgroup.write(f"{folder}/tasks", "0")
 
     def attach(self, pid: int) -> None:
         """That process, and what it starts from now on. One that has ended is fine."""
         with contextlib.suppress(ProcessLookupError):
             for folder in self.folders:
-                _write(f"{folder}/cgroup.procs", str(pid))
+                cgroup.write(f"{folder}/cgroup.procs", str(pid))
 
     def full(self) -> bool:
         """Whether a process was refused because there were too many."""
@@ -56,7 +58,7 @@ class LimitGroup:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.001)
         for folder in self.folders:
-            while not _rmdir(folder) and time.monotonic() < until:
+            while not cgroup.rmdir(folder) and time.monotonic() < until:
                 time.sleep(0.001)
         return tuple(pids)
 
@@ -80,7 +82,7 @@ def _version_2(name: str, processes: int | None, memory_bytes: int | None) -> Li
         parent = os.path.dirname(parent)
     wanted = [*(["pids"] if processes is not None else []), *(["memory"] if memory_bytes is not None else [])]
     with contextlib.suppress(OSError):
-        _write(f"{parent}/cgroup.subtree_control", " ".join(f"+{controller}" for controller in wanted))
+        cgroup.write(f"{parent}/cgroup.subtree_control", " ".join(f"+{controller}" for controller in wanted))
     if not set(wanted) <= set(_text(f"{parent}/cgroup.subtree_control").split()):
         return None
     values = {"pids.max": processes, "memory.max": memory_bytes}
@@ -88,7 +90,7 @@ def _version_2(name: str, processes: int | None, memory_bytes: int | None) -> Li
     if folder is None:
         return None
     with contextlib.suppress(OSError):
-        _write(f"{folder}/memory.swap.max", "0")
+        cgroup.write(f"{folder}/memory.swap.max", "0")
     return LimitGroup(folders=(folder,), by_thread=False)
 
 
@@ -102,11 +104,11 @@ def _version_1(name: str, processes: int | None, memory_bytes: int | None) -> Li
         folder = None if parent is None else _made(parent, name, {file: value})
         if folder is None:
             for done in made:
-                _rmdir(done)
+                cgroup.rmdir(done)
             return None
         made.append(folder)
         with contextlib.suppress(OSError):
-            _write(f"{folder}/memory.memsw.limit_in_bytes", str(value))
+            cgroup.write(f"{folder}/memory.memsw.limit_in_bytes", str(value))
     return LimitGroup(folders=tuple(made), by_thread=True) if made else None
 
 
@@ -116,14 +118,14 @@ def _made(parent: str, name: str, values: dict[str, int]) -> str | None:
         for other in os.listdir(parent):
             match = _NAME.fullmatch(other)
             if match is not None and not os.path.exists(f"/proc/{match[1]}"):
-                _rmdir(f"{parent}/{other}")
+                cgroup.rmdir(f"{parent}/{other}")
     folder = f"{parent}/{name}"
     try:
         os.mkdir(folder)  # noqa: TID251 (see the module's head)
         for file, value in values.items():
-            _write(f"{folder}/{file}", str(value))
+            cgroup.write(f"{folder}/{file}", str(value))
     except OSError:
-        _rmdir(folder)
+        cgroup.rmdir(folder)
         return None
     return folder
 
@@ -158,18 +160,3 @@ def _text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "wb", buffering=0) as file:
-        file.write(text.encode())
-
-
-def _rmdir(path: str) -> bool:
-    try:
-        os.rmdir(path)  # noqa: TID251 (see the module's head)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True

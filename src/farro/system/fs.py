@@ -20,7 +20,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from farro.errors import StorageTrouble
@@ -263,6 +263,10 @@ def _set_mtime_ns(path: str, mtime_ns: int) -> None:
     os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
+def set_mode(path: str, mode: int) -> None:
+    _perform("chmod", os.chmod, path, mode)
+
+
 # --- composed ----------------------------------------------------------------------------------------------------
 
 
@@ -339,35 +343,6 @@ def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | N
             if pause is not None:
                 pause(0.05 * 4 ** (attempt - 1))
     raise AssertionError("unreachable")
-
-
-def remove_tree(path: str) -> None:
-    """Remove a folder and what is in it, never through a link. What is already gone is fine."""
-    try:
-        if os.path.islink(path):  # scandir would go through it
-            raise NotADirectoryError(errno.ENOTDIR, "a link, not a folder", path)
-        with os.scandir(path) as entries:
-            inside = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except FileNotFoundError:
-        return
-    for name, is_directory in inside:
-        if is_directory:
-            remove_tree(name)
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                unlink(name)
-    with contextlib.suppress(FileNotFoundError):
-        rmdir(path)
-
-
-def walk_files(path: str) -> Iterator[str]:
-    """Every file below `path`, links included but not followed."""
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from walk_files(entry.path)
-            else:
-                yield entry.path
 
 
 # --- syncing -----------------------------------------------------------------------------------------------------

@@ -11,12 +11,28 @@ from collections.abc import Callable
 from farro.errors import SyncFailed
 
 
+class _Own(threading.local):
+    apart: bool = False
+
+
+_own = _Own()
+
+
+def stay_apart() -> None:
+    """This thread syncs for itself from now on."""
+    _own.apart = True
+
+
 class GroupCommit:
     """Group commit: while one thread syncs, others put their paths together; the next leader syncs them at once.
 
     EIO tells every member of the group: after a failed sync nobody knows what reached the disk (R7). A path that is not
     there is FileNotFoundError, and its own member's alone: a fenced slot must not stop the others, and must learn that
     it was fenced.
+
+    A thread that an exception may be raised in at any line (`apart`) neither leads nor joins: what ends it would be
+    told to the others, or the place of the leader would stay taken.
+    [test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync]
     """
 
     def __init__(self, sync_one: Callable[[str], None]) -> None:
@@ -27,6 +43,8 @@ class GroupCommit:
 
     def sync(self, paths: list[str]) -> None:
         ticket = _Ticket(paths)
+        if _own.apart:
+            return self._sync_apart(ticket)
         with self.lock:
             self.waiting.append(ticket)
             while self.leading and not ticket.done:
@@ -51,6 +69,14 @@ class GroupCommit:
                 own = next((gone[path] for path in member.paths if path in gone), None)
                 member.done, member.failure = True, failure or own
             self.lock.notify_all()
+        return ticket.answer()
+
+    def _sync_apart(self, ticket: _Ticket) -> None:
+        try:
+            for path in ticket.paths:
+                self.sync_one(path)
+        except OSError as error:
+            ticket.failure = error
         return ticket.answer()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 
 from farro.system import fs
@@ -22,6 +23,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+_PAUSE_S = 0.002
 _held: set[int] = set()  # descriptors of every lease of this process
 _opening: list[str] = []  # what is open, or about to be, and not yet in `_held`
 
@@ -127,12 +129,18 @@ def adopt(fd: int) -> Lease:
 
 
 @contextlib.contextmanager
-def exclusively(path: str) -> Iterator[None]:
-    """Wait for, and hold, the lock on a file that is made if it is not there: for moments, not for lifetimes."""
+def exclusively(path: str, *, listening: bool = False) -> Iterator[None]:
+    """Wait for, and hold, the lock on a file that is made if it is not there: for moments, not for lifetimes.
+
+    `listening`: it is asked for again and again, because who waits inside the kernel hears no exception for its thread.
+    """
     with _becoming_a_lease(path):
         lease = Lease(fs.open_append(path))
     try:
-        _lock(lease.fd, wait=True)
+        while listening and not _locked(lease.fd):
+            time.sleep(_PAUSE_S)
+        if not listening:
+            _lock(lease.fd, wait=True)
         yield
     finally:
         lease.drop()

@@ -11,7 +11,6 @@ that counts as the most that it may have cost.
 from __future__ import annotations
 
 import json
-import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,10 +25,12 @@ from farro.execution.agents.briefing import Material
 from farro.execution.agents.calling import Candidate, Tried, asked_of
 from farro.execution.agents.calling import call as call_in_turn
 from farro.execution.agents.calls import Bought, Calls, bought_before, forget_tmp
-from farro.execution.agents.material import PAYLOAD, SNAPSHOT, gather, job_folder
+from farro.execution.agents.material import PAYLOAD, gather, job_folder
 from farro.execution.results import PlanResult
+from farro.execution.size import SNAPSHOT
 from farro.execution.tools import Call, Function, StepFailure
 from farro.guard.redaction import Redactor
+from farro.kernel.money import exact
 from farro.kernel.outcome import PATH_VIOLATION, Report
 from farro.kernel.retry import Uniform
 from farro.plans.model import Plan
@@ -160,6 +161,7 @@ class _Asked:
         self._step = self.call.env[tasks.STEP]
         self._calls = Calls(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
         self._calls.make_folder()
+        self._calls.forget_diff()
         forget_tmp(self.work.earlier, self._step)
         self._system = briefing.system(self.material)
         self._bought = bought_before(self.work.earlier, self._step)
@@ -173,8 +175,9 @@ class _Asked:
         """The answer to the last of these: one that was bought before, else a new one."""
         self._messages = messages
         self._digest = self._question(messages)
-        bought = self._bought.get(self._digest)
-        if bought is not None:
+        if self._digest in self._bought:
+            bought, home = self._bought[self._digest]
+            self._calls.take_over(home)
             self._settle(bought.call_id, end="answered", usage=bought.answer.usage, cost_usd=bought.answer.cost_usd)
             self._made += 1
             self._calls.keep(self._made, bought)
@@ -198,9 +201,9 @@ class _Asked:
         for model in (answer.model, candidate.model):  # the one that answered may be spelled as no table has it
             if cost_usd is None and answer.usage is not None:
                 cost_usd = self._prices.cost_usd(candidate.name, model, answer.usage)
-        if fs.exists(diff := f"{os.path.dirname(self._calls.folder)}/{reporting.DIFF}"):
-            self.redactor.redact_file(diff)
-        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd)
+        if answer.diff:
+            self._calls.keep_diff(self.redactor.data(answer.diff))
+        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd, diff=b"")
         kept = Bought(
             request_sha256=self._digest,
             call_id=self._call_id,
@@ -244,6 +247,9 @@ class _Asked:
         )
 
     def _reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+        if not fs.exists(self.work.folder):
+            # The exception that ends this thread may come late, or be swallowed by a library.
+            raise StepFailure("lost", "the job was taken away: nothing more is asked for it")
         self._made = number
         size = len(request.system.encode()) + sum(len(message.text.encode()) for message in request.messages)
         most = self._prices.most_usd(
@@ -345,4 +351,4 @@ def _as_json(answer: answers.Answer) -> str:
 
 
 def _amount(value: float | None) -> Decimal | None:
-    return None if value is None else Decimal(str(value))
+    return None if value is None else exact(value)

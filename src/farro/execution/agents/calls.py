@@ -2,7 +2,7 @@
 
 Money is in the ledger; this is the answer itself. It is written before the call is settled and before the step says
 anything: a worker that dies in between is followed by an attempt that finds the answer and does not ask again.
-[test_a_worker_killed_at_every_call_of_an_agents_attempt_loses_and_doubles_no_cost]
+[test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept]
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 
 from farro.execution.confined import TMP
 from farro.ports.provider import Answer, Usage
-from farro.system import fs
+from farro.system import fs, links, trees
 
 _LIMIT = 64 << 20
+DIFF = "diff.patch"  # in the step's folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +44,6 @@ class Bought:
             "whole": answer.whole,
             "usage": None if answer.usage is None else answer.usage.to_json(),
             "cost_usd": None if answer.cost_usd is None else str(answer.cost_usd),
-            "files": list(answer.files),
             "text": answer.text,
             "asked": self.asked,
         }
@@ -62,7 +62,6 @@ class Bought:
                 whole=data["whole"],
                 usage=None if usage is None else Usage(**usage),
                 cost_usd=None if cost is None else Decimal(cost),
-                files=tuple(data["files"]),
             ),
             asked=data["asked"],
         )
@@ -89,6 +88,21 @@ class Calls:
             step = f"{self.attempt_dir}/steps/{self.step}"
             fs.sync_all([self.folder, step, f"{self.attempt_dir}/steps", self.attempt_dir])
 
+    def keep_diff(self, diff: bytes) -> None:
+        """What the program of the last call changed; without secrets, for it is on the disk from here on."""
+        fs.write_atomic(f"{self.attempt_dir}/steps/{self.step}/{DIFF}", diff, sync=self.durable)
+
+    def take_over(self, step_folder: str) -> None:
+        """The diff that came with an answer of an earlier attempt."""
+        if fs.exists(f"{step_folder}/{DIFF}"):
+            self.forget_diff()
+            links.place(f"{step_folder}/{DIFF}", f"{self.attempt_dir}/steps/{self.step}/{DIFF}")
+
+    def forget_diff(self) -> None:
+        """An earlier try's of this step."""
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(f"{self.attempt_dir}/steps/{self.step}/{DIFF}")
+
     def make_folder(self) -> None:
         step = f"{self.attempt_dir}/steps/{self.step}"
         for path in (f"{self.attempt_dir}/steps", step, self.folder):
@@ -96,13 +110,14 @@ class Calls:
                 fs.mkdir(path)
 
 
-def bought_before(earlier: Sequence[str], step: str) -> dict[str, Bought]:
-    """Answers to the same step in earlier attempts, by what they answer. What a failed attempt was told, it failed of:
-    that is asked again."""
-    found: dict[str, Bought] = {}
+def bought_before(earlier: Sequence[str], step: str) -> dict[str, tuple[Bought, str]]:
+    """Answers to the same step in earlier attempts, by what they answer, with the step's folder there. What a failed
+    attempt was told, it failed of: that is asked again."""
+    found: dict[str, tuple[Bought, str]] = {}
     for folder in earlier:
         if not _failed(folder):
-            found |= {bought.request_sha256: bought for bought in _read(f"{folder}/steps/{step}/calls")}
+            home = f"{folder}/steps/{step}"
+            found |= {bought.request_sha256: (bought, home) for bought in _read(f"{home}/calls")}
     return found
 
 
@@ -118,7 +133,7 @@ def forget_tmp(earlier: Sequence[str], step: str) -> None:
         with contextlib.suppress(OSError):
             for name in fs.listdir(home):
                 if fs.exists(private := f"{home}/{name}/{TMP}"):
-                    fs.remove_tree(private)
+                    trees.remove_tree(private)
 
 
 def _failed(folder: str) -> bool:

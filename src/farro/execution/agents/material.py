@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from farro.documents import Document
 from farro.execution.agents import task_file
 from farro.execution.agents.briefing import CUT, Earlier, Enclosed, Material
+from farro.execution.size import SNAPSHOT
 from farro.execution.tools import StepFailure
 from farro.plans.model import Plan
 from farro.ports.runner import Work
@@ -22,7 +23,6 @@ from farro.roles.task import Words
 from farro.settings import RoleSettings
 from farro.system import fs
 
-SNAPSHOT = ".snapshot"
 _TEXT = 1 << 20  # bytes of prompt.md and of an input
 _EARLIER = 256 << 10  # … of what one earlier hop found
 _FILE = 256 << 10  # … of one file of the payload

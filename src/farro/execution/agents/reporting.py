@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from decimal import Decimal
 from typing import Any
 
+from farro.execution.agents.calls import DIFF
 from farro.execution.results import PlanResult
 from farro.kernel.outcome import Report
 from farro.ports.ledger import CallRecord
@@ -18,7 +19,6 @@ from farro.roles import answers, telling
 from farro.system import fs
 
 _LIMIT = 8 << 20
-DIFF = "diff.patch"
 
 
 def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRecord]) -> Report:

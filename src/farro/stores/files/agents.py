@@ -16,7 +16,7 @@ from farro.kernel import ids
 from farro.kernel.moments import timestamp
 from farro.ports.store import Agent, AgentView, Claim
 from farro.stores.files.ground import Ground, Held
-from farro.system import fs, leases
+from farro.system import fs, leases, trees
 
 LEASE = ".lease"
 BEAT_EVERY_S = 10.0
@@ -38,7 +38,7 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
     content = json.dumps(identity).encode() + b"\n"
 
     def build() -> leases.Lease:
-        fs.remove_tree(staged)  # what a failed try left
+        trees.remove_tree(staged)  # what a failed try left
         fs.mkdir(staged)
         lease = leases.create(f"{staged}/{LEASE}", content)
         try:

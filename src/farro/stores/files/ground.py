@@ -147,9 +147,8 @@ class Ground:
         return held
 
 
-def make_root(root: str, roles: Iterable[str]) -> list[str]:
-    """Every folder that the store needs; what is there already is kept, what was missing is answered. Folders appear
-    before the root is used (R7: the store never makes a parent by itself)."""
+def wanted_folders(roles: Iterable[str]) -> list[str]:
+    """Every folder that the store needs, relative to the root, parents first."""
     wanted = ["agents", "jobs", "logs"]
     wanted += [
         f"jobs/{name}"
@@ -159,8 +158,14 @@ def make_root(root: str, roles: Iterable[str]) -> list[str]:
         ids.check_role(role)
         wanted += [f"agents/{role}", places.incoming(role), places.in_progress(role), f"agents/{role}/completed"]
         wanted += [places.completed(role, status) for status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED)]
-    wanted += ["agents/Manager", places.WAITING]
-    missing = [name for name in dict.fromkeys(wanted) if not os.path.isdir(f"{root}/{name}")]
+    return list(dict.fromkeys([*wanted, "agents/Manager", places.WAITING]))
+
+
+def make_root(root: str, roles: Iterable[str]) -> list[str]:
+    """Every folder that the store needs; what is there already is kept, what was missing is answered. Folders appear
+    before the root is used (R7: the store never makes a parent by itself)."""
+    wanted = wanted_folders(roles)
+    missing = [name for name in wanted if not os.path.isdir(f"{root}/{name}")]
     for name in missing:
         fs.mkdir(f"{root}/{name}")
     fs.sync_all(dict.fromkeys([root, *(os.path.dirname(f"{root}/{name}") for name in wanted)]))

@@ -42,7 +42,7 @@ from farro.stores.files import ledger_calls
 from farro.stores.files.ledger_calls import CALL, DAY, SETTLED, Day
 from farro.stores.files.ledger_sums import Sums
 from farro.stores.files.trouble import explained
-from farro.system import fs, leases
+from farro.system import fs, leases, trees
 
 FOLDER = "jobs/.ledger"
 _JOBS = "jobs"
@@ -96,7 +96,7 @@ class FilesLedger:
     def _alone(self) -> Iterator[None]:
         """Nobody else looks at a budget until what we found of it is spent."""
         _make(self._folder)
-        with leases.exclusively(f"{self._folder}/.lock"):
+        with leases.exclusively(f"{self._folder}/.lock", listening=True):
             yield
 
     def _check(self, charge: Charge, budgets: Budgets, day: str) -> None:
@@ -215,4 +215,4 @@ def _make(folder: str) -> None:
 
 def forget_job(root: str, job_id: str) -> None:
     """The job is pruned: how its calls are found by its id goes; the calls stay with their days."""
-    fs.remove_tree(f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}")
+    trees.remove_tree(f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}")

@@ -60,9 +60,7 @@ def deliver(ground: Ground, folder: str, to: str, job_id: str, *, sync: bool = T
         ) from error
     except OSError as error:
         if error.errno == errno.EXDEV:
-            raise StorageTrouble(
-                f"{to} is on another device than {folder}; a root must be on one filesystem"
-            ) from error
+            raise crossing(ground, job_id, to) from error
         raise
     if moved is Moved.NO_DESTINATION:
         raise StorageTrouble(f"{destination} is missing, so {job_id} stays where it is; `farro init` makes it again")
@@ -71,6 +69,16 @@ def deliver(ground: Ground, folder: str, to: str, job_id: str, *, sync: bool = T
     if sync:
         ground.sync([destination])
     return True
+
+
+def crossing(ground: Ground, job_id: str, to: str) -> StorageTrouble:
+    """What a move says that a rename cannot make, and the audit log with it (SPEC-1 §5). Copying instead would have the
+    job in two places, and nobody could tell whose it is: docs/decisions/0027."""
+    ground.audit("cross_volume_forbidden", job_id=job_id, place=to)
+    return StorageTrouble(
+        f"{job_id}: {to} is on another device or mount than the rest of the root, and a job is handed on by a rename; "
+        "nothing was changed. `farro doctor` says what to do"
+    )
 
 
 def quarantine(ground: Ground, folder: str, job_id: str, why: str) -> None:

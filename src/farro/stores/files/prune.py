@@ -30,7 +30,7 @@ from farro.stores.files import forget, names, records, submit
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
 from farro.stores.files.trouble import explained
-from farro.system import fs, leases
+from farro.system import fs, leases, trees
 
 TRASH = "jobs/.trash"
 _LOCK = ".lock"
@@ -134,7 +134,7 @@ def _empty(path: str) -> None:
     for name in fs.listdir(path):
         inside = f"{path}/{name}"
         try:
-            fs.remove_tree(inside)
+            trees.remove_tree(inside)
         except NotADirectoryError:
             fs.unlink(inside)
 
@@ -143,7 +143,7 @@ def size(path: str) -> int:
     """Bytes of all files below; one that has several names counts once."""
     seen: dict[int, int] = {}
     with contextlib.suppress(FileNotFoundError):
-        for name in fs.walk_files(path):
+        for name in trees.walk_files(path):
             with contextlib.suppress(FileNotFoundError):
                 status = fs.lstat(name)
                 seen[status.st_ino] = status.st_size

@@ -14,7 +14,7 @@ from farro.stores.files import submit, waiting
 from farro.stores.files.agents import LEASE
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
-from farro.system import fs, leases
+from farro.system import fs, leases, trees
 
 KEEP_S = 3600.0  # nobody stages for an hour
 
@@ -62,5 +62,5 @@ def _finish(ground: Ground, name: str, path: str) -> bool:
             return False  # another submitter of that id published it meanwhile
         ground.log("error", "staged job of a registered id cannot be published", {"job_id": job_id, "why": str(error)})
         return False
-    fs.remove_tree(path)
+    trees.remove_tree(path)
     return True

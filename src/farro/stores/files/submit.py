@@ -30,9 +30,9 @@ from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
 from farro.stores.files import views, waiting
 from farro.stores.files.ground import Ground
-from farro.stores.files.moving import Moved, try_move
+from farro.stores.files.moving import Moved, crossing, try_move
 from farro.stores.files.records import Record
-from farro.system import fs, leases, links
+from farro.system import fs, leases, links, trees
 
 _MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -324,6 +324,10 @@ def _publish(ground: Ground, item: Staged) -> bool:
         raise Damaged(
             f"{path} exists already, but its id was never registered; look at it with `farro show`"
         ) from error
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise crossing(ground, item.job_id, item.home.removeprefix(f"{ground.root}/")) from error
+        raise
     if moved is Moved.NO_DESTINATION:
         raise StorageTrouble(f"{item.home} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:
@@ -335,4 +339,4 @@ def _discard(ground: Ground, item: Staged) -> None:
     """Remove our own staged copy, unless the registry points at it."""
     with contextlib.suppress(OSError, Damaged):
         if item.digest is None or registered(ground, item.job_id)[1] != item.name:
-            fs.remove_tree(f"{ground.staging}/{item.name}")
+            trees.remove_tree(f"{ground.staging}/{item.name}")

@@ -5,6 +5,7 @@ What an error means to a transaction is decided where it happens (moving, folder
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -23,6 +24,12 @@ def explained(verb: Callable[P, R]) -> Callable[P, R]:
         try:
             return verb(*args, **kwargs)
         except OSError as error:
+            if error.errno == errno.EXDEV:
+                other = getattr(error, "filename2", None) or error.filename
+                raise StorageTrouble(
+                    f"{verb.__name__}: {other} is on another device or mount than the rest of the root, and a job is "
+                    "handed on by a rename; nothing was changed. `farro doctor` says what to do"
+                ) from error
             where = f"{error.filename}: " if error.filename else ""
             raise StorageTrouble(
                 f"{verb.__name__}: {where}{error.strerror or error}. What was stored before is intact. Free space, "

@@ -1,27 +1,23 @@
 #!/usr/bin/env bash
-# The demo until the real one exists: plans of real commands, worked live, one worker killed in the middle.
-# It leaves nothing behind unless KEEP=1.
+# `farro demo --plans`: plans of real commands, worked live, one worker killed in the middle. farro itself runs this
+# script; it says how farro is called, and where the root shall be.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-farro="${FARRO:-$PWD/.venv/bin/farro}"
-root=$(mktemp -d "${TMPDIR:-/tmp}/farro-demo.XXXXXX")
+read -r -a program <<<"$FARRO_DEMO_PROGRAM"
+root="$FARRO_DEMO_PLACE"
+farro() { "${program[@]}" "$@"; }
 worker=
 
 finish() {
   if [ -n "$worker" ]; then kill -9 "$worker" 2>/dev/null || true; fi
-  if [ "${KEEP:-}" = 1 ]; then
-    printf '\nEverything is still there to look at: %s\n' "$root"
-  else
-    rm -rf "$root"
-  fi
+  if [ "${FARRO_DEMO_KEEP:-}" = 1 ]; then printf '\nEverything is still there to look at: %s\n' "$root"; fi
 }
 trap finish EXIT
 
 if [ -t 1 ]; then bold=$'\033[1m' dim=$'\033[2m' plain=$'\033[0m'; else bold='' dim='' plain=''; fi
 say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 show() { printf '%s$ %s%s\n' "$dim" "$*" "$plain"; }
-run() { show "farro $*"; "$farro" "$@"; }
+run() { show "farro $*"; farro "$@"; }
 tree() { find "$1" -mindepth 1 \( -name '.lease' -o -not -path '*/.*' \) | sort | sed -e "s|^$1/|    |"; }
 # The worker's log is JSON; a person wants the short of it.
 readable() { sed -nE 's/.*"timestamp": "[^T]*T([0-9:.]*)Z".*"job_id": "([^"]*)".*"attempt": ([0-9]+).*"from": "([^"]*)", "to": "([^"]*)".*/    \1  \2 (attempt \3): \4 → \5/p'; }
@@ -61,7 +57,7 @@ show "ls agents/Runner/incoming"
 find "$root/agents/Runner/incoming" -mindepth 1 -maxdepth 1 -printf '%f\n' | sort
 say "4. A worker with two slots, until nothing is left."
 show "farro worker --drain"
-"$farro" worker --workers 2 --drain | readable
+farro worker --workers 2 --drain | readable
 run ls
 say "5. A result, as a person finds it."
 tree "$root/agents/Runner/completed/succeeded/biggest-numbers"
@@ -71,7 +67,7 @@ say "6. A failure halts the plan and keeps what was done before it."
 run show halts-at-the-second | sed -n '1,4p;/^#/,$p'
 say "7. Now the worker is killed with kill -9 in the middle of a job."
 run enqueue --plan "$root/plans/slow.json"
-"$farro" worker --workers 1 --name doomed >"$root/doomed.log" &
+"${program[@]}" worker --workers 1 --name doomed >"$root/doomed.log" &
 worker=$!
 wait_for "$root/agents/Runner/in-progress/doomed.*/survivor/attempts/0001/steps/1/stdout"
 kill -9 "$worker"
@@ -83,9 +79,9 @@ say "   Its lease is free: the watchdog takes the job, the manager queues it aga
 run watchdog --once
 run manager --once
 show "farro worker --drain"
-"$farro" worker --workers 1 --drain | readable
+farro worker --workers 1 --drain | readable
 show "cat …/survivor/attempts/0002/steps/2/stdout"
 cat "$root/agents/Runner/completed/succeeded/survivor/attempts/0002/steps/2/stdout"
 say "8. The history of that job."
 run show survivor | sed -n '1,2p;/history/,/files/p' | sed '/files/d'
-say "Nothing was lost, and one result was accepted. Next: README.md, docs/worked-example.md, farro --help (KEEP=1 keeps the root)."
+say "Nothing was lost, and one result was accepted. Next: README.md, docs/worked-example.md, farro demo --plans --keep."

@@ -1,0 +1,135 @@
+"""Everything that doctor looks at: the checks of every room, made for one root. The other half of app.
+
+What is checked lives in the rooms, judging it in operations.doctor; which adapters there are, in app.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from farro import app, config
+from farro.guard import checks as guard_checks
+from farro.observe import checks as audit_checks
+from farro.operations import doctor, policy_lock, root_checks
+from farro.ports.checks import Check, Finding, edit, failed, ok, warning
+from farro.ports.store import StorePolicy
+from farro.providers import chat, cli
+from farro.providers import checks as provider_checks
+from farro.roles.names import AGENTS
+from farro.settings import Settings
+from farro.stores.files import checks as store_checks
+from farro.stores.files import devices
+from farro.stores.files.ground import Ground
+from farro.system import disk_checks, disk_probes
+from farro.system.clock import SystemClock
+
+
+def checks(root: str, *, finished: int | None, conformance: bool = False) -> list[Check]:
+    """In the order in which they are told. `finished`: how many finished jobs are opened; None: all."""
+    clock, path = SystemClock(), config.path_of(root)
+    settings = _settings(root)
+    security = settings.security
+    found = [
+        *_config_checks(root),
+        *disk_checks.checks(
+            root,
+            folders=devices.queue_folders(root),
+            apart=lambda: devices.apart(root),
+            config=path,
+            durable=settings.durability == "power",
+            allow_cross_volume=settings.allow_cross_volume,
+            min_free_bytes=security.min_free_bytes,
+            now=clock.now,
+        ),
+        *disk_probes.checks(f"{root}/jobs"),
+        *root_checks.checks(root, settings, config=path, now=clock.now),
+        *provider_checks.checks(settings, os.environ, root=root, config=path),
+        *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
+        *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
+        Check(id="store", title="store", look=lambda: _opens(root, settings)),
+        *store_checks.checks(looking(root), settings.all_roles(), finished=finished),
+    ]
+    if conformance:
+        found += doctor.conformance_checks(root, lambda: lock(root, settings), config=path)
+    return found
+
+
+def _settings(root: str) -> Settings:
+    """The defaults where the config is wrong: its own check says so, and the others go on."""
+    try:
+        return config.load(root)
+    except config.ConfigError:
+        return Settings()
+
+
+def _config_checks(root: str) -> list[Check]:
+    """Of the file itself."""
+    path = config.path_of(root)
+
+    def loads() -> Finding:
+        ignored: list[str] = []
+        try:
+            config.load(root, warn=ignored.append)
+        except config.ConfigError as error:
+            lines = str(error).splitlines()
+            cause = "no command works with it; each mistake is told with its place"
+            return failed(
+                f"{len(lines)} wrong in {os.path.basename(path)}", cause, edit(path), details=tuple(lines[:9])
+            )
+        if ignored:
+            cause = "keys that farro does not know do nothing; remove them, or write them right"
+            return warning(f"{len(ignored)} ignored", cause, edit(path), details=tuple(ignored[:9]))
+        return ok(os.path.basename(path) if os.path.lexists(path) else "no file: the defaults")
+
+    def strict() -> Finding:
+        if _settings(root).strict:
+            return ok("unknown fields are refused")
+        cause = "a key that is written wrong is ignored, and nobody notices; remove `strict: false`"
+        return warning("unknown fields are ignored", cause, edit(path))
+
+    def agents() -> Finding:
+        settings = _settings(root)
+        if not settings.providers:
+            return ok("no providers: commands only")
+        try:
+            config.check_contract(root, settings, [role for role in AGENTS if role in settings.all_roles()])
+        except config.ConfigError as error:
+            lines = tuple(str(error).splitlines())
+            cause = "prompts for agents are refused until the config says this"
+            return failed(f"{len(lines)} missing for agent work", cause, edit(path), details=lines[:9])
+        return ok(f"made for agents; {len(settings.providers)} answer")
+
+    return [
+        Check(id="config", title="config", look=loads, quick=True),
+        Check(id="config-strict", title="unknown fields", look=strict, quick=True),
+        Check(id="agents-contract", title="config for agents", look=agents, quick=True),
+    ]
+
+
+def _opens(root: str, settings: Settings) -> Finding:
+    """As every command opens it: after a power cut this puts the tree right, before anybody looks through it."""
+    app.open_store(root, settings, brief=True).close()
+    return ok("the root opens")
+
+
+def looking(root: str) -> Ground:
+    """A ground for who only looks: no agent joins by it, and nothing is written."""
+    return Ground(
+        root=root,
+        policy=StorePolicy(),
+        clock=SystemClock(),
+        reap=lambda markers, identity: None,
+        kill_hung=lambda identity: False,
+        identity=dict,
+    )
+
+
+def lock(root: str, settings: Settings) -> dict[str, Any]:
+    """What policy.lock.json would say now."""
+    return policy_lock.lock(root, settings, tries={"http": chat.TRIES, "cli": cli.TRIES})
+
+
+def admit(root: str, what: str) -> None:
+    """Refuse to start a daemon that is to start strictly, where doctor finds something at a quick look."""
+    doctor.admit(checks(root, finished=0), what, root)

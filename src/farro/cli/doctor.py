@@ -1,0 +1,102 @@
+"""`farro doctor`: what is wrong with a root and its machine, and the commands that repair it.
+
+What is checked lives in the rooms; running and judging it, in operations.doctor.
+"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from farro import checkup, config
+from farro.cli.options import common
+from farro.cli.tables import table
+from farro.cli.terminal import answer, at_terminal, say
+from farro.errors import NotARoot
+from farro.operations import doctor as operations
+from farro.operations.doctor import Examination, Result
+from farro.ports.checks import counted
+
+_LABELS = {"ok": "ok", "warning": "warning", "failed": "failed"}
+_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
+FINISHED = 20_000
+
+
+@click.command()
+@click.option("--strict", is_flag=True, help="Warnings fail too.")
+@click.option(
+    "--conformance", is_flag=True, help="Also compare with policy.lock.json and SPEC-1's profile; its checklist."
+)
+@click.option("--all", "whole", is_flag=True, help=f"Open every finished job, not only {FINISHED:,} of them.")
+@common
+def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_json: bool) -> int:
+    """Check the root, its config, its filesystem, its log, its jobs, and what agents need; say what repairs it.
+
+    Changes nothing. Exit code 0: all is well, warnings aside; 1: something failed (with --strict: or warned).
+    """
+    path = config.find_root(root, own=True)
+    checks = checkup.checks(path, finished=None if whole else FINISHED, conformance=conformance)
+    told = operations.examine(checks, strict=strict, root=path, named=not _found_by_itself(path))
+    items = operations.checklist(told) if conformance else None
+    if as_json:
+        document = {
+            "root": path,
+            "strict": strict,
+            "passed": told.passed,
+            "checks": [result.to_json() for result in told.results],
+        }
+        answer(document if items is None else {**document, "checklist": items})
+        return 0 if told.passed else 1
+    _show(told)
+    if items is not None:
+        say("\nConformance checklist (STRICT-MVP v1.0)")
+        for item in items:
+            open_ones = f"  (see {', '.join(item['open'][:6])})" if item["open"] else ""
+            say(f"[{'x' if item['done'] else ' '}] {item['item']}{open_ones}")
+    say(f"\n{_summary(told, path)}")
+    return 0 if told.passed else 1
+
+
+def _found_by_itself(path: str) -> bool:
+    """Whether commands that are typed here find this root without being told."""
+    try:
+        return config.find_root(None, own=True) == path
+    except NotARoot:
+        return False
+
+
+def _show(told: Examination) -> None:
+    rows = [(_LABELS[result.finding.verdict], result.id, result.finding.found) for result in told.results]
+    for line, row in zip(table(rows).splitlines(), rows, strict=True):
+        _say(line, row[0])
+    for result in told.troubles():
+        _explain(result)
+
+
+def _explain(result: Result) -> None:
+    found = result.finding
+    say()
+    _say(f"{found.verdict}: {result.id}: {found.found}", found.verdict)
+    for line in found.details:
+        say(f"  {line}")
+    say(f"  why:    {found.cause}")
+    for number, line in enumerate(found.repair):
+        say(f"  {'repair:' if number == 0 else '       '} {line}")
+
+
+def _say(line: str, verdict: str) -> None:
+    """The first word in colour, at a terminal that wants colours."""
+    word, rest = line[: len(verdict)], line[len(verdict) :]
+    if at_terminal() and not os.environ.get("NO_COLOR"):
+        click.echo(click.style(word, fg=_COLOURS[verdict]), nl=False)
+        say(rest)
+    else:
+        say(line)
+
+
+def _summary(told: Examination, path: str) -> str:
+    counts = f"{told.count('ok')} ok, {counted(told.count('warning'), 'warning')}, {told.count('failed')} failed"
+    verdict = "is well" if told.passed else "needs care"
+    how = " by strict rules" if told.strict else ""
+    return f"{path} {verdict}{how}: {counts}"

@@ -1,0 +1,55 @@
+"""`farro policy lock`: writes or compares policy.lock.json. What is in it lives in operations.policy_lock."""
+
+from __future__ import annotations
+
+import click
+
+from farro import checkup
+from farro.cli.groups import Hinting
+from farro.cli.options import common, read_root
+from farro.cli.terminal import answer, say
+from farro.errors import InputError
+from farro.operations import policy_lock
+
+
+@click.group(cls=Hinting)
+def policy() -> None:
+    """What jobs run under, pinned in one file."""
+
+
+@policy.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when the file is not what it would be.")
+@common
+def lock(check: bool, root: str | None, as_json: bool) -> int:
+    """Write policy.lock.json: the pinned parameters, the version and hash of every policy, the hashes of the schemas.
+
+    Deterministic: keep it in git, and a change of policy is a change that somebody reviews.
+    """
+    path, settings = read_root(root)
+    now = checkup.lock(path, settings)
+    try:
+        written = policy_lock.read(path)
+    except InputError:
+        if check:
+            raise
+        written = None  # it is written anew
+    found = None if written is None else policy_lock.compare(written, now)
+    if check:
+        if as_json:
+            differences = [{"path": item.path, "locked": item.wanted, "found": item.found} for item in found or ()]
+            answer({"file": policy_lock.FILE, "locked": written is not None, "differences": differences})
+        elif found is None:
+            say(f"there is no {policy_lock.FILE}; write it with: farro policy lock")
+        elif found:
+            say("\n".join(map(str, found)))
+        else:
+            say(f"{policy_lock.FILE} agrees with what is")
+        return 0 if found == [] else 1
+    changed = policy_lock.write(path, now)
+    if as_json:
+        answer({"file": policy_lock.FILE, "changed": changed, "lock": now})
+    else:
+        say(f"{policy_lock.FILE} {'written' if changed else 'is up to date'}")
+        for item in found or ():
+            say(f"  {item}")
+    return 0

@@ -1,0 +1,185 @@
+"""The four-role task with paid answers, workers and watchdogs killed at every mutating call: it completes, at its cost.
+
+The manager and a person under kills: test_manager. One role's attempt alone: test_agents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import stage
+from crash.seams import Counting, KillAt, Open, Seam, placed
+from crash.tally import add_figure
+from crash.test_agents import COST, SETTINGS, Paid, calls
+from crash.test_manager import PROMPT, ROLES, TASK, Seeds, judge, look, manage, say
+from farro.execution.agents.answering import Agents
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.guard.redaction import Redactor
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.moves import waits_for_person
+from farro.kernel.outcome import Succeeded
+from farro.kernel.retry import RetryPolicy
+from farro.kernel.states import Status
+from farro.ports.provider import Answer, Request, Usage
+from farro.ports.store import Submission
+from farro.providers.prices import GenaiPrices
+from farro.runners.inline import InlineRunner
+from farro.services.perform import Performer
+from farro.services.snapshot import Snapshots
+from farro.stores.files import FilesStore
+from farro.stores.files.ground import make_root
+from farro.stores.files.ledger import FilesLedger
+from farro.system.clock import SystemClock
+from stage import Crash
+
+DRAFT = {"role": "DocWriter", "rubric": "More.", "allowed_paths": ["src/"], "success": "Done."}
+ANSWERS = {
+    "Architect": {"analysis": "So.", "prompts": [DRAFT, DRAFT]},
+    "SeniorEngineer": {"summary": "done"},
+    "DocWriter": {"summary": "told"},
+}
+HOPS = 6  # that somebody is paid for
+Kill = Callable[[], Seam]
+
+
+class Paying(Paid):
+    """Each role's own answer; the reviewer asks for a change once."""
+
+    def answer(self, request: Request) -> Answer:
+        self.answers += 1
+        told: object = ANSWERS.get(request.role)
+        if request.role == "CodeReviewer":
+            again = any("louder" in message.text for message in request.messages)
+            told = {"verdict": "approve" if again else "changes_requested", "findings": [{"message": "louder"}]}
+        usage = Usage(input_tokens=9, output_tokens=1)
+        return Answer(text=json.dumps(told), model="m", usage=usage, cost_usd=COST)
+
+
+def opened(root: str, seed: int) -> FilesStore:
+    enough = RetryPolicy(base_s=0.0, max_delay_s=0.0, max_attempts=9)
+    return stage.open_files(root, seed=seed, store_policy=stage.policy(retry=enough))
+
+
+def work(root: str, seed: int, role: str, paid: Paying, seam: Seam) -> None:
+    """One turn of a worker process, which dies afterwards, if not before."""
+    store, clock = opened(root, seed), SystemClock()
+    agent = store.join("w", role=role)
+    claim = store.claim(agent)
+    while claim is not None and claim.job_id != "one":  # a child: not this test's
+        store.commit(claim, Succeeded(report=stage.report(claim)))
+        claim = store.claim(agent)
+    if claim is not None:
+        agents = Agents(
+            root=root,
+            settings_of=lambda folder: SETTINGS,
+            provider=lambda name, described: paid,
+            ledger=FilesLedger(root, clock, durable=False),
+            prices=GenaiPrices,
+            redactor=lambda settings: Redactor({}),
+            clock=clock,
+            uniform=lambda low, high: low,
+        )
+        performer = Performer(
+            root=root,
+            base_env={},
+            runner=InlineRunner(tools=Tools(), clock=clock, agents=agents),
+            clock=clock,
+            durable=False,
+            snapshots=Snapshots(root=root, clock=clock, durable=False),
+        )
+        stop = Stop(clock)
+        try:
+            with placed(seam):
+                store.commit(claim, performer.perform(claim, lambda: None, stop))
+        except Crash:
+            pass
+        finally:
+            stop.close()
+    stage.die(store)
+
+
+def recover(root: str, seed: int, seam: Seam) -> Lifecycle:
+    """A watchdog's pass under `seam`, then one in peace, which also queues again what is stale."""
+    dying = opened(root, seed)
+    try:
+        with placed(seam):
+            dying.recover(dying.join("dog", role=None))
+    except Crash:
+        pass
+    stage.die(dying)
+    store = opened(root, seed + 50_000)
+    keeper = store.join("dog", role=None)
+    store.recover(keeper)
+    for stale in store.stale():
+        store.settle_stale(keeper, stale)
+    life = look(store)
+    store.close()
+    return life
+
+
+def live(root: str, paid: Paying, worker: Kill, dog: Kill) -> Lifecycle:
+    """The whole life: each attempt of a role is killed once, each pass of a watchdog as well."""
+    Path(root).mkdir()
+    make_root(root, ROLES)
+    Path(root, "tasks").mkdir(exist_ok=True)
+    Path(root, "tasks/greet.json").write_text(json.dumps(TASK))
+    store = opened(root, 1)
+    store.enqueue(Submission(role="Architect", prompt=PROMPT, job_id="one"))
+    store.close()
+    seeds, killed = Seeds(), set[int]()
+    for _ in range(80):
+        life = recover(root, seeds(), dog())
+        if life.terminal:
+            return life
+        if waits_for_person(life):
+            say(root, seeds(), Open(), None)
+        elif life.role == "Manager":
+            manage(root, seeds(), Open())
+        elif life.status is Status.QUEUED:
+            fresh = life.hop_start not in killed
+            killed.add(life.hop_start)
+            work(root, seeds(), life.role, paid, worker() if fresh else Open())
+    raise AssertionError(f"not at its end: {stage.tree(root)}")
+
+
+def judge_cost(root: str, paid: Paying, how: str) -> None:
+    known = calls(root, "one")
+    settled = [call for call in known if call.end == "answered"]
+    assert all(call.cost_usd == COST for call in settled), how
+    assert HOPS <= paid.answers <= 2 * HOPS, f"{how}: {paid.answers} answers for {HOPS} hops"
+    assert len(settled) <= paid.answers <= len(known), f"{how}: {len(settled)} <= {paid.answers} <= {len(known)}"
+    paid_for = {(call.charge.role, call.charge.request_sha256) for call in settled}
+    assert len(paid_for) == HOPS, f"{how}: {sorted(paid_for)}"
+
+
+@pytest.mark.parametrize("who", ["worker", "watchdog"])
+def test_a_process_killed_at_every_call_of_the_four_role_task_completes_it_at_its_cost(shm: Path, who: str) -> None:
+    counted: list[Counting] = []
+
+    def counting() -> Seam:
+        counted.append(Counting())
+        return counted[-1]
+
+    peace, paid = str(shm / "peace"), Paying()
+    worker, dog = (counting, Open) if who == "worker" else (Open, counting)
+    judge(peace, live(peace, paid, worker, dog), "in peace")
+    judge_cost(peace, paid, "in peace")
+    assert paid.answers == HOPS
+    longest = max(seam.count for seam in counted)
+    for n in range(1, longest + 1):
+        for after in (False, True):
+            root, paid = str(shm / f"{n}-{after}"), Paying()
+
+            def kill(n: int = n, after: bool = after) -> Seam:
+                return KillAt(n, after=after)
+
+            life = live(root, paid, kill if who == "worker" else Open, kill if who == "watchdog" else Open)
+            how = f"{who} killed {'after' if after else 'before'} call {n}"
+            judge(root, life, how)
+            judge_cost(root, paid, how)
+    add_figure(f"kill points, a {who} in the four-role task", 2 * longest * HOPS, "points")
