@@ -12,6 +12,7 @@ from farro import app
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import indented, show_table
 from farro.cli.terminal import answer, say
+from farro.execution.size import SNAPSHOT
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
@@ -136,7 +137,8 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     if details.files:
         say("  files")
         for name in details.files:
-            say(f"    {name}")
+            if f"/{SNAPSHOT}/" not in name:  # each attempt's own; the last one's is at the top
+                say(f"    {name}")
     if details.message:
         say("\n" + details.message.rstrip())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -102,7 +102,7 @@ def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail
         ended_at=end.at if end is not None else None,
         duration_s=seconds_between(started, end.at if end is not None else None) if duration_s is None else duration_s,
         outcome=None if end is None else _outcome(life, end),
-        steps=tuple(_step(item) for item in result.get("step_results") or () if isinstance(item, dict)),
+        steps=tuple(_step(item) for item in _own_steps(result) if isinstance(item, dict)),
         steps_total=total if isinstance(total := result.get("steps_total"), int) else None,
     )
 
@@ -147,6 +147,11 @@ def _started(
             return timestamp(datetime.fromtimestamp(min(times), UTC))
     ended = None if end is None else moment_or_none(end.at)
     return None if ended is None or duration_s is None else timestamp(ended - timedelta(seconds=duration_s))
+
+
+def _own_steps(result: Mapping[str, Any]) -> Iterable[Any]:
+    """A decision of the manager carries on what the last role did; that is told there."""
+    return () if "decision" in result else result.get("step_results") or ()
 
 
 def _step(item: Mapping[str, Any]) -> StepTold:
