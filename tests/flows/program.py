@@ -56,8 +56,11 @@ class Daemon:
     def started(self) -> Daemon:
         """Wait until it says that it has started: an interpreter that is still starting dies of a signal."""
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert " started" in said, said
+        said = b""
+        # Byte by byte: what a buffered reader takes beyond the line is lost to whoever reads the rest by descriptor.
+        while not said.endswith(b"\n") and (piece := os.read(self.process.stdout.fileno(), 1)):
+            said += piece
+        assert b" started" in said, said
         return self
 
     def send(self, number: int) -> None:
