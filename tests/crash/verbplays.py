@@ -655,9 +655,12 @@ def points(root: str, scenario: Scenario, *, durable: bool, journal: bool = Fals
     end(world, scenario)
     found = []
     for n, op in enumerate(counting.ops, 1):
-        found += [KillAt(n), KillAt(n, after=True)]
+        ways = [KillAt(n), KillAt(n, after=True)]
         if op in ("write", "write_sync"):
-            found.append(KillAt(n, torn=True))
+            ways.append(KillAt(n, torn=True))
+        for seam in ways:
+            seam.op = op  # as it will be
+        found += ways
     return found
 
 

@@ -215,4 +215,5 @@ def _make(folder: str) -> None:
 
 def forget_job(root: str, job_id: str) -> None:
     """The job is pruned: how its calls are found by its id goes; the calls stay with their days."""
-    trees.remove_tree(f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}")
+    if fs.exists(links := f"{root}/{FOLDER}/{_JOBS}/{ids.check_job_id(job_id)}"):  # most jobs made none
+        trees.remove_tree(links)
