@@ -93,8 +93,8 @@ def test_two_seconds_after_a_kill_nothing_of_an_agent_lives(farro: Program, figu
         "time.sleep(1000)\n"
     )
     configure(farro, providers={"it": {"kind": "cli", "command": [sys.executable, str(script)]}})
-    enqueue(farro, "long")
     worker = farro.start("worker", "--role", "SeniorEngineer").started()
+    enqueue(farro, "long")
     eventually((farro.path / "src/started").exists, "the agent does not start")
     farro.run("kill", "long", code=0)
     killed_s = time.monotonic()
@@ -111,8 +111,8 @@ def test_two_seconds_after_a_kill_a_provider_is_hung_up_on(
     farro: Program, openai: Callable[..., FakeProvider], figure: Callable[..., None]
 ) -> None:
     server = openai(fake.hangs)
-    enqueue(farro, "long")
     worker = farro.start("worker", "--role", "SeniorEngineer").started()
+    enqueue(farro, "long")
     assert server.arrived.wait(30)
     farro.run("kill", "long", code=0)
     killed_s = time.monotonic()
@@ -127,8 +127,8 @@ def test_a_worker_that_is_killed_while_it_waits_for_an_answer_loses_neither_job_
     farro: Program, openai: Callable[..., FakeProvider]
 ) -> None:
     server = openai(fake.hangs, fake.says(CHANGE))
-    enqueue(farro, "cut")
     worker = farro.start("worker", "--role", "SeniorEngineer").started()
+    enqueue(farro, "cut")
     assert server.arrived.wait(30)
     worker.kill()
     farro.run("watchdog", "--once", code=0)
@@ -144,9 +144,10 @@ def test_a_worker_that_is_killed_while_it_waits_for_an_answer_loses_neither_job_
     assert result["agent"]["cost_estimated"] is True
 
 
-@pytest.mark.parametrize(("role", "answer"), [("CodeReviewer", {"verdict": "approve"}), ("Manager", "Well *done*.")])
+@pytest.mark.parametrize(("role", "answer"), [("CodeReviewer", {"verdict": "approve"}), ("Poet", "Well *done*.")])
 def test_from_python_a_prompt_comes_to_what_its_last_role_answered(farro: Program, role: str, answer: Any) -> None:
-    configure(farro, providers={"play": {"kind": "scripted", "file": "answers.json"}})
+    configure(farro, providers={"play": {"kind": "scripted", "file": "answers.json"}}, roles={"Poet": {}})
+    farro.run("init", code=0)  # makes the queue of that role
     entries = [{"role": role, "answer": answer}, {"answer": CHANGE}]
     (farro.path / "answers.json").write_text(json.dumps({"answers": entries}))
     with api.open(farro.path) as queue:
