@@ -56,11 +56,14 @@ class Daemon:
     def started(self) -> Daemon:
         """Wait until it says that it has started: an interpreter that is still starting dies of a signal."""
         assert self.process.stdout is not None
-        said = b""
-        # Byte by byte: what a buffered reader takes beyond the line is lost to whoever reads the rest by descriptor.
-        while not said.endswith(b"\n") and (piece := os.read(self.process.stdout.fileno(), 1)):
-            said += piece
-        assert b" started" in said, said
+        said = line = b""
+        # Byte by byte: what a buffered reader takes beyond the line is lost to whoever reads the rest by descriptor. A
+        # worker whose queue is not empty may say what it has claimed first.
+        while not (line.endswith(b"\n") and b" started" in line):
+            line = b"" if line.endswith(b"\n") else line
+            piece = os.read(self.process.stdout.fileno(), 1)
+            assert piece, said
+            line, said = line + piece, said + piece
         return self
 
     def send(self, number: int) -> None:
