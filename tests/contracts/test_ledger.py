@@ -151,6 +151,13 @@ def test_a_late_settle_counts_for_the_day_of_its_call(ledger: FilesLedger, clock
     assert counted(ledger.of_job("job-1")) == [Decimal("0.4"), Decimal(1)]
 
 
+def test_calls_of_one_millisecond_come_in_the_order_in_which_they_were_made(ledger: FilesLedger) -> None:
+    for number in range(1, 9):
+        ledger.reserve(charge(number=number), Budgets())
+    assert [call.charge.number for call in ledger.of_job("job-1")] == list(range(1, 9))
+    assert [call.charge.number for call in ledger.of_day(TODAY)] == list(range(1, 9))
+
+
 def test_the_calls_of_a_job_are_its_own_and_in_order(ledger: FilesLedger, clock: ManualClock) -> None:
     wanted = []
     for number in range(1, 6):

@@ -478,10 +478,13 @@ def test_a_mistake_is_answered_with_what_would_be_right_and_nothing_is_queued(
 
 
 @pytest.mark.usefixtures("worker")
-def test_jobs_come_as_they_end_and_whoever_depends_on_them_comes_after(queue: Queue) -> None:
-    first, second = queue.enqueue_many([["true"], ["false"]])
+def test_jobs_come_as_they_end_and_whoever_depends_on_them_comes_after(queue: Queue, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"  # until it opens nothing ends: a job after one that has failed is refused
+    fails = ["sh", "-c", 'until [ -e "$1" ]; do sleep 0.02; done; exit 1', "sh", str(gate)]
+    first, second = queue.enqueue_many([["true"], fails])
     third = queue.enqueue(["echo", "third"], after=first, after_any=[second.id])
     never = queue.enqueue(["echo", "never"], after=[first, second])
+    gate.touch()
     assert set(queue.as_completed([first, second.id, third], timeout=PATIENCE_S)) == {first, second, third}
     queue.wait(never, timeout=PATIENCE_S)
     assert [job.status for job in (first, second, third, never)] == ["succeeded", "failed", "succeeded", "killed"]

@@ -152,7 +152,8 @@ class Day:
             found = parsed(name)
             if found is not None and job_id in (None, found.job_id):
                 settled[found.stem] = settled.get(found.stem, False) or found.settled
-        return [self.call(stem, settled=settled[stem]) for stem in sorted(settled)]
+        found_calls = [self.call(stem, settled=settled[stem]) for stem in sorted(settled)]
+        return sorted(found_calls, key=_in_order)
 
     def call(self, stem: str, *, settled: bool) -> CallRecord:
         """What cannot be read is a call whose cost nobody knows: never none, and never a free one."""
@@ -185,6 +186,11 @@ class Day:
             most_usd=None,
         )
         return CallRecord(id=f"{self._day}/{stem}", at=at, charge=charge, end=None, usage=None, cost_usd=None)
+
+
+def _in_order(call: CallRecord) -> tuple[str, str, int, int]:
+    """Two calls of one job may be made in one millisecond; their names do not say which was first."""
+    return call.at, call.charge.job_id, call.charge.attempt, call.charge.number
 
 
 UNREADABLE = "unreadable"  # stands for the provider of a call whose file is damaged
