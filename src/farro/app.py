@@ -19,7 +19,7 @@ from farro.observe.log import Log, redact_with
 from farro.ports.clock import Clock
 from farro.ports.runner import Guarding, Runner
 from farro.ports.runtime import Runtime
-from farro.ports.store import StorePolicy
+from farro.ports.store import Store, StorePolicy
 from farro.settings import UNCAPPED, ProviderSettings, Settings
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
@@ -47,7 +47,7 @@ def open_store(
     log: Log | None = None,
     actor: str = "farro",
     brief: bool = False,
-) -> FilesStore:
+) -> Store:
     """The file store of a root, wired to the real machine. `actor` is who enqueues, for the audit log; `brief` is for a
     process that ends at once and needs no thread to write that log."""
     audit = AuditLog(
@@ -204,7 +204,7 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
     )
 
 
-def handover(root: str, settings: Settings, store: FilesStore, clock: Clock, log: Log, *, bypass: bool) -> Handover:
+def handover(root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool) -> Handover:
     """How a worker hands on what it has done."""
     from farro.services.handover import Handover
 
@@ -220,7 +220,7 @@ def handover(root: str, settings: Settings, store: FilesStore, clock: Clock, log
     )
 
 
-def manager(store: FilesStore, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None) -> Manager:
+def manager(store: Store, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None) -> Manager:
     """What routes the work of this root. `gate`: what auto-plan's jobs must pass; None: it makes none."""
     from farro.services.abandon import Abandoning
     from farro.services.auto_plan import AutoPlan
@@ -334,7 +334,7 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
     )
 
 
-def refuse_apart(store: FilesStore, what: str) -> None:
+def refuse_apart(store: Store, what: str) -> None:
     """What every daemon asks before it starts: whether jobs can be moved at all (SPEC-1 §5: fail fast)."""
     from farro.stores.files.devices import apart
 

@@ -65,7 +65,7 @@ class Job(Generic[V]):
     @property
     def folder(self) -> str:
         """Where it lies at this moment: a job moves when its status changes."""
-        return f"{self._queue.root}/{self.view.place}/{self._id}"
+        return self._queue.store.folder(self.view)
 
     def wait(self, timeout: float | None = None) -> Job[V]:
         """Return itself when it has ended, well or not. StillRunning, a TimeoutError, after `timeout` seconds."""
@@ -115,7 +115,7 @@ class Job(Generic[V]):
         for _ in range(4):
             told = logs.output(store, root, self._id, Chosen(step=step, streams=streams))
             if step is not None:
-                logs.check_step(root, told, step)
+                logs.check_step(store, told, step)
             try:
                 blocks = [b"".join(logs.read(source.path, 0)) for source in told.sources]
             except FileNotFoundError:

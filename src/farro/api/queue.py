@@ -30,9 +30,8 @@ from farro.operations import listing, naming, people, submit, waiting
 from farro.operations import retry as retrying
 from farro.operations.admission import Gate, admitted
 from farro.operations.wishes import Wishes
-from farro.ports.store import Submission
+from farro.ports.store import Store, Submission
 from farro.settings import Settings
-from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
 
 V = TypeVar("V")
@@ -47,7 +46,7 @@ class Queue:
 
     def __init__(self, root: str, settings: Settings) -> None:
         self._root, self._settings = root, settings
-        self._stores: dict[int, FilesStore] = {}  # by process: a store's descriptors and threads are not a fork's
+        self._stores: dict[int, Store] = {}  # by process: a store's descriptors and threads are not a fork's
         self._closed = False
         self._known = KnownCalls()
         self._gate = Gate.of(settings, user=people.user(), force=False)
@@ -63,7 +62,7 @@ class Queue:
         return self._closed
 
     @property
-    def store(self) -> FilesStore:
+    def store(self) -> Store:
         """The store behind it, for what is not offered here."""
         if self._closed:
             raise InputError(f"this queue of {self._root} is closed; open another: farro.open({self._root!r})")
@@ -75,7 +74,7 @@ class Queue:
                 opened.close()
         return store
 
-    def _open(self) -> FilesStore:
+    def _open(self) -> Store:
         return app.open_store(self._root, self._settings, log=grave_only(sys.stderr), actor=people.person("py"))
 
     def close(self) -> None:
@@ -217,7 +216,7 @@ class Queue:
             return Jobs(Job(self, job_id) for job_id in admitted(store, wanted, gate))
 
     def _submissions(
-        self, store: FilesStore, plan: PlanSource | Sequence[str | os.PathLike[str]], options: Options, source: str
+        self, store: Store, plan: PlanSource | Sequence[str | os.PathLike[str]], options: Options, source: str
     ) -> list[Submission]:
         command = sources.as_command(plan)
         if command is None:
@@ -225,14 +224,14 @@ class Queue:
         wishes = self._wishes(store, options, os.getcwd())
         return submit.command(store, command, role=options.role, job_id=options.id, wishes=wishes)
 
-    def _checked(self, store: FilesStore, call: TaskCall[Any], options: Options) -> Submission:
+    def _checked(self, store: Store, call: TaskCall[Any], options: Options) -> Submission:
         whole = call.within(options)
         rest = replace(whole.options, timeout=None)  # it stands in the step
         (wanted,) = self._of_document(store, Document(whole.plan(), whole.reference), rest)
         self._known.remember(call, options, wanted)
         return wanted
 
-    def _of_document(self, store: FilesStore, document: Document, options: Options) -> list[Submission]:
+    def _of_document(self, store: Store, document: Document, options: Options) -> list[Submission]:
         wishes = self._wishes(store, options)
         return submit.submissions(
             store,
@@ -244,7 +243,7 @@ class Queue:
             contract=config.contract(self._root, self._settings),
         )
 
-    def _wishes(self, store: FilesStore, options: Options, cwd: str | None = None) -> Wishes:
+    def _wishes(self, store: Store, options: Options, cwd: str | None = None) -> Wishes:
         """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
         wishes = options.wishes(_CLOCK, cwd=cwd)
         if not (wishes.after or wishes.after_any) or (options.id is not None and store.find(options.id) is not None):
@@ -346,7 +345,7 @@ class Queue:
         return tables.counts(self._root, {} if self._closed else self.counts())
 
 
-def _close(stores: dict[int, FilesStore]) -> None:
+def _close(stores: dict[int, Store]) -> None:
     store = stores.pop(os.getpid(), None)  # what a fork inherited is its parent's to close
     if store is not None:
         store.close()

@@ -23,9 +23,9 @@ from farro.errors import FarroError, NotPermitted
 from farro.kernel.places import WAITING
 from farro.kernel.states import Reason, Status
 from farro.observe.log import GRAVE, Log, grave_only, lines
+from farro.ports.store import Store
 from farro.services.keeper import Keeper
 from farro.settings import RunnersSettings, Settings
-from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -146,7 +146,7 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
         data = {"job_id": item.job_id, "agent": item.agent, "what": item.what}
         return data, f"{item.what:<16} {item.job_id or item.agent or ''}".rstrip()
 
-    def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
+    def make(store: Store, settings: Settings, log: Log) -> Keeper:
         return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
 
     return _keep(make, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json)
@@ -174,7 +174,7 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
             return {"job_id": item.job_id, "status": item.status, "role": item.role}, f"{item.job_id} {where}"
         return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
-    def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
+    def make(store: Store, settings: Settings, log: Log) -> Keeper:
         plans = settings.manager.auto_plan if auto_plan is None else auto_plan == "on"
         return app.manager(
             store,
@@ -194,7 +194,7 @@ def scheduler(once: bool, root: str | None, as_json: bool) -> int:
     """Run schedules/*.json when they are due. For who runs no manager, which does this too; any number may run."""
     from farro.services.scheduler import Scheduler
 
-    def make(store: FilesStore, settings: Settings, log: Log) -> Keeper:
+    def make(store: Store, settings: Settings, log: Log) -> Keeper:
         return Scheduler(store=store, log=log, timetable=_timetable(store, settings, log))
 
     return _keep(make, "scheduler", "scheduled", _told_run, "no schedule is due", once=once, root=root, as_json=as_json)
@@ -205,14 +205,14 @@ def _told_run(run: Any) -> tuple[Mapping[str, Any], str]:
     return {"schedule": run.schedule, "due": due, "job_id": run.job_id}, f"{run.schedule} of {due}: {run.job_id}"
 
 
-def _timetable(store: FilesStore, settings: Settings, log: Log) -> Any:
+def _timetable(store: Store, settings: Settings, log: Log) -> Any:
     from farro.services.scheduler import Timetable
 
     return Timetable(store=store, root=store.root, clock=SystemClock(), log=log, gate=gate(settings, force=False))
 
 
 def _keep(
-    make: Callable[[FilesStore, Settings, Log], Keeper],
+    make: Callable[[Store, Settings, Log], Keeper],
     name: str,
     key: str,
     told: Callable[[Any], tuple[Mapping[str, Any], str]],
@@ -248,7 +248,7 @@ def _keep(
     return 1 if log.grave else 0  # what could not be recovered or decided was said on stderr
 
 
-def _admit(store: FilesStore, what: str, *, strict: bool) -> None:
+def _admit(store: Store, what: str, *, strict: bool) -> None:
     """Whether it may start here."""
     try:
         app.refuse_apart(store, what)

@@ -73,7 +73,7 @@ def logs(
     chosen = Chosen(step=step, streams=streams, attempt=attempt)
     told = outputs.output(store, store.root, job_id, chosen)
     if step is not None and not (follow and not told.view.lifecycle.terminal):
-        outputs.check_step(store.root, told, step)
+        outputs.check_step(store, told, step)
     begin = [(source, 0) for source in told.sources] if tail is None else outputs.last_lines(told.sources, tail)
     if follow:
         _follow(Follower(store, store.root, job_id, chosen), told, begin, as_json)

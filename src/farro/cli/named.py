@@ -17,7 +17,7 @@ from farro.kernel.air_states import JobState, TaskState
 from farro.operations import named, naming
 from farro.operations import status as looking
 from farro.operations.status import Alive, JobLine
-from farro.stores.files import FilesStore
+from farro.ports.store import Store
 from farro.system.clock import SystemClock
 
 SHOWN = 200  # jobs without a name that `status --all` shows
@@ -114,7 +114,7 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     show_table(rows)
 
 
-def _one(store: FilesStore, name: str, living: Alive, as_json: bool) -> None:
+def _one(store: Store, name: str, living: Alive, as_json: bool) -> None:
     job_id = naming.by_name(store, store.root, name)
     own_name = name if store.named(name) == job_id else None
     line = looking.job_line(store, store.root, job_id, name=own_name, now=SystemClock().now())

@@ -19,8 +19,8 @@ from farro.observe.log import Log, grave_only
 from farro.operations import people
 from farro.operations.admission import Gate
 from farro.operations.people import person
+from farro.ports.store import Store
 from farro.settings import Settings
-from farro.stores.files import FilesStore
 
 __all__ = [
     "common",
@@ -80,7 +80,7 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
-def open_root(root: str | None, *, log: Log | None = None, make: bool = False) -> tuple[FilesStore, Settings]:
+def open_root(root: str | None, *, log: Log | None = None, make: bool = False) -> tuple[Store, Settings]:
     """The root that was named, else the nearest upwards, else the person's own; with `make` that one is made."""
     path, settings = read_root(root, make=make)
     # A command brings no log of its own and ends at once; a daemon does, and goes on.

@@ -169,7 +169,7 @@ def _load(source: str, root: str | None) -> JobPlan:
     view = store.find(job_id)
     if view is None:
         raise InputError(f"{job_id} moved on while it was looked at; try again")
-    return operations.of_job(store.root, view)
+    return operations.of_job(store, view)
 
 
 def _picture(drawn: JobPlan, form: str | None, ascii_only: bool, columns: int | None) -> str:

@@ -10,12 +10,14 @@ import click
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import Bar, seconds, show_table, size, span
 from farro.cli.terminal import answer, note, say
+from farro.errors import Refused
 from farro.kernel.states import Status
 from farro.operations import prune as pruning
 from farro.operations.moments import moment_or_none
 from farro.operations.prune import Candidate, Choice
 from farro.operations.tree import FINISHED
 from farro.settings import Settings
+from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
 
 
@@ -47,6 +49,8 @@ def prune(
     used again. It can be stopped at any time: what it left half-way, the next prune removes.
     """
     store, settings = open_root(root)
+    if not isinstance(store, FilesStore):
+        raise Refused("prune removes folders, and this root's jobs lie elsewhere")
     wanted = [Status.parse(status) for status in statuses] or list(FINISHED)
     ages_s: dict[Status, float | None] = dict.fromkeys(wanted, older_than)
     if older_than is None and keep is None:

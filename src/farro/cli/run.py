@@ -23,9 +23,8 @@ from farro.system.clock import SystemClock
 if TYPE_CHECKING:
     from farro.execution.stop import Stop
     from farro.plans.model import Plan
-    from farro.ports.store import Submission
+    from farro.ports.store import Store, Submission
     from farro.settings import Settings
-    from farro.stores.files import FilesStore
 
 _NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
@@ -97,7 +96,7 @@ def run(
         store.close()
 
 
-def _followed(store: FilesStore, settings: Settings, submission: Submission, as_json: bool) -> int:
+def _followed(store: Store, settings: Settings, submission: Submission, as_json: bool) -> int:
     from farro.execution.stop import Stop
     from farro.plans.graph import order
     from farro.plans.loading import load_data

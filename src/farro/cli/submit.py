@@ -19,7 +19,7 @@ from farro.operations import submit
 from farro.operations.admission import admitted
 from farro.operations.wishes import Wishes
 from farro.plans.forms import is_agent_prompt
-from farro.stores.files import FilesStore
+from farro.ports.store import Store
 from farro.system import fs
 from farro.system.clock import SystemClock
 
@@ -144,7 +144,7 @@ def _refuse_enclosures(context_md: str | None, task: str | None, payload: tuple[
         raise click.UsageError(f"{name} comes with an agent prompt, --prompt-json FILE")
 
 
-def _resolved(store: FilesStore, wished: Wishes, own: str | None) -> Wishes:
+def _resolved(store: Store, wished: Wishes, own: str | None) -> Wishes:
     """Jobs that it runs after may be named by their beginnings, as everywhere. Prompts keep whole ids."""
     if not wished.after and not wished.after_any:
         return wished

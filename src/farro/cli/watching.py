@@ -26,7 +26,7 @@ from farro.observe.log import printable
 from farro.operations import naming
 from farro.operations.watching import Moment, Onlooker, Picture, Viewer, moments
 from farro.ports.clock import Clock
-from farro.stores.files import FilesStore
+from farro.ports.store import Store
 from farro.system.clock import SystemClock
 
 STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
@@ -84,7 +84,7 @@ def _polite_end() -> Iterator[None]:
 # --- one job -----------------------------------------------------------------------------------------------------
 
 
-def _one(store: FilesStore, job_id: str, clock: Clock, as_json: bool) -> int:
+def _one(store: Store, job_id: str, clock: Clock, as_json: bool) -> int:
     last: Moment | None = None
     for last in moments(store, store.root, job_id, every_s=STEP_S):
         life = last.lifecycle
@@ -111,7 +111,7 @@ def _state(moment: Moment) -> str:
 # --- lines -------------------------------------------------------------------------------------------------------
 
 
-def _lines(store: FilesStore, clock: Clock, as_json: bool, interval: float) -> None:
+def _lines(store: Store, clock: Clock, as_json: bool, interval: float) -> None:
     onlooker = Onlooker(store, store.root)
     while True:
         for change in onlooker.run_once(interval):
@@ -126,7 +126,7 @@ def _lines(store: FilesStore, clock: Clock, as_json: bool, interval: float) -> N
 # --- the screen --------------------------------------------------------------------------------------------------
 
 
-def _screen(store: FilesStore, clock: Clock, interval: float) -> None:
+def _screen(store: Store, clock: Clock, interval: float) -> None:
     cursor = store.changes(None).cursor
     viewer = Viewer(store, store.root)
     raw(_ENTER)

@@ -174,7 +174,7 @@ def _plan(job: AirJob, found: Left) -> dict[str, Any]:
 
 def _mark(store: Store, root: str, job_id: str) -> Mapping[str, Any]:
     view = store.find(job_id)
-    metadata = {} if view is None else steps.read_prompt(f"{root}/{view.place}/{job_id}").get("metadata")
+    metadata = {} if view is None else steps.read_prompt(store.folder(view)).get("metadata")
     mark = metadata.get(MARK) if isinstance(metadata, dict) else None
     return mark if isinstance(mark, dict) else {}
 

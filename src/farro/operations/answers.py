@@ -39,7 +39,7 @@ def answer(store: Store, root: str, job_id: str) -> Answer:
         view = store.find(job_id)
         if view is None:
             break
-        folder = f"{root}/{view.place}/{job_id}"
+        folder = store.folder(view)
         with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
             numbers = attempt_numbers(folder)
             return Answer(

@@ -36,7 +36,7 @@ def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Fac
 
 
 def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
-    life, folder = view.lifecycle, f"{root}/{view.place}/{view.job_id}"
+    life, folder = view.lifecycle, store.folder(view)
     agents = store.agents()
     prompt = steps.read_prompt(folder)
     holder = next((agent for agent in agents if view.job_id in agent.jobs), None)

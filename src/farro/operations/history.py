@@ -59,7 +59,7 @@ def history(store: Store, root: str, job_id: str) -> History:
         view = store.find(job_id)
         if view is None:
             break
-        folder = f"{root}/{view.place}/{job_id}"
+        folder = store.folder(view)
         with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
             created = moment_or_none(view.lifecycle.created_at)
             since_s = 0.0 if created is None else created.timestamp() - 60

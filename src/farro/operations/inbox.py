@@ -41,7 +41,7 @@ class Waiting:
 def inbox(store: Store, root: str) -> list[Waiting]:
     """The oldest first."""
     found = [view for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
-    return sorted((_waiting(root, view) for view in found), key=lambda one: one.since)
+    return sorted((_waiting(store, view) for view in found), key=lambda one: one.since)
 
 
 def one(store: Store, root: str, job_id: str) -> Waiting:
@@ -52,7 +52,7 @@ def one(store: Store, root: str, job_id: str) -> Waiting:
             f"{job_id} does not wait for a person, it is {view.status} ({view.lifecycle.role}); nothing was changed. "
             "`farro inbox` lists what waits"
         )
-    return _waiting(root, view)
+    return _waiting(store, view)
 
 
 def approve(store: Store, root: str, job_id: str, *, by: str, note: str | None = None) -> Lifecycle:
@@ -77,7 +77,7 @@ def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str 
 def route(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
     """An override: to that role, whatever the workflow says. It goes on from there."""
     view = _view(store, root, job_id)
-    life, task = view.lifecycle, _task(f"{root}/{view.place}/{job_id}")
+    life, task = view.lifecycle, _task(store.folder(view))
     at = workflow.position(life.hops, life.first_role, task)
     step = workflow.step_of(task, at, role)
     told = {"code": str(Code.OVERRIDE), **({} if step is None else {"step": step})}
@@ -111,8 +111,8 @@ def _waits(view: JobView) -> bool:
     return view.status is Status.QUEUED and moves.waits_for_person(view.lifecycle)
 
 
-def _waiting(root: str, view: JobView) -> Waiting:
-    life, folder = view.lifecycle, f"{root}/{view.place}/{view.job_id}"
+def _waiting(store: Store, view: JobView) -> Waiting:
+    life, folder = view.lifecycle, store.folder(view)
     task = _task(folder)
     step = (life.hops[-1].route or {}).get("step")
     role, result = _last(folder, life)

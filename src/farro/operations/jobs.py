@@ -42,7 +42,7 @@ def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
-    folder = f"{root}/{view.place}/{job_id}"
+    folder = store.folder(view)
     files: tuple[str, ...] = ()
     message = None
     with contextlib.suppress(OSError):  # it may move on while we look

@@ -34,7 +34,7 @@ def ls(store: Store, root: str, asked: Asked) -> list[JobView]:
     limit = None if asked.tags else asked.limit
     found = store.list(roles=asked.roles or None, statuses=asked.statuses or None, limit=limit)
     if asked.tags:
-        found = [view for view in found if _tagged(f"{root}/{view.place}/{view.job_id}", asked.tags)]
+        found = [view for view in found if _tagged(store.folder(view), asked.tags)]
     return found if asked.limit is None else found[: asked.limit]
 
 

@@ -60,7 +60,7 @@ def output(store: Store, root: str, job_id: str, chosen: Chosen) -> Output:
     """What there is now. InputError names the attempts or steps that there are when the chosen one is not."""
     for _ in range(4):
         view = _find(store, root, job_id)
-        folder = f"{root}/{view.place}/{job_id}"
+        folder = store.folder(view)
         with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
             numbers = attempt_numbers(folder)
             if chosen.attempt is not None and chosen.attempt not in numbers:
@@ -73,11 +73,11 @@ def output(store: Store, root: str, job_id: str, chosen: Chosen) -> Output:
     raise UnknownJob(f"{job_id} moves faster than it can be read; try again")
 
 
-def check_step(root: str, told: Output, step: str) -> None:
+def check_step(store: Store, told: Output, step: str) -> None:
     """InputError unless that attempt has that step; its names are told."""
     if told.attempt is None:
         return
-    folder = f"{root}/{told.view.place}/{told.view.job_id}"
+    folder = store.folder(told.view)
     names = _steps(folder, told.attempt)
     if step not in names:
         there = ", ".join(names) or "none"
@@ -195,7 +195,7 @@ class Follower:
         """What the job is, and what came since the last look. Looked at in this order: of a job that has ended, all of
         its output is in this look."""
         view = _find(self._store, self._root, self._job_id)
-        return view.lifecycle, self._pieces(f"{self._root}/{view.place}/{self._job_id}")
+        return view.lifecycle, self._pieces(self._store.folder(view))
 
     def run(self, turn: Callable[[Lifecycle, Iterator[Piece]], None]) -> Lifecycle:
         cursor = self._store.changes(None).cursor

@@ -118,7 +118,7 @@ def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: G
 
 def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
     """What runs instead of that job; None: it waits to do just that. Refused before anything is changed."""
-    folder = f"{root}/{view.place}/{view.job_id}"
+    folder = store.folder(view)
     if document is not None:
         (wanted,) = submit.submissions(
             store, [document], role=None, job_id=None, source=document.source, wishes=wishing.NONE

@@ -28,7 +28,7 @@ from farro.plans.loading import load_data
 from farro.plans.measure import Measure, measure
 from farro.plans.model import Plan
 from farro.plans.suspicion import suspicions
-from farro.ports.store import JobView
+from farro.ports.store import JobView, Store
 from farro.settings import Settings
 
 
@@ -120,9 +120,9 @@ class JobPlan:
     added: int  # how many of the steps others added while it ran
 
 
-def of_job(root: str, view: JobView) -> JobPlan:
+def of_job(store: Store, view: JobView) -> JobPlan:
     """The plan of a job with the steps that were added, and how far each of them is in the latest attempt."""
-    folder = f"{root}/{view.place}/{view.job_id}"
+    folder = store.folder(view)
     plan = load_data(progress.read_prompt(folder), f"{folder}/prompt.json")
     try:
         numbers = attempt_numbers(folder)

@@ -59,7 +59,7 @@ def replay(
     """Every attempt of that job that an agent answered, in order. InputError: there is nothing to replay."""
     view = store.find(job_id)
     assert view is not None, "resolved by the caller"
-    folder = f"{root}/{view.place}/{job_id}"
+    folder = store.folder(view)
     prompt = _prompt(folder)
     if not is_agent_prompt(prompt):
         raise InputError(f"{job_id} is a plan of commands, which are not recorded; run it again: farro retry {job_id}")

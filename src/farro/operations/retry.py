@@ -57,7 +57,7 @@ def retry(
     life = view.lifecycle
     if not life.terminal and not view.place.startswith("jobs/quarantine"):
         raise Refused(f"{job_id} {_NOT_YET[life.status].format(id=job_id)}")
-    folder = f"{root}/{view.place}/{job_id}"
+    folder = store.folder(view)
     prompt = _prompt(folder, job_id)
     past = resume.Past(added_by={}) if from_start else _past(folder, prompt, life, from_step)
     carried = None

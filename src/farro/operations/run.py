@@ -163,7 +163,7 @@ def follow(store: Store, root: str, job_id: str, tail: Tail, stopped: Callable[[
     while True:
         view = store.find(job_id)
         if view is not None:
-            folder = _attempt(root, view)
+            folder = _attempt(store, view)
             tail.pump(folder, ended=view.lifecycle.terminal)
             if view.lifecycle.terminal:
                 return ended(view.lifecycle, _result(folder))
@@ -171,8 +171,8 @@ def follow(store: Store, root: str, job_id: str, tail: Tail, stopped: Callable[[
             return None
 
 
-def _attempt(root: str, view: JobView) -> str:
-    return f"{root}/{view.place}/{view.job_id}/attempts/{view.lifecycle.attempt:04d}"
+def _attempt(store: Store, view: JobView) -> str:
+    return f"{store.folder(view)}/attempts/{view.lifecycle.attempt:04d}"
 
 
 def _result(folder: str) -> Mapping[str, Any]:

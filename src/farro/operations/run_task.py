@@ -40,7 +40,7 @@ def run_task(
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
-    folder = f"{root}/{view.place}/{job_id}"
+    folder = store.folder(view)
     step = _step(folder, job_id, task)
     _refuse_itself(job_id, task, env)
     own = {"FARRO_ROOT": root, "FARRO_JOB": job_id, tasks.STEP: task, _OURS: f"{env.get(_OURS, '')}:{job_id}/{task}:"}

@@ -83,7 +83,7 @@ def other_jobs(store: Store, root: str, *, now: datetime, limit: int) -> list[Jo
     """Jobs that have no name, as far as `limit` reaches."""
     orphans, known = jobs.orphans(store), set(store.names().values())
     found = [view for view in store.list(limit=limit + len(known)) if view.job_id not in known][:limit]
-    return [_line(root, view, None, now, orphans) for view in found]
+    return [_line(store, view, None, now, orphans) for view in found]
 
 
 def job_line(
@@ -92,13 +92,13 @@ def job_line(
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
-    return _line(root, view, name, now, jobs.orphans(store) if orphans is None else orphans)
+    return _line(store, view, name, now, jobs.orphans(store) if orphans is None else orphans)
 
 
-def _line(root: str, view: JobView, name: str | None, now: datetime, orphans: frozenset[str]) -> JobLine:
+def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans: frozenset[str]) -> JobLine:
     life = view.lifecycle
     told = air_states.job_state(view.status, terminal=life.terminal, orphaned=view.job_id in orphans)
-    tasks = tuple(_tasks(f"{root}/{view.place}/{view.job_id}", told.state is JobState.WORKING))
+    tasks = tuple(_tasks(store.folder(view), told.state is JobState.WORKING))
     error = None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}"
     note = told.note
     if error is None and view.damaged is not None:

@@ -163,7 +163,7 @@ class Viewer:
             job_id=job_id,
             role=life.role,
             agent=agent.id,
-            step=steps.current(f"{self._root}/{view.place}/{job_id}", life.attempt),
+            step=steps.current(self._store.folder(view), life.attempt),
             elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
             orphaned=not agent.alive,
         )
@@ -201,7 +201,7 @@ def moments(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator
     while (view := store.find(job_id)) is not None:
         life = view.lifecycle
         running = life.status is Status.IN_PROGRESS
-        step = steps.current(f"{root}/{view.place}/{job_id}", life.attempt) if running else None
+        step = steps.current(store.folder(view), life.attempt) if running else None
         if (now := (life.status, life.attempt, life.role, step, view.place == places.WAITING)) != last:
             last = now
             yield Moment(lifecycle=life, step=step)

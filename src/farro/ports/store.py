@@ -23,7 +23,7 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -155,7 +155,9 @@ class Answered:
     text: str | None = None  # what becomes the result, instead of the last role's
 
 
-class Store(Protocol):
+class Working(Protocol):
+    """What a worker needs of a store, and all that it may do."""
+
     # --- agents ---
 
     def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
@@ -166,6 +168,47 @@ class Store(Protocol):
 
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
         """The slot's loop made a turn. Raises AgentLost or ClaimLost when somebody took what it had."""
+
+    # --- waiting ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        """What changed after `cursor`; waits up to `timeout_s` for something. None: from now on, answered at once.
+        With `role` only entries into that role's queue: what wakes a worker. Each role has cursors of its own."""
+
+    def wake(self, role: str | None) -> None:
+        """Whoever waits in `changes` for that role returns at once."""
+
+    # --- working ---
+
+    def claim(self, agent: Agent) -> Claim | None:
+        """The next job that this agent may have, or None. Each worker examines a job once, not once a turn: the cost
+        does not grow with the backlog. A crash before the claim leaves the job queued; after it, recovery counts the
+        attempt."""
+
+    def next_due(self, role: str) -> datetime | None:
+        """When the next delayed job of this queue falls due, as far as this store has examined it."""
+
+    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+        """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,
+        released or stale. Returns once it is durable. ClaimLost: somebody took the job. Either nothing of this attempt
+        was accepted, or its decision stood already and whoever took the job carries it out: look, do not repeat.
+        `move`: what is decided, instead of what the outcome alone would ask for (the manager's, by roles.workflow)."""
+
+    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
+        """As `commit`, but the job goes on to `role` whatever its routing says."""
+
+    def release(self, claim: Claim, note: str = "") -> Lifecycle:
+        """Hand the job back unfinished; counts as no attempt."""
+
+    def close(self) -> None: ...
+
+
+class Store(Working, Protocol):
+    """All of it. `root` is the folder of this machine that holds config and policies; where the jobs lie is the
+    store's own business, and `folder` tells."""
+
+    @property
+    def root(self) -> str: ...
 
     def agents(self) -> list[AgentView]: ...
 
@@ -196,28 +239,6 @@ class Store(Protocol):
 
     def names(self) -> Mapping[str, str]:
         """Every name, and its job's id, in the order of the names."""
-
-    # --- working ---
-
-    def claim(self, agent: Agent) -> Claim | None:
-        """The next job that this agent may have, or None. Each worker examines a job once, not once a turn: the cost
-        does not grow with the backlog. A crash before the claim leaves the job queued; after it, recovery counts the
-        attempt."""
-
-    def next_due(self, role: str) -> datetime | None:
-        """When the next delayed job of this queue falls due, as far as this store has examined it."""
-
-    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
-        """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,
-        released or stale. Returns once it is durable. ClaimLost: somebody took the job. Either nothing of this attempt
-        was accepted, or its decision stood already and whoever took the job carries it out: look, do not repeat.
-        `move`: what is decided, instead of what the outcome alone would ask for (the manager's, by roles.workflow)."""
-
-    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
-        """As `commit`, but the job goes on to `role` whatever its routing says."""
-
-    def release(self, claim: Claim, note: str = "") -> Lifecycle:
-        """Hand the job back unfinished; counts as no attempt."""
 
     # --- operators and the manager: each moves the job into its own folder first, then reads, then edits ---
 
@@ -263,14 +284,11 @@ class Store(Protocol):
 
     # --- looking ---
 
-    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
-        """What changed after `cursor`; waits up to `timeout_s` for something. None: from now on, answered at once.
-        With `role` only entries into that role's queue: what wakes a worker. Each role has cursors of its own."""
-
-    def wake(self, role: str | None) -> None:
-        """Whoever waits in `changes` for that role returns at once."""
-
     def find(self, job_id: str) -> JobView | None: ...
+
+    def folder(self, view: JobView) -> str:
+        """Where the files of a job that was found can be read now: its folder, and in a store without folders a copy on
+        this machine, of what was posted of it. For looking only; it may be gone or old by the time it is read."""
 
     def list(
         self,
@@ -294,9 +312,7 @@ class Store(Protocol):
         """Tell the audit log of something that is no transition of a job (a refusal, a schedule's run). Transitions are
         told by the store itself, after they are acknowledged. [test_every_transition_is_told]"""
 
-    def roles(self) -> Iterable[str]: ...
-
-    def close(self) -> None: ...
+    def roles(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,8 @@ from farro.errors import BadDocument
 from farro.kernel.money import exact
 from farro.ports.provider import SLICE_S, Answer, Provider, ProviderTrouble, Request, TroubleKind, Usage
 from farro.providers.registry import Place
-from farro.settings import Amount, Count, FilledText, ProviderSettings
+from farro.settings import ProviderSettings
+from farro.settings.fields import Amount, Count, FilledText
 from farro.system import fs
 
 TRIES = 4  # as over HTTP, for which it stands in

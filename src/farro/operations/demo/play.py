@@ -83,7 +83,7 @@ class Stagehand:
         if hop.role == MANAGER or hop.reason is not Reason.ROUTED:
             what = "ended" if hop.reason is Reason.COMMITTED else "decided"
             return self._event(hop.by.split(".")[0].capitalize(), what, first_line(hop), hop.attempt)
-        result = _result(f"{self.root}/{view.place}/{self.job_id}", hop.attempt)
+        result = _result(self.store.folder(view), hop.attempt)
         if result is None:
             return None
         agent = result.get("agent") or {}

@@ -263,6 +263,9 @@ class FilesStore:
     def find(self, job_id: str) -> JobView | None:
         return views.find(self._ground, job_id)
 
+    def folder(self, view: JobView) -> str:
+        return f"{self._ground.root}/{view.place}/{view.job_id}"
+
     @explained
     def list(
         self,

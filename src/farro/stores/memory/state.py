@@ -64,6 +64,8 @@ class State:
         self._feeds: dict[str | None, Feed] = {None: Feed(), **{role: Feed() for role in self._roles}}
         self._lock = threading.RLock()
 
+    root = ""  # it has no machine but its own process
+
     def roles(self) -> list[str]:
         return list(self._roles)
 
@@ -84,6 +86,9 @@ class State:
         with self._lock:
             job = self._jobs.get(ids.check_job_id(job_id))
             return None if job is None else self._view(job)
+
+    def folder(self, view: JobView) -> str:
+        return f"{view.place}/{view.job_id}"  # which is nowhere: it keeps no files
 
     def named(self, name: str) -> str | None:
         with self._lock:

@@ -5,81 +5,35 @@ Reading files and the environment lives in config; what a value does lives where
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from farro.documents.constraints import AnyCase, Argument, Bounds, Matching, Size
-from farro.errors import InputError
-from farro.kernel.moments import duration_fault, parse_duration
+from farro.documents.constraints import AnyCase, Bounds
+from farro.kernel.moments import parse_duration
 from farro.kernel.retry import RetryPolicy
 from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
-from farro.roles.policy import SEMVER
 from farro.roles.providing import names_a_secret
+from farro.settings.engines import Address, AgqSettings, RedisSettings
+from farro.settings.fields import (
+    Amount,
+    Cap,
+    Command,
+    Count,
+    Ending,
+    ExitCode,
+    FilledText,
+    Hooks,
+    Lasting,
+    Positive,
+    Share,
+    Version,
+)
+from farro.settings.fields import Secret as Secret
 
 UNCAPPED = RUNNER  # command plans come by the thousand; its queue is bounded only when the config says so
-
-Positive = Annotated[float, Bounds(more_than=0)]
-Count = Annotated[int, Bounds(at_least=1)]
-Cap = Annotated[int, Bounds(at_least=0)]
-Amount = Annotated[float, Bounds(at_least=0)]
-ExitCode = Annotated[int, Bounds(at_least=0, at_most=255)]
-FilledText = Annotated[str, Argument(filled=True)]
-Command = Annotated[tuple[FilledText, ...], Size(at_least=1)]
-Hooks = Annotated[tuple[Command, ...], Size(at_most=20)]
-Share = Annotated[float, Bounds(more_than=0, at_most=1)]
-
-
-@dataclass(frozen=True, eq=False)
-class Duration:
-    """Text such as 7d, 12h or 1h30m."""
-
-    def fault(self, value: str, /) -> str | None:
-        return duration_fault(value)
-
-    def schema(self) -> dict[str, Any]:
-        return {"pattern": r"^\s*[0-9][0-9.wdhmsWDHMS]*\s*$"}
-
-
-Lasting = Annotated[str, Duration()]
-Ending = Annotated[str, Matching(r"\.[A-Za-z0-9][A-Za-z0-9._-]{0,31}", "a file's ending such as .md")]
-Version = Annotated[str, Matching(SEMVER, "a version such as 1.0.0 (semver)")]
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A secret by the name of the variable that holds it. The value is never part of the settings: whoever needs it
-    asks when it is needed, so that nothing can print it, and nobody else's command stops for want of it."""
-
-    name: str
-
-    @classmethod
-    def of_text(cls, text: str) -> Secret:
-        found = re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text)
-        if found is None:
-            raise ValueError(
-                "must be a variable of the environment, ${NAME}, and nothing else: no secret is written into a config; "
-                "set the variable where workers are started"
-            )
-        return cls(found[1])
-
-    @staticmethod
-    def schema() -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"}
-
-    def reveal(self, environ: Mapping[str, str], wanted_by: str = "the config") -> str:
-        """What the variable holds."""
-        value = environ.get(self.name, "")
-        if not value.strip():
-            what = "is empty" if self.name in environ else "is not set"
-            raise InputError(f"the variable {self.name} {what}, and {wanted_by} needs it; set it and start again")
-        return value.strip()  # a line break at the end, as of a file that was read into it, breaks a header
-
-    def __str__(self) -> str:
-        return f"${{{self.name}}}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +250,8 @@ class Settings:
 
     version: Version = "1.0.0"
     strict: bool = True  # unknown keys are errors; else warnings
-    durability: Literal["power", "process"] = "power"
+    store: Address = "files"  # or redis://HOST:PORT/DB: where the jobs lie
+    durability: Literal["power", "process"] = "power"  # of the file store
     strict_start: bool = False  # daemons start only where the quick checks of doctor pass, warnings among them
     allow_cross_volume: bool = False  # SPEC-1 §5; true is told, and not kept: docs/decisions/0027
     roles: dict[str, RoleSettings] = field(default_factory=dict)
@@ -313,6 +268,8 @@ class Settings:
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     manager: ManagerSettings = field(default_factory=ManagerSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    agq: AgqSettings = field(default_factory=AgqSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))

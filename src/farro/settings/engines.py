@@ -1,0 +1,62 @@
+"""What can be configured of existing engines and of the fronts: the Redis store and the RESP front.
+
+Keys of the rest live in the package itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from farro.documents.constraints import Bounds, Matching
+from farro.settings.fields import Count, FilledText, Positive, Secret
+
+
+@dataclass(frozen=True, eq=False)
+class StoreAddress:
+    """`files`, or where the Redis server is."""
+
+    def fault(self, value: str, /) -> str | None:
+        if value == "files" or re.fullmatch(r"rediss?://[^\s@]+|unix://[^\s@]+", value):
+            return None
+        if "@" in value:
+            return "must hold no user and no password: they belong under `redis` (user, password: ${NAME})"
+        return 'must be "files", or the address of a Redis server: redis://HOST:PORT/DB, rediss://…, unix:///PATH'
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^(files|rediss?://[^\s@]+|unix://[^\s@]+)$"}
+
+
+Address = Annotated[str, StoreAddress()]
+HostPort = Annotated[
+    str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisSettings:
+    """Where jobs lie in a Redis or Valkey server, for roots of many machines: `store` says which. docs/redis.md."""
+
+    name: Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "letters, digits, _ and -")] = "farro"
+    user: FilledText | None = None
+    password: Secret | None = None  # ${NAME}, never the password itself
+    lease_s: Annotated[float, Bounds(at_least=1, at_most=3600)] = 30.0  # an agent that is silent for so long is dead
+    wait_replicas: Annotated[int, Bounds(at_least=0, at_most=100)] = 0  # that have what is acknowledged (WAIT)
+    wait_s: Positive = 1.0  # … and how long that may take
+    shared: FilledText | None = None  # a folder that every machine has: where large outputs go
+    inline_bytes: Annotated[int, Bounds(at_least=1024, at_most=16 << 20)] = 256 << 10  # of one file of a result
+    timeout_s: Positive = 5.0  # of one request to the server
+    retry_s: Positive = 30.0  # how long a request is tried again while the server is away
+    keep_changes: Count = 65536  # entries of the change feed
+    keep_audit: Count = 1_000_000  # lines of the common audit log
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgqSettings:
+    """The RESP front, `farro agq`. docs/agq.md."""
+
+    bind: HostPort = "127.0.0.1:6380"
+    key: Secret | None = None  # ${NAME}: what clients say with AUTH; needed beyond loopback
+    max_connections: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 1000
+    worker_ttl_s: Positive = 30.0  # a worker that says nothing for so long, and has no connection, is gone
