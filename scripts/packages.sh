@@ -19,7 +19,9 @@ needed=(
   losetup:mount
   unshare:util-linux
   bwrap:bubblewrap
-  bwrap:bubblewrap
+  redis-server:redis-server
+  redis-benchmark:redis-tools
+  ip:iproute2
 )
 
 missing=()

@@ -19,6 +19,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from pytest_socket import socket_allow_hosts
 
 import measured
+from servers import RedisServer
 from support import ROOT, torture, write_figure
 
 # Before the first import of farro. `make test` names the folder.
@@ -99,3 +100,11 @@ def shm(tmp_path: Path) -> Iterator[Path]:
 def figure() -> Callable[..., None]:
     """`figure(name, value, unit="")`: a number of the proof, printed after the run."""
     return write_figure
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One for all tests of this process: each takes a name of its own in it."""
+    server = RedisServer(folder=tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.stop()
