@@ -317,7 +317,8 @@ def test_what_is_no_message_is_put_aside_and_stops_nobody(folder: str) -> None:
 
 def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_server: RabbitServer) -> None:
     async def play() -> None:
-        async with on_rabbit(rabbit_server.url, quorum=False) as bus, on_rabbit(rabbit_server.url, quorum=False) as other:
+        url = rabbit_server.url
+        async with on_rabbit(url, quorum=False) as bus, on_rabbit(url, quorum=False) as other:
             await bus.declare("q", [Binding("x", "#")])
             consumer = await bus.consume("q", prefetch=1)
             await other.publish("x", message(1))
