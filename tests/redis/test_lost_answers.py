@@ -1,0 +1,102 @@
+"""Calls whose request or answer is lost: the store asks again, and nothing is done twice or left out.
+
+Each call of a whole life is cut once before the server has it, and once after it did it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro.kernel.outcome import Child, Succeeded
+from farro.ports.store import Submission
+from farro.stores.redis import RedisStore
+from redis_rig import Proxy, Rig, proxied
+from servers import RedisServer
+from stage import plan, report, submission
+
+
+def life(store: RedisStore) -> list[Any]:
+    """Every call that changes something, once, and what each answered."""
+    told: list[Any] = []
+    worker = store.join("w", role="Runner")
+    boss = store.join("b", role=None)
+    told.append(store.enqueue(submission(1, job_id="chosen")))
+    store.enqueue(submission(2))
+    told.append(len(store.enqueue_many([submission(3, job_id="a"), submission(4, job_id="b")])))
+    store.enqueue_named("nightly", submission(5, job_id="named"))
+    store.enqueue(Submission(role="Runner", prompt=plan(6, metadata={"after": ["chosen"]}), job_id="after"))
+    first = store.claim(worker)
+    assert first is not None
+    told.append((first.job_id, first.attempt))
+    child = Child(role="CodeReviewer", prompt=plan(7))
+    told.append(store.commit(first, Succeeded(report=report(first), children=(child,))).status)
+    second = store.claim(worker)
+    assert second is not None
+    told.append((second.attempt, store.release(second).status))
+    told.append(store.kill(boss, "a").status)
+    mine = store.enqueue_claimed(worker, submission(8, job_id="mine"))
+    assert mine is not None
+    store.heartbeat(worker, mine)
+    told.append((mine.attempt, store.commit(mine, Succeeded(report=report(mine))).status))
+    third = store.claim(worker)
+    assert third is not None
+    told.append((third.job_id, third.attempt))
+    store.leave(worker)
+    told.append([(done.job_id, done.what) for done in store.recover(boss) if done.job_id])
+    settled = store.settle_stale(boss, third.job_id)
+    told.append(settled and settled.status)
+    told.append(store.remove(boss, ["mine"]))
+    store.note("tested", actor=boss.id, turns=1)
+    store.leave(boss)
+    return told
+
+
+def state(store: RedisStore) -> list[Any]:
+    """What is left: each job's history, the names, and what the common log tells."""
+    jobs = [
+        (
+            "" if view.job_id.startswith("job-") else view.job_id,
+            view.status,
+            view.lifecycle.attempt,
+            [hop.reason for hop in view.lifecycle.hops],
+        )
+        for view in store.list()
+    ]
+    log = sorted(line["event"] for line in store.audit_lines())
+    return [sorted(jobs), dict(store.names()), log, store.agents(), store.count()]
+
+
+def played(rig: Rig, proxy: Proxy) -> tuple[list[Any], list[Any]]:
+    store = rig.store(url=proxy.url, beat_s=0.0)
+    told = life(store)
+    proxy.cut = -1
+    return told, state(store)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])
+def test_a_lost_answer_is_asked_for_again(
+    redis_server: RedisServer, shm: Path, after: bool, figure: Callable[..., None]
+) -> None:
+    with proxied(redis_server.port) as proxy:
+        rig = Rig(shm / "whole", redis_server.url)
+        whole = played(rig, proxy)
+        rig.close()
+    requests = len(proxy.requests)
+    cuts = 0
+    for cut in range(1000):
+        with proxied(redis_server.port) as proxy:
+            proxy.cut, proxy.after = cut, after
+            rig = Rig(shm / str(cut), redis_server.url)
+            again = played(rig, proxy)
+            rig.close()
+        if not proxy.cuts:
+            break
+        cuts += 1
+        assert again == whole, f"request {cut} ({proxy.requests[cut]!r})"
+    assert cuts > 25
+    figure("redis: requests lost before or after the server did them", 2 * cuts, "of each life's")
+    assert requests > cuts - 5
