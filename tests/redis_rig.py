@@ -18,13 +18,14 @@ from typing import Any
 import hiredis
 
 from contracts.adapters import kept_in, low
+from farro.kernel.outcome import Child, Succeeded
 from farro.kernel.retry import RetryPolicy
-from farro.ports.store import StorePolicy
+from farro.ports.store import StorePolicy, Submission
 from farro.stores.redis import RedisStore
 from farro.stores.redis.ground import Ground
 from farro.stores.redis.server import Address
 from farro.system.clock import ManualClock, SystemClock
-from stage import EPOCH, ROLES
+from stage import EPOCH, ROLES, plan, report, submission
 from workspaces import SmallWorkspace
 
 _NUMBERS = itertools.count()
@@ -80,6 +81,42 @@ class Rig:
         for store in self.stores:
             store._ground.address = store._ground.server.address = Address(url="redis://127.0.0.1:1/0", retry_s=0)
             store.close()
+
+
+def life(store: RedisStore) -> list[Any]:
+    """Every call that changes something, once, and what each answered."""
+    told: list[Any] = []
+    worker = store.join("w", role="Runner")
+    boss = store.join("b", role=None)
+    told.append(store.enqueue(submission(1, job_id="chosen")))
+    store.enqueue(submission(2))
+    told.append(len(store.enqueue_many([submission(3, job_id="a"), submission(4, job_id="b")])))
+    store.enqueue_named("nightly", submission(5, job_id="named"))
+    store.enqueue(Submission(role="Runner", prompt=plan(6, metadata={"after": ["chosen"]}), job_id="after"))
+    first = store.claim(worker)
+    assert first is not None
+    told.append((first.job_id, first.attempt))
+    child = Child(role="CodeReviewer", prompt=plan(7))
+    told.append(store.commit(first, Succeeded(report=report(first), children=(child,))).status)
+    second = store.claim(worker)
+    assert second is not None
+    told.append((second.attempt, store.release(second).status))
+    told.append(store.kill(boss, "a").status)
+    mine = store.enqueue_claimed(worker, submission(8, job_id="mine"))
+    assert mine is not None
+    store.heartbeat(worker, mine)
+    told.append((mine.attempt, store.commit(mine, Succeeded(report=report(mine))).status))
+    third = store.claim(worker)
+    assert third is not None
+    told.append((third.job_id, third.attempt))
+    store.leave(worker)
+    told.append([(done.job_id, done.what) for done in store.recover(boss) if done.job_id])
+    settled = store.settle_stale(boss, third.job_id)
+    told.append(settled and settled.status)
+    told.append(store.remove(boss, ["mine"]))
+    store.note("tested", actor=boss.id, turns=1)
+    store.leave(boss)
+    return told
 
 
 class Proxy:

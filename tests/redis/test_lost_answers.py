@@ -11,48 +11,9 @@ from typing import Any
 
 import pytest
 
-from farro.kernel.outcome import Child, Succeeded
-from farro.ports.store import Submission
 from farro.stores.redis import RedisStore
-from redis_rig import Proxy, Rig, proxied
+from redis_rig import Proxy, Rig, life, proxied
 from servers import RedisServer
-from stage import plan, report, submission
-
-
-def life(store: RedisStore) -> list[Any]:
-    """Every call that changes something, once, and what each answered."""
-    told: list[Any] = []
-    worker = store.join("w", role="Runner")
-    boss = store.join("b", role=None)
-    told.append(store.enqueue(submission(1, job_id="chosen")))
-    store.enqueue(submission(2))
-    told.append(len(store.enqueue_many([submission(3, job_id="a"), submission(4, job_id="b")])))
-    store.enqueue_named("nightly", submission(5, job_id="named"))
-    store.enqueue(Submission(role="Runner", prompt=plan(6, metadata={"after": ["chosen"]}), job_id="after"))
-    first = store.claim(worker)
-    assert first is not None
-    told.append((first.job_id, first.attempt))
-    child = Child(role="CodeReviewer", prompt=plan(7))
-    told.append(store.commit(first, Succeeded(report=report(first), children=(child,))).status)
-    second = store.claim(worker)
-    assert second is not None
-    told.append((second.attempt, store.release(second).status))
-    told.append(store.kill(boss, "a").status)
-    mine = store.enqueue_claimed(worker, submission(8, job_id="mine"))
-    assert mine is not None
-    store.heartbeat(worker, mine)
-    told.append((mine.attempt, store.commit(mine, Succeeded(report=report(mine))).status))
-    third = store.claim(worker)
-    assert third is not None
-    told.append((third.job_id, third.attempt))
-    store.leave(worker)
-    told.append([(done.job_id, done.what) for done in store.recover(boss) if done.job_id])
-    settled = store.settle_stale(boss, third.job_id)
-    told.append(settled and settled.status)
-    told.append(store.remove(boss, ["mine"]))
-    store.note("tested", actor=boss.id, turns=1)
-    store.leave(boss)
-    return told
 
 
 def state(store: RedisStore) -> list[Any]:
