@@ -123,19 +123,23 @@ class Posting:
                 self._files[RECORDS] = data + _SYNCED
 
     def _take_snapshot(self) -> None:
-        """A job without agents has none: one look says so."""
-        home = f"{self._folder}/{SNAPSHOT}"
+        """The task that the job follows, and what this attempt worked under. A job without agents has neither: one
+        look at its own folder says so."""
+        above, home = f"{self._folder.rsplit('/', 2)[0]}/{SNAPSHOT}", f"{self._folder}/{SNAPSHOT}"
         try:
-            names = fs.listdir(home)
+            tasks = [name for name in fs.listdir(above) if name in TASKS]
         except FileNotFoundError:
             return
-        above = f"{self._folder.rsplit('/', 2)[0]}/{SNAPSHOT}"
-        for folder, name in [*((home, name) for name in names), *((above, name) for name in TASKS)]:
-            with contextlib.suppress(OSError):
-                if stat.S_ISREG(fs.lstat(f"{folder}/{name}").st_mode):
-                    data = fs.read_bytes(f"{folder}/{name}", _SNAPSHOT_LIMIT)
-                    if len(data) <= _SNAPSHOT_LIMIT:
-                        self._files[f"{SNAPSHOT}/{name}"] = data
+        own: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            own = [name for name in fs.listdir(home) if name not in TASKS]
+        for folder, names in ((above, tasks), (home, own)):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    if stat.S_ISREG(fs.lstat(f"{folder}/{name}").st_mode):
+                        data = fs.read_bytes(f"{folder}/{name}", _SNAPSHOT_LIMIT)
+                        if len(data) <= _SNAPSHOT_LIMIT:
+                            self._files[f"{SNAPSHOT}/{name}"] = data
 
 
 def _noted(result: Mapping[str, Any], elsewhere: Mapping[str, str], cut: Mapping[str, int]) -> Mapping[str, Any]:
