@@ -9,9 +9,8 @@ Who sits there, and what it does, lives in services.
 
 from __future__ import annotations
 
-from farro.stores.redis.ground import Ground
-
 from farro.ports.fleet import Seated
+from farro.stores.redis.ground import Ground
 
 # KEYS[1]: seat:<name>. ARGV: who asks, for how many ms (0: it leaves). Answers 1 to whoever has it then. To ask again,
 # also because an answer was lost, is to have it for longer.
