@@ -65,7 +65,9 @@ def test_jobs_are_pushed_seen_and_popped_in_their_order(front: Front) -> None:
     client = front.client()
     assert client.lpush("queue:ready", job("a")) == 1
     assert client.rpush("queue:ready", job("b"), job("c")) == 3
-    assert client.lpush("queue:ready", job("a")) == 3 or client.llen("queue:ready") == 3  # the same job again is the same
+    assert (
+        client.lpush("queue:ready", job("a")) == 3 or client.llen("queue:ready") == 3
+    )  # the same job again is the same
     assert client.llen("queue:ready") == 3
     assert client.type("queue:ready") == "list"
     assert [json.loads(text)["id"] for text in client.lrange("queue:ready", 0, -1)] == ["a", "b", "c"]
@@ -137,7 +139,10 @@ def test_a_failure_is_told_with_its_step(front: Front) -> None:
             '{"success": true, "step_results": [{"step_number": 1, "exit_code": 1, "success": false}]}',
             "invalid result: step_results[0].success: is false, but the job's own success is true",
         ),
-        ('{"success": true, "step_results": [{"exit_code": 0, "success": true}]}', "step_results[0].step_number: is req"),
+        (
+            '{"success": true, "step_results": [{"exit_code": 0, "success": true}]}',
+            "step_results[0].step_number: is req",
+        ),
     ],
 )
 def test_a_bad_result_is_refused_and_the_job_stays_with_its_worker(front: Front, text: str, why: str) -> None:

@@ -32,7 +32,11 @@ RULES: dict[str, tuple[Any, Any, str]] = {
     "a job has a plan_id": (plan(), without(plan(), "plan_id"), "plan_id: is required"),
     "a job has steps": (plan(), without(plan(), "steps"), "steps: is required"),
     "steps is an array": (plan(), plan() | {"steps": "true"}, "steps: must be a list, not text"),
-    "steps is not empty": (plan(), plan() | {"steps": []}, "steps: must have at least 1; it has 0; a plan has at least one step"),
+    "steps is not empty": (
+        plan(),
+        plan() | {"steps": []},
+        "steps: must have at least 1; it has 0; a plan has at least one step",
+    ),
     "a step has a step_number": (
         plan(),
         plan(without(STEP, "step_number")),

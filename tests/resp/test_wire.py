@@ -47,7 +47,9 @@ def test_anything_at_all_is_commands_or_malformed_and_what_is_kept_is_bounded() 
     until = time.monotonic() + FUZZ_S
     grain = st.one_of(
         st.binary(max_size=40),
-        st.sampled_from([b"*", b"$", b"\r\n", b"\n", b"-1", b"*1\r\n", b"$4\r\nPING\r\n", b"99999999999", b"+OK\r\n", b"%1\r\n"]),
+        st.sampled_from(
+            [b"*", b"$", b"\r\n", b"\n", b"-1", b"*1\r\n", b"$4\r\nPING\r\n", b"99999999999", b"+OK\r\n", b"%1\r\n"]
+        ),
         st.integers(-5, 200).map(lambda number: b"*%d\r\n" % number),
         st.integers(-5, 200).map(lambda number: b"$%d\r\n" % number),
     )
@@ -120,7 +122,12 @@ def test_a_length_is_refused_before_what_it_announces_is_kept() -> None:
 
 
 def test_inline_commands_and_empty_lines() -> None:
-    assert parsed([b"PING\r\n", b"\r\n", b"*0\r\n", b"get  job:a:status\n"]) == [[b"PING"], [], [], [b"get", b"job:a:status"]]
+    assert parsed([b"PING\r\n", b"\r\n", b"*0\r\n", b"get  job:a:status\n"]) == [
+        [b"PING"],
+        [],
+        [],
+        [b"get", b"job:a:status"],
+    ]
 
 
 VALUES = st.recursive(
