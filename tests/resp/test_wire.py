@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -38,7 +39,7 @@ WORDS = st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=6), max_s
 def test_commands_are_the_same_however_their_bytes_are_cut(commands: list[list[bytes]], cuts: list[int]) -> None:
     whole = b"".join(command(*words) for words in commands)
     places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
-    pieces = [whole[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    pieces = [whole[begin:end] for begin, end in itertools.pairwise(places)]
     assert parsed(pieces) == commands
 
 
@@ -66,8 +67,7 @@ def test_anything_at_all_is_commands_or_malformed_and_what_is_kept_is_bounded() 
                 while (args := parser.next()) is not None:
                     assert len(args) <= SMALL.args or args == []
                     assert sum(map(len, args)) <= max(SMALL.command, SMALL.inline)
-            except Malformed as error:
-                assert str(error).isprintable()
+            except Malformed:
                 return
             assert parser.waiting <= SMALL.bulk + 2 + 40 + 32
 
