@@ -212,6 +212,8 @@ def test_processing_is_acknowledged_once_a_result_is_there(front: Front) -> None
         ("LREM", "queue:processing", "x", "a"),
         ("LREM", "queue:processing", "0", "{}"),
         ("RPOP", "queue:nothing"),
+        ("RPOP", "queue:Manager"),
+        ("BRPOP", "queue:ready", "queue:Manager", "1"),
         ("RPOP", "queue:ready", "-1"),
         ("LPUSH", "mylist", "x"),
     ):
