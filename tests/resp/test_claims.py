@@ -13,7 +13,7 @@ import redis
 
 from farro.operations.memo import _RELEASES
 from farro.ports.store import Submission
-from resp.stage import Front, command, eventually, job, result
+from resp.stage import Front, command, connected, eventually, job, result
 
 
 def test_a_job_whose_connection_dies_comes_back_and_is_popped_again(front: Front) -> None:
@@ -201,7 +201,7 @@ def test_many_clients_work_a_queue_and_every_job_ends_once(front: Front) -> None
     pusher = front.client()
 
     def work() -> None:
-        client = redis.Redis(port=front.port, decode_responses=True, single_connection_client=True)
+        client = connected(front.port)
         try:
             while (popped := client.brpop("queue:ready", 1)) is not None:
                 name = json.loads(popped[1])["id"]

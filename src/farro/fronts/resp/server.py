@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from farro.errors import FarroError
@@ -202,7 +203,7 @@ class Server:
         """Where clients wait for that role; whoever asks is going to wait."""
         queue = self._queues.get(role)
         if queue is None:
-            queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn)
+            queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
         if role not in self._feeds and self._loop is not None:
             loop, kick = self._loop, queue.kick
 
@@ -211,6 +212,14 @@ class Server:
 
             self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log)
         return queue
+
+    async def _next_due_s(self, role: str) -> float | None:
+        try:
+            due = await self.call(self.store.next_due, role)
+        except (FarroError, OSError) as error:
+            self.log("error", "the next delayed job is not known", {"role": role, "error": str(error)})
+            return None
+        return None if due is None else (due - datetime.now(UTC)).total_seconds()
 
     def feed_updates(self) -> None:
         """Somebody listens to `job:updates`."""
