@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,12 +18,15 @@ from farro.fronts.resp.channels import Channels
 from farro.fronts.resp.commands import TABLE
 from farro.fronts.resp.connection import Connection
 from farro.fronts.resp.feeds import Feed
+from farro.fronts.resp.pushing import Pushing
 from farro.fronts.resp.waiting import RoleQueue
 from farro.fronts.resp.wire import Parser
 from farro.fronts.resp.workers import Worker, Workers
 from farro.observe.log import Log
+from farro.operations import memo
 from farro.operations.admission import Gate
 from farro.operations.contract import STRICT, Contract
+from farro.operations.memo import Push
 from farro.ports.library import Library
 from farro.ports.store import Changes, Store
 
@@ -76,6 +79,7 @@ class Server:
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
         self.workers = Workers(store=store, call=self.call, now_s=now_s, ttl_s=options.worker_ttl_s, log=log)
+        self.pushing = Pushing(self._push_all, self.spawn)
         self.started_s = now_s()
         self.served = 0  # connections so far
         self.port = options.port
@@ -198,6 +202,11 @@ class Server:
     def stuck(self) -> bool:
         """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
         return any(call.running() for call in list(self._calls))
+
+    async def _push_all(self, asked: Sequence[Push]) -> Sequence[list[str] | Exception]:
+        answers: Sequence[list[str] | Exception]
+        answers = await self.call(memo.push_all, self.store, asked, gate=self.gate, contract=self.contract)
+        return answers
 
     def queue(self, role: str) -> RoleQueue:
         """Where clients wait for that role; whoever asks is going to wait."""
