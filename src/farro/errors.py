@@ -22,6 +22,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     ├── ProviderTrouble       a provider gave no answer (ports.provider): tried again, elsewhere, or told
     ├── TryAgain              nothing changed; the same call may succeed later
     │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
+    ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as was asked for
     ├── Lost                  somebody else owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead
@@ -148,6 +149,10 @@ class TryAgain(FarroError):
 
 class StorageTrouble(TryAgain):
     """The filesystem refused a call, also after retries on new temporary files. Existing state is intact."""
+
+
+class NotReplicated(FarroError):
+    """Done, but on fewer replicas than the settings ask for: it stands, as long as the master does."""
 
 
 class Lost(FarroError):
