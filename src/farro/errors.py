@@ -23,6 +23,9 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     ├── TryAgain              nothing changed; the same call may succeed later
     │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
     ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as was asked for
+=======
+    │   ├── StorageTrouble    the filesystem said no (full, I/O error, too many files)
+    │   └── BusTrouble        the broker is away, or said no
     ├── Lost                  somebody else owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead
@@ -153,6 +156,10 @@ class StorageTrouble(TryAgain):
 
 class NotReplicated(FarroError):
     """Done, but on fewer replicas than the settings ask for: it stands, as long as the master does."""
+
+
+class BusTrouble(TryAgain):
+    """What carries a swarm's messages did not answer, or refused. Nobody knows whether a message was sent."""
 
 
 class Lost(FarroError):

@@ -25,9 +25,10 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.observe.audit import Value
+from farro.ports.fleet import Seated
 from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
-from farro.stores.redis import agents, changing, claim, commit, prune, recover, submit, unblock, views
+from farro.stores.redis import agents, changing, claim, commit, prune, recover, seat, submit, unblock, views
 from farro.stores.redis.feed import Stream
 from farro.stores.redis.ground import Ground
 
@@ -197,6 +198,17 @@ class RedisStore:
     def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         self._ground.audit(event, actor=actor, **codes)
         self._ground.write(event, {"actor": actor, **codes})
+
+    # --- who manages (ports.fleet) ---
+
+    def take_seat(self, name: str, holder: str, *, lease_s: float) -> bool:
+        return seat.take(self._ground, name, holder, lease_s)
+
+    def leave_seat(self, name: str, holder: str) -> None:
+        seat.leave(self._ground, name, holder)
+
+    def seated(self, name: str) -> Seated | None:
+        return seat.seated(self._ground, name)
 
     # --- waiting ---
 
