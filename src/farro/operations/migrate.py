@@ -143,9 +143,10 @@ def _queue(target: Store, submission: Submission, name: str | None) -> None:
         return
     try:
         target.enqueue_named(name, submission)
-    except NameTaken as taken:
-        if taken.job_id != submission.job_id:
-            target.enqueue(submission)  # given away there since we looked: the job matters more than its name
+    except NameTaken:
+        # It is this job's, by a run that was killed before the job itself was there; or it was given away there since
+        # we looked, and the job matters more than its name.
+        target.enqueue(submission)
 
 
 def _removed(source: Store, agent: Agent, view: JobView, clock: Clock) -> bool:
