@@ -35,7 +35,7 @@ CHECKS: dict[str, list[str]] = {
     "types": ["mypy"],
 }
 SUITES = (
-    *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "golden"),
+    *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "redis", "golden"),
     *("providers", "services", "crash", "flows"),
 )
 UNMEASURED = ("house", "golden", "crash")  # they look at texts, or make the same calls many thousand times
