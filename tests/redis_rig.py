@@ -79,7 +79,6 @@ class Rig:
 
     def close(self) -> None:
         for store in self.stores:
-            store._ground.address = store._ground.server.address = Address(url="redis://127.0.0.1:1/0", retry_s=0)
             store.close()
 
 

@@ -61,6 +61,9 @@ class Ground:
     uniform: Uniform = random.uniform
     beats: dict[str, float] = field(default_factory=dict)  # agent → when the server last heard of it
 
+    # agent → jobs that were taken from it, and whose folders it still has
+    lost: dict[str, list[str]] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
         self.roles = tuple(sorted(map(ids.check_role, self.roles)))
         self._known = frozenset(self.roles)

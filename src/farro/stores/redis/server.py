@@ -111,10 +111,11 @@ class Server:
 
     # --- asking ---
 
-    def run(self, script: Script, *args: Arg, waits: bool = False) -> Any:
-        """One round trip. `waits`: it is acknowledged by as many replicas as the settings ask for."""
-        answers = self._ask([("EVALSHA", script.sha, 1, self._prefix, *args, 0)], script, waits=waits)
-        return answers[0]
+    def run(self, script: Script, *args: Arg, waits: bool = False, patience_s: float | None = None) -> Any:
+        """One round trip. `waits`: it is acknowledged by as many replicas as the settings ask for. `patience_s`: how
+        long it is tried again, instead of what the settings say."""
+        command = ("EVALSHA", script.sha, 1, self._prefix, *args, 0)
+        return self._ask([command], script, waits=waits, patience_s=patience_s)[0]
 
     def call(self, *command: Arg) -> Any:
         return self._ask([command])[0]
@@ -124,18 +125,23 @@ class Server:
         return self._ask(commands)
 
     def _ask(
-        self, commands: Sequence[Sequence[Arg]], script: Script | None = None, *, waits: bool = False
+        self,
+        commands: Sequence[Sequence[Arg]],
+        script: Script | None = None,
+        *,
+        waits: bool = False,
+        patience_s: float | None = None,
     ) -> list[Any]:
         wait = waits and self.address.wait_replicas > 0
         try:
             link = self._take()
         except NOT_CONNECTED as error:
-            answers, commands = self._ask_again(commands, script, wait, error, sent=False)
+            answers, commands = self._ask_again(commands, script, wait, error, sent=False, patience_s=patience_s)
         else:
             try:
                 answers = self._exchange(link, commands, wait)
             except OSError as error:
-                answers, commands = self._ask_again(commands, script, wait, error, sent=True)
+                answers, commands = self._ask_again(commands, script, wait, error, sent=True, patience_s=patience_s)
         return self._judged(answers, commands, script, wait)
 
     def _judged(
@@ -177,19 +183,27 @@ class Server:
         raise trouble.refused(self.address.url, text)
 
     def _ask_again(
-        self, commands: Sequence[Sequence[Arg]], script: Script | None, wait: bool, why: Exception, *, sent: bool
+        self,
+        commands: Sequence[Sequence[Arg]],
+        script: Script | None,
+        wait: bool,
+        why: Exception,
+        *,
+        sent: bool,
+        patience_s: float | None = None,
     ) -> tuple[list[Any], Sequence[Sequence[Arg]]]:
         """Until the server answers, or the time for it is over. The answers, and what was asked at last."""
         # At once, the first time: a connection that nobody used for long may have been closed by the server.
         began, pause = self._clock.monotonic_s(), 0.0
+        patience_s = self.address.retry_s if patience_s is None else min(patience_s, self.address.retry_s)
         while True:
             tried_s = self._clock.monotonic_s() - began
-            if tried_s >= self.address.retry_s or self._closed:
+            if tried_s >= patience_s or self._closed:
                 text = str(why)
                 if text.startswith(trouble.PASSING):
                     raise trouble.refused(self.address.url, text) from why
                 raise trouble.unreachable(self.address.url, _words(why), tried_s) from why
-            self._clock.sleep(min(pause, self.address.retry_s - tried_s))
+            self._clock.sleep(min(pause, patience_s - tried_s))
             pause = min(2 * pause or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self.drop()  # the other connections are as old as the one that broke
             if sent and script is not None:
