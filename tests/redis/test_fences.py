@@ -212,7 +212,7 @@ def test_files_of_a_job_come_with_its_claim_and_stay_with_it(rig: Rig) -> None:
     assert not home.exists()
     again = claimed(store)
     before = Path(again.folder).parent / "0001"
-    assert (before / "steps.jsonl").read_text() == "done\n"
+    assert (before / "steps.jsonl").read_text().startswith("done\n")
     assert not (before / "result.json").exists()
     store.commit(again, Succeeded(report=report(again)))
     view = rig.store().find("j")
