@@ -28,10 +28,9 @@ from farro.stores.redis.scripts import Script
 
 try:
     import hiredis
+    import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
-
-    import redis
 except ImportError as error:  # pragma: no cover - an installation without the extra
     raise trouble.missing() from error
 
