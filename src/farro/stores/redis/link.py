@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ class Link:
             raise
 
     def _limit(self, timeout_s: float) -> None:
-        if isinstance(self.socket, ssl.SSLSocket):
+        if type(self.socket) is not socket.socket:  # TLS
             self.socket.settimeout(timeout_s)
             return
         # The kernel's own timeouts: Python's ask for the state of the socket before every read and write.
@@ -141,9 +140,11 @@ def _reached(address: Address) -> tuple[socket.socket, int]:
     return sock, database
 
 
-def _secured(sock: socket.socket, host: str, asked: dict[str, str], address: Address) -> ssl.SSLSocket:
+def _secured(sock: socket.socket, host: str, asked: dict[str, str], address: Address) -> socket.socket:
     """TLS. `?ssl_ca_certs=FILE` names who is trusted, instead of the system's own; `ssl_certfile` and `ssl_keyfile` are
     ours, where the server wants to know."""
+    import ssl  # here: most servers are reached without, and OpenSSL takes long to load
+
     try:
         context = ssl.create_default_context(cafile=asked.get("ssl_ca_certs"))
         if "ssl_certfile" in asked:
