@@ -105,6 +105,7 @@ class New:
     blocks: Sequence[str] = ()
     narrative: str | None = None
     payload: Mapping[str, bytes] | None = None
+    actor: str = "farro"
 
     def args(self) -> list[Arg]:
         """As `create` in the prelude reads it."""
@@ -120,7 +121,7 @@ class New:
             SCHEMA_VERSION,
             life.to_json(),
             self.prompt_text,
-            line(telling.codes(life)),
+            line({**telling.codes(life), "actor": self.actor}),
             len(self.blocks),
             *self.blocks,
         ]
