@@ -121,8 +121,7 @@ def test_a_safeguard_that_is_taken_out_is_noticed(
     try:
         play(other, redis_server)
     except (Exception, pytest.fail.Exception) as trouble:  # whatever it trips over: it was noticed
-        assert "compiling script" not in str(trouble)
-        noticed = True
+        noticed = "compiling script" not in str(trouble)
     finally:
         other.close()
     assert noticed, f"nothing noticed that {name} was missing"

@@ -224,7 +224,9 @@ def test_a_wrong_password_is_said_in_words_and_never_told(tmp_path: Path) -> Non
                 rig.store(password=password).enqueue(submission())
             assert "wr0ng-secret" not in str(told.value)
             assert told.value.__context__ is None or "wr0ng-secret" not in str(told.value.__context__)
-        assert rig.store(password="right").enqueue(submission())
+        store = rig.store(password="right")
+        assert store.enqueue(submission())
+        assert "right" not in repr(store._ground)
 
 
 def test_a_server_that_is_too_old_is_said_in_words(rig: Rig) -> None:

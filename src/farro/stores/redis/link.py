@@ -12,7 +12,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -36,7 +36,7 @@ class Address:
 
     url: str  # as in the config: no user and no password in it
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)  # a traceback may show this object
     timeout_s: float = 5.0  # of one request
     retry_s: float = 30.0  # how long a request is tried again while the server is away
     wait_replicas: int = 0
