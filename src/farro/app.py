@@ -314,7 +314,11 @@ def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:
 
 
 def library(root: str, settings: Settings) -> Library:
-    """The plans and actions that are kept."""
+    """The plans and actions that are kept: in the root, or where its jobs lie."""
+    if settings.store != "files":
+        from farro import fleet
+
+        return fleet.library(settings, SystemClock())
     from farro.stores.files.library import FilesLibrary
 
     return FilesLibrary(root, durable=settings.durability == "power")

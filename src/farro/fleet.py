@@ -15,6 +15,7 @@ from farro.observe.audit import AuditLog
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.fleet import Fleet
+from farro.ports.library import Library
 from farro.ports.seat import Seat
 from farro.ports.store import Store, StorePolicy
 from farro.settings import Settings
@@ -98,6 +99,17 @@ def redis_address(settings: Settings, *, brief: bool = False) -> Address:
         wait_replicas=section.wait_replicas,
         wait_s=section.wait_s,
     )
+
+
+def library(settings: Settings, clock: Clock) -> Library:
+    """Plans and actions that every machine sees."""
+    address = redis_address(settings, brief=True)
+    from farro.stores.redis.keys import Keys
+    from farro.stores.redis.library import RedisLibrary
+    from farro.stores.redis.server import Server
+
+    name = settings.redis.name
+    return RedisLibrary(Server(address, Keys(name).prefix, clock), name)
 
 
 def _reap_agent(agent_id: str) -> None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
+from farro import fleet
 from farro.documents import Document
 from farro.errors import BadDocument, BadName, Damaged, IdConflict, InputError
 from farro.operations import library as verbs
 from farro.ports.library import Library
+from farro.settings import Settings
+from farro.settings.engines import RedisSettings
 from farro.stores.files.library import FilesLibrary
+from farro.stores.redis.library import RedisLibrary
+from farro.system.clock import SystemClock
+from servers import RedisServer
 from stage import ROLES
 
 STEPS = [{"step_number": 1, "tool": "unix", "command": "echo", "args": ["{{input.word}}"]}]
 
 
-@pytest.fixture
-def library(shm: Path) -> Library:
-    return FilesLibrary(str(shm), durable=True)
+@pytest.fixture(params=["files", "redis"])
+def library(request: pytest.FixtureRequest, shm: Path) -> Library:
+    if request.param == "files":
+        return FilesLibrary(str(shm), durable=True)
+    server: RedisServer = request.getfixturevalue("redis_server")
+    settings = Settings(store=server.url, redis=RedisSettings(name=f"lib-{os.urandom(6).hex()}"))
+    return fleet.library(settings, SystemClock())
 
 
 def save(library: Library, **document: object) -> str:
@@ -88,6 +99,10 @@ def test_what_is_unknown_or_damaged_is_told(library: Library, shm: Path) -> None
     with pytest.raises(InputError, match="no action p is kept; none is"):
         verbs.action(library, "p")
     save(library, plan_id="p")
-    (shm / "library/plans/p.json").write_text("[")
-    with pytest.raises(Damaged, match=r"library/plans/p\.json cannot be read"):
+    if isinstance(library, FilesLibrary):
+        (shm / "library/plans/p.json").write_text("[")
+    else:
+        assert isinstance(library, RedisLibrary)
+        library._ask("HSET", library._key("plan"), "p", "[")
+    with pytest.raises(Damaged, match="cannot be read as a plan"):
         verbs.plan(library, "p")
