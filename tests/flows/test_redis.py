@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 import farro as api
+from farro.kernel.states import Status
+from farro.operations.watching import Viewer
+from farro.system.clock import SystemClock
 from flows.program import Program, eventually, listing, shell, steps
 from servers import RedisServer
 
@@ -238,6 +241,22 @@ def test_watching_tells_of_what_changes(on_redis: Program) -> None:
     done = looks.ended()
     assert done.code == 0, done.err
     assert json.loads(done.out.splitlines()[-1])["status"] == "succeeded"
+
+
+def test_the_picture_has_what_ended_also_while_one_looks(on_redis: Program) -> None:
+    for name in ("a", "b"):
+        on_redis.call("enqueue", "--id", name, "--", "true", code=0)
+    with api.open(on_redis.path) as queue:
+        viewer = Viewer(queue.store, queue.root)
+        before = viewer.picture(SystemClock().now())
+        assert before.counts["Runner"] == {Status.QUEUED: 2}
+        on_redis.call("worker", "--drain", code=0)
+        eventually(lambda: len(viewer.picture(SystemClock().now()).ended) == 2, "the feed does not tell of the ends")
+        assert viewer.picture(SystemClock().now()).counts["Runner"] == {Status.SUCCEEDED: 2}
+        assert (
+            Viewer(queue.store, queue.root).picture(SystemClock().now()).ended
+            == viewer.picture(SystemClock().now()).ended
+        )
 
 
 def test_a_server_that_is_away_is_told_in_words(farro: Program) -> None:

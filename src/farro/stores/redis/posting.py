@@ -23,7 +23,7 @@ from farro.ports.workspace import Posted
 from farro.system import fs, links
 
 SNAPSHOT = ".snapshot"
-RECORDS, CALLS = "steps.jsonl", "calls"
+RECORDS, CALLS, RUNNER_LOG = "steps.jsonl", "calls", "runner.log"
 TASKS = ("task.json", "task.md")  # in the job's own snapshot: for all of its attempts
 TOTAL = 8 << 20  # bytes of all files of an attempt that are kept by content …
 LEAST = 1024  # … beside which each has this much of its beginning
@@ -117,11 +117,15 @@ class Posting:
             self._cut[name] = status.st_size
 
     def _take_records(self) -> None:
-        """Whoever reads them there has them whole: for them they are on the disk."""
-        with contextlib.suppress(FileNotFoundError):
-            data = fs.read_bytes(f"{self._folder}/{RECORDS}", RECORDS_LIMIT)
-            if len(data) <= RECORDS_LIMIT:
-                self._files[RECORDS] = data + _SYNCED
+        """Whoever reads them there has them whole: for them they are on the disk. And what a runner of its own said."""
+        there = fs.listdir(self._folder)
+        if RUNNER_LOG in there:
+            self._take(RUNNER_LOG)
+        if RECORDS in there:
+            with contextlib.suppress(OSError):  # something else of that name: the steps are run again then
+                data = fs.read_bytes(f"{self._folder}/{RECORDS}", RECORDS_LIMIT)
+                if len(data) <= RECORDS_LIMIT:
+                    self._files[RECORDS] = data + _SYNCED
 
     def _take_snapshot(self) -> None:
         """The task that the job follows, and what this attempt worked under. A job without agents has neither: one
