@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from farro.stores.redis import RedisStore
 from redis_rig import Rig, life
 from servers import RedisServer, free_port
 from stage import plan, report, submission
-from support import ROOT
+from support import ROOT, need
 
 PATIENCE_S = 60.0
 
@@ -233,21 +234,23 @@ def test_a_server_that_is_too_old_is_said_in_words(rig: Rig) -> None:
 
 
 @contextlib.contextmanager
-def old_server() -> Iterator[str]:
-    """Speaks enough of the protocol to be asked for its version."""
+def old_server(other: bytes = b"") -> Iterator[str]:
+    """Speaks enough of the protocol to be asked for its version; or says `other`."""
     listener = socket.create_server(("127.0.0.1", 0))
     text = b"# Server\r\nredis_version:6.2.14\r\n"
 
     def serve() -> None:
         with contextlib.suppress(OSError):
-            client, _ = listener.accept()
-            with client:
-                reader = hiredis.Reader()
-                while data := client.recv(4096):
-                    reader.feed(data)
-                    while (request := reader.gets()) is not False:
-                        is_info = request[0].upper() == b"INFO"
-                        client.sendall(b"$%d\r\n%b\r\n" % (len(text), text) if is_info else b"+OK\r\n")
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    reader = hiredis.Reader()
+                    while data := client.recv(4096):
+                        reader.feed(data)
+                        while (request := reader.gets()) is not False:
+                            is_info = request[0].upper() == b"INFO"
+                            answer = b"$%d\r\n%b\r\n" % (len(text), text) if is_info else b"+OK\r\n"
+                            client.sendall(other or answer)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -285,6 +288,50 @@ def test_a_replica_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
         store._ground.server.call("REPLICAOF", "127.0.0.1", free_port())
         with pytest.raises(StorageTrouble, match="is a replica"):
             store.enqueue(submission())
+
+
+def test_what_is_no_redis_server_is_said_in_words(rig: Rig) -> None:
+    with old_server(b"HTTP/1.1 400 Bad Request\r\n") as url, pytest.raises(StorageTrouble, match="is no Redis server"):
+        rig.store(url=url, retry_s=0.5).enqueue(submission())
+    with pytest.raises(InputError, match="not an address"):
+        rig.store(url="redis://127.0.0.1:6379/first").enqueue(submission())
+
+
+# --- other ways to it ---
+
+
+def test_a_server_behind_a_socket_of_the_machine_and_another_database(tmp_path: Path, shm: Path) -> None:
+    path = f"{shm}/redis.sock"
+    server = RedisServer(folder=tmp_path / "redis", options=("--unixsocket", path)).start()
+    with rigged(server, tmp_path) as rig:
+        store = rig.store(url=f"unix://{path}?db=3")
+        job_id = store.enqueue(submission())
+        assert rig.store(url=f"redis://localhost:{server.port}/3").find(job_id) is not None
+        assert rig.store().find(job_id) is None, "that is database 0"
+        with pytest.raises(FarroError, match="DB index is out of range"):
+            rig.store(url=f"redis://127.0.0.1:{server.port}/99").enqueue(submission())
+
+
+def test_tls_needs_a_certificate_that_is_trusted(tmp_path: Path) -> None:
+    need("openssl")
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", cert]
+    subprocess.run([*made, *subject], check=True, capture_output=True)
+    port = free_port()
+    options = ("--tls-port", str(port), "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
+    server = RedisServer(folder=tmp_path / "redis", options=(*options, "--tls-auth-clients", "no")).start()
+    with rigged(server, tmp_path) as rig:
+        url = f"rediss://localhost:{port}/0"
+        with pytest.raises(InputError, match="certificate is not trusted"):
+            rig.store(url=url).enqueue(submission())
+        store = rig.store(url=f"{url}?ssl_ca_certs={cert}", real=True)
+        cursor = store.changes(None, role="Runner").cursor
+        job_id = store.enqueue(submission())
+        assert [item.job_id for item in store.changes(cursor, role="Runner", timeout_s=PATIENCE_S).items] == [job_id]
+        assert work_all(store, store.join("w", role="Runner")) == 1
+        with pytest.raises(InputError, match="cannot be read"):
+            rig.store(url=f"{url}?ssl_ca_certs={tmp_path}/none").enqueue(submission())
 
 
 # --- replicas ---
@@ -347,6 +394,9 @@ def test_the_rights_of_the_documentation_are_enough_and_no_more(tmp_path: Path) 
         cursor = store.changes(None, role="Runner").cursor
         store.enqueue(submission())
         assert store.changes(cursor, role="Runner", timeout_s=PATIENCE_S).items
+        assert store.take_seat("manager", "m", lease_s=10)
+        assert store.seated("manager") is not None
+        store.leave_seat("manager", "m")
         for beyond in (("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("GET", "elsewhere"), ("ACL", "LIST")):
             with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
                 store._ground.server.call(*beyond)

@@ -14,13 +14,11 @@ import socket
 import threading
 import time
 
-import hiredis
-
 from farro.errors import StorageTrouble
 from farro.kernel.states import Status
 from farro.ports.store import Change
 from farro.stores.redis.ground import Ground
-from farro.stores.redis.server import NOT_CONNECTED, Link, pack
+from farro.stores.redis.link import Link, ReplyError, pack
 
 _BLOCK_S = 30.0  # a request of the source is answered at the latest after this: a dead connection shows itself
 _MANY = 1000
@@ -55,7 +53,7 @@ class Stream:
                     return self._poll()
                 try:
                     return self._wait(timeout_s)
-                except NOT_CONNECTED:
+                except OSError:
                     return self._mended(timeout_s)
         finally:
             if self._closed:
@@ -107,7 +105,7 @@ class Stream:
                 return [], False
             answer = link.receive()
             self._asked = False
-            if isinstance(answer, hiredis.ReplyError):
+            if isinstance(answer, ReplyError):
                 raise ConnectionError(str(answer))
             changes, gap = self._taken(answer)
             if changes or gap:

@@ -27,7 +27,7 @@ from farro.ports.store import JobView, Submission
 from farro.ports.workspace import Material, Posted
 from farro.stores.redis.server import Arg
 
-MINTED = "minted"  # stands for the digest of an id that nobody chose
+MINTED = ""  # stands for the digest of an id that nobody chose
 NARRATIVE, PAYLOAD = "prompt.md", "payload/"
 STATUS = {
     "queued": Status.QUEUED,

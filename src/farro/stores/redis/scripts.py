@@ -6,8 +6,10 @@ Sending them lives in server; what they do is said at the head of each.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, fields
-from importlib import resources
+
+_FOLDER = os.path.join(os.path.dirname(__file__), "scripts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +42,17 @@ class Scripts:
 
 def load(*, lease_ms: int, keep_changes: int, keep_audit: int) -> Scripts:
     """What is the same for every call of this process stands in the text and is not sent each time."""
-    folder = resources.files("farro.stores.redis") / "scripts"
     head = f"local LEASE, FEED, LOG = {lease_ms}, {max(keep_changes, 1)}, {max(keep_audit, 1)}\n"
-    head += (folder / "prelude.lua").read_text(encoding="utf-8")
+    head += _text("prelude")
 
     def read(name: str) -> Script:
-        text = head + (folder / f"{name}.lua").read_text(encoding="utf-8")
+        text = head + _text(name)
         # Redis knows a script by its SHA-1; nothing here is kept secret by it.
         return Script(name=name, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     return Scripts(**{item.name: read(item.name) for item in fields(Scripts)})
+
+
+def _text(name: str) -> str:
+    with open(f"{_FOLDER}/{name}.lua", encoding="utf-8") as file:  # may be a link: some installers make links
+        return file.read()

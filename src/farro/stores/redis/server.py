@@ -1,9 +1,6 @@
-"""Talking to the server: connections, one request a round trip, and the only place that tries again.
+"""Talking to the server: one request a round trip, over connections that are kept, and the only place that tries again.
 
-What is sent lives in the parts of the store; what an error means in words lives in trouble.
-
-redis-py connects (TLS, UNIX sockets, users); its own retries are off. A request then goes over that connection's socket
-with hiredis alone: redis-py's way around it takes longer than the server's answer.
+One connection lives in link; what is sent in the parts of the store; what an error means in words in trouble.
 
 A call whose answer was lost is sent again, with the last argument of its script set to 1: each script says what it
 makes of that, and none does its work twice. [test_a_lost_answer_is_asked_for_again]
@@ -11,88 +8,20 @@ makes of that, and none does its work twice. [test_a_lost_answer_is_asked_for_ag
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import socket
-import struct
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from farro.errors import FarroError
 from farro.ports.clock import Clock
 from farro.stores.redis import trouble
+from farro.stores.redis.link import Address, Arg, Link, ReplyError, pack
 from farro.stores.redis.scripts import Script
 
-try:
-    import hiredis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
+__all__ = ["Address", "Arg", "Link", "Server", "pack"]
 
-    import redis
-except ImportError as error:  # pragma: no cover - an installation without the extra
-    raise trouble.missing() from error
-
-Arg = str | bytes | int | float
-_CHUNK = 1 << 16
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-NOT_CONNECTED = (OSError, redis.ConnectionError, redis.TimeoutError)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
-    """Where the server is, and how it is spoken to."""
-
-    url: str  # as in the config: no user and no password in it
-    user: str | None = None
-    password: str | None = None
-    timeout_s: float = 5.0  # of one request
-    retry_s: float = 30.0  # how long a request is tried again while the server is away
-    wait_replicas: int = 0
-    wait_s: float = 1.0
-
-
-def pack(command: Sequence[Arg]) -> bytes:
-    """A request as it is sent."""
-    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub knows one argument only
-    return packed
-
-
-class Link:
-    """One connection. Not safe from two threads at once."""
-
-    def __init__(self, pool: Any, timeout_s: float) -> None:
-        self._connection = pool.make_connection()
-        self._connection.connect()
-        self.socket: socket.socket = self._connection._sock
-        self._reader = hiredis.Reader()
-        if type(self.socket) is socket.socket:
-            # The kernel's own timeouts: Python's ask for the state of the socket before every read and write.
-            self.socket.settimeout(None)
-            limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-    def send(self, packed: bytes) -> None:
-        self.socket.sendall(packed)
-
-    def receive(self) -> Any:
-        """The next answer. An error that the server answered is answered too, as what it is."""
-        reader = self._reader
-        answer = reader.gets()
-        while answer is False:
-            data = self.socket.recv(_CHUNK)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            reader.feed(data)
-            answer = reader.gets()
-        return answer
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):
-            self._connection.disconnect()
 
 
 class Server:
@@ -102,7 +31,6 @@ class Server:
         self.address = address
         self._prefix = prefix
         self._clock = clock
-        self._pool = _pool(address)
         self._idle: deque[Link] = deque()
         self._pid = os.getpid()
         self._seen = False  # a server of a version that will do was met
@@ -135,7 +63,7 @@ class Server:
         wait = waits and self.address.wait_replicas > 0
         try:
             link = self._take()
-        except NOT_CONNECTED as error:
+        except OSError as error:
             answers, commands = self._ask_again(commands, script, wait, error, sent=False, patience_s=patience_s)
         else:
             try:
@@ -148,7 +76,7 @@ class Server:
         self, answers: list[Any], commands: Sequence[Sequence[Arg]], script: Script | None, wait: bool
     ) -> list[Any]:
         for answer in answers[: len(commands)]:
-            if isinstance(answer, hiredis.ReplyError):
+            if isinstance(answer, ReplyError):
                 return self._told(answer, commands, script, wait)
         if wait:
             self._check_replicas(answers[-1])
@@ -210,7 +138,7 @@ class Server:
                 commands = [(*commands[0][:-1], 1)]
             try:
                 link = self._take()
-            except NOT_CONNECTED as error:
+            except OSError as error:
                 why = error
                 continue
             try:
@@ -218,14 +146,14 @@ class Server:
             except OSError as error:
                 why, sent = error, True
                 continue
-            text = str(answers[0]) if isinstance(answers[0], hiredis.ReplyError) else ""
+            text = str(answers[0]) if isinstance(answers[0], ReplyError) else ""
             if text.startswith(trouble.PASSING):
                 why = answers[0]
                 continue
             return answers, commands
 
     def _check_replicas(self, got: Any) -> None:
-        if isinstance(got, hiredis.ReplyError):
+        if isinstance(got, ReplyError):
             raise trouble.refused(self.address.url, str(got))
         if got < self.address.wait_replicas:
             raise trouble.too_few_replicas(self.address.url, self.address.wait_replicas, got, self.address.wait_s)
@@ -234,17 +162,9 @@ class Server:
 
     def connect(self, timeout_s: float | None = None) -> Link:
         """A connection of the caller's own. An error of the user's (a wrong password, a server that is too old) is a
-        FarroError; what may pass is redis-py's or the operating system's own."""
-        try:
-            waits_s = self.address.wait_s if self.address.wait_replicas else 0.0
-            link = Link(self._pool, timeout_s or self.address.timeout_s + waits_s)
-        except redis.AuthenticationError as error:
-            raise trouble.refused(self.address.url, f"NOAUTH {error}") from error
-        except redis.ResponseError as error:
-            text = str(error)
-            if text.startswith(trouble.PASSING):
-                raise redis.ConnectionError(text) from error
-            raise trouble.refused(self.address.url, text) from error
+        FarroError; what may pass is an OSError."""
+        waits_s = self.address.wait_s if self.address.wait_replicas else 0.0
+        link = Link(self.address, timeout_s or self.address.timeout_s + waits_s)
         if not self._seen:
             try:
                 self._check_version(link)
@@ -256,10 +176,10 @@ class Server:
     def _check_version(self, link: Link) -> None:
         link.send(pack(("INFO", "server")))
         answer = link.receive()
-        if isinstance(answer, hiredis.ReplyError):
+        if isinstance(answer, ReplyError):
             text = str(answer)
             if text.startswith(trouble.PASSING):
-                raise redis.ConnectionError(text)
+                raise ConnectionError(text)
             raise trouble.refused(self.address.url, text)
         found = re.search(rb"^redis_version:(\S+)", answer, re.MULTILINE)
         version = found[1].decode("ascii", "replace") if found else "?"
@@ -296,23 +216,7 @@ class Server:
         self.drop()
 
 
-def _pool(address: Address) -> Any:
-    try:
-        return redis.ConnectionPool.from_url(
-            address.url,
-            username=address.user,
-            password=address.password,
-            protocol=2,
-            socket_timeout=address.timeout_s,
-            socket_connect_timeout=address.timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            driver_info=None,
-        )
-    except ValueError as error:
-        raise FarroError(f"{address.url}: {error}") from error
-
-
 def _words(error: Exception) -> str:
-    if isinstance(error, BlockingIOError | redis.TimeoutError | TimeoutError):
+    if isinstance(error, BlockingIOError | TimeoutError):
         return "no answer in time"
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -99,9 +99,9 @@ def _parts(news: Sequence[New]) -> Iterator[list[tuple[New, list[Arg]]]]:
 def _compare(ground: Ground, news: Sequence[New]) -> None:
     for start in range(0, len(news), 1000):
         some = news[start : start + 1000]
-        known = ground.server.calls([("HGET", ground.keys.job(new.lifecycle.job_id), "digest") for new in some])
+        known = ground.server.calls([("HMGET", ground.keys.job(new.lifecycle.job_id), "v", "digest") for new in some])
         for new, found in zip(some, known, strict=True):
-            if found is not None and found.decode() != new.digest:
+            if found[0] is not None and (found[1] or b"").decode() != new.digest:
                 raise conflict(new.lifecycle.job_id)
 
 

@@ -183,6 +183,7 @@ def audit_lines(ground: Ground, since_ms: int, job_id: str | None = None) -> Ite
         for entry, (_, text, *_) in page:
             told = json.loads(text)
             if job_id is None or told.get("job_id") == job_id:
+                told.setdefault("actor", "submitter")
                 yield {"ts": timestamp(moment(int(entry.split(b"-")[0]))), **told}
         if len(page) < _PAGE:
             return

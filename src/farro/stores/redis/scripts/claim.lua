@@ -28,8 +28,8 @@ for _, id in ipairs(due) do
   local job = call('HMGET', P .. 'job:' .. id, 'tg', 'sc')
   call('ZREM', P .. 'due:' .. role, id)
   if job[2] then
-    call('ZADD', P .. 'q:' .. role .. ':' .. job[1], job[2], id)
-    if job[1] ~= '' then call('SADD', P .. 'tags:' .. role, job[1]) end
+    call('ZADD', P .. 'q:' .. role .. ':' .. (job[1] or ''), job[2], id)
+    if (job[1] or '') ~= '' then call('SADD', P .. 'tags:' .. role, job[1]) end
   end
 end
 

@@ -14,6 +14,7 @@ if job[1] ~= 'held' or job[2] ~= agent or job[3] ~= attempt then
   return {'taken'}
 end
 if not alive(agent) then return {'lost'} end
+local tg, pri = job[5] or '', job[6] or 2
 local wh, role = ARGV[7], ARGV[8]
 local n = tell(ARGV[10])
 local at, count = keep(id, 11)
@@ -22,9 +23,9 @@ if wh == 'marked' then
   call('SADD', P .. 'marked', id)
   call('HSET', key, 'life', ARGV[6], 'wh', wh, 'v', n, 't' .. attempt, token, 'fl', fl)
 else
-  lift(id, 'held', job[4], job[5], agent)
+  lift(id, 'held', job[4], tg, agent)
   call('HSET', key, 'life', ARGV[6], 'wh', wh, 'role', role, 'v', n, 't' .. attempt, token, 'own', '', 'fl', fl)
-  lay(id, wh, role, job[5], job[6], n, tonumber(ARGV[9]))
+  lay(id, wh, role, tg, pri, n, tonumber(ARGV[9]))
 end
 local others = FINAL[wh] and waiting(id, n) or {}
 local late = {}

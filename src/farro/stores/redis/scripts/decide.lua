@@ -15,9 +15,10 @@ end
 if ARGV[2] ~= '' and not alive(ARGV[2]) then return {'lost'} end
 local wh, role = ARGV[7], ARGV[8]
 local n = tell(ARGV[10])
-lift(id, job[2], job[3], job[4], job[6])
+local tg, pri = job[4] or '', job[5] or 2
+lift(id, job[2], job[3], tg, job[6])
 call('HSET', key, 'life', ARGV[6], 'wh', wh, 'role', role, 'v', n, 'dt', token, 'att', ARGV[11], 'own', '')
-lay(id, wh, role, job[4], job[5], n, tonumber(ARGV[9]))
+lay(id, wh, role, tg, pri, n, tonumber(ARGV[9]))
 local _, count = keep(id, 12)
 if count > 0 then call('HSET', key, 'fl', 1) end
 return {'ok', FINAL[wh] and waiting(id, n) or {}, n}

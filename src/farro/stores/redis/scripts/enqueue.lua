@@ -8,10 +8,10 @@ local name, instead, agent = ARGV[2], ARGV[3], ARGV[4]
 local count = tonumber(ARGV[8])
 local at, starts, made = 9, {}, {}
 for i = 1, count do
-  local known = call('HMGET', P .. 'job:' .. ARGV[at], 'digest', 'tok', 'cl')
-  if known[1] and known[1] ~= ARGV[at + 1] then return {'conflict', ARGV[at]} end
+  local known = call('HMGET', P .. 'job:' .. ARGV[at], 'v', 'digest', 'tok')
+  if known[1] and (known[2] or '') ~= ARGV[at + 1] then return {'conflict', ARGV[at]} end
   starts[i] = at
-  made[i] = known[1] and ((again and (known[2] or '') == ARGV[at + 2]) and 2 or 0) or 1
+  made[i] = known[1] and ((again and (known[3] or '') == ARGV[at + 2]) and 2 or 0) or 1
   at = at + 12 + tonumber(ARGV[at + 11])
   at = at + 1 + 2 * tonumber(ARGV[at])
 end

@@ -5,10 +5,11 @@
 --
 --   job:<id>            hash  life    the last decided lifecycle (job.json), as text. A claim is not in it: see `cl`
 --                             prompt  prompt.json, canonical
---                             digest  of the content of a chosen id; `minted` for an id that farro made
+--                             digest  of the content of a chosen id; none where farro made the id
 --                             tok     the call that made it, for a chosen id: a repeated call is known by it
 --                             wh      where it lies: queued waits held marked stale open succeeded failed killed
---                             role tg pri  its role, its tags (sorted, with commas), its priority 0..3
+--                             role tg pri  its role, its tags (sorted, with commas; none: no tags), its
+--                             priority 0..3 (none: 2)
 --                             sc      its score in its queue, while it is delayed
 --                             own att cl   whose it is, the highest attempt, and of the last claim: `corr at policy`
 --                             v       the number of its last change: what compare-and-swap compares
@@ -143,9 +144,9 @@ local function create(at, agent, cl, corr)
   local blocks = tonumber(ARGV[at + 11])
   local wh = agent and 'held' or (blocks > 0 and 'waits' or 'queued')
   local key = P .. 'job:' .. id
-  call('HSET', key, 'life', ARGV[at + 8], 'prompt', ARGV[at + 9], 'digest', ARGV[at + 1], 'role', role, 'tg', tg,
-    'pri', ARGV[at + 5], 'wh', wh, 'v', n, 'sv', ARGV[at + 7])
-  if ARGV[at + 2] ~= '' then call('HSET', key, 'tok', ARGV[at + 2]) end
+  call('HSET', key, 'life', ARGV[at + 8], 'prompt', ARGV[at + 9], 'role', role, 'wh', wh, 'v', n, 'sv', ARGV[at + 7])
+  if ARGV[at + 1] ~= '' then call('HSET', key, 'digest', ARGV[at + 1], 'tok', ARGV[at + 2]) end
+  if tg ~= '' or ARGV[at + 5] ~= '2' then call('HSET', key, 'tg', tg, 'pri', ARGV[at + 5]) end
   local late = false
   for i = at + 12, at + 11 + blocks do
     local state = call('HGET', P .. 'job:' .. ARGV[i], 'wh')

@@ -17,7 +17,7 @@ for _, id in ipairs(call('SMEMBERS', P .. 'foreign')) do
   local job = call('HMGET', P .. 'job:' .. id, 'sv', 'wh', 'role', 'tg', 'pri', 'v')
   if job[1] == ARGV[3] or not job[1] then
     call('SREM', P .. 'foreign', id)
-    if job[2] == 'queued' then lay(id, 'queued', job[3], job[4], job[5], job[6], 0) end
+    if job[2] == 'queued' then lay(id, 'queued', job[3], job[4] or '', job[5] or 2, job[6], 0) end
   end
 end
 return {'ok', dead, marked, call('ZRANGE', P .. 'todo', 0, 999, 'WITHSCORES')}
