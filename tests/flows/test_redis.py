@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -197,6 +198,20 @@ def test_a_retried_attempt_goes_on_after_the_steps_that_succeeded(on_redis: Prog
     again = on_redis.call("retry", "j", code=0).out.strip().splitlines()[0]
     on_redis.call("worker", "--drain", code=0)
     assert on_redis.status(again) == "succeeded"
+
+
+def test_a_released_attempt_is_gone_on_with(on_redis: Program) -> None:
+    waits = "touch started; while test ! -e go; do sleep 0.05; done; echo second"
+    on_redis.enqueue(steps(("sh", "-c", "echo x >> count; echo first"), ("sh", "-c", waits)), "--id", "j")
+    daemon = on_redis.start("worker").started()
+    eventually((on_redis.path / "started").exists, "the step never started")
+    daemon.send(signal.SIGTERM)
+    assert daemon.end().code == 0
+    assert on_redis.status("j") == "queued"
+    (on_redis.path / "go").touch()
+    on_redis.call("worker", "--drain", code=0)
+    assert on_redis.call("logs", "j", code=0).out == "first\nsecond\n"
+    assert (on_redis.path / "count").read_text() == "x\n", "the first step was run again"
 
 
 def test_a_large_output_is_cut_or_lies_in_the_shared_directory(on_redis: Program, tmp_path: Path) -> None:

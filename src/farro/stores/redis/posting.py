@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +34,7 @@ _SNAPSHOT_LIMIT = 1 << 20  # bytes of one file
 # Not there, or something else stands there: a step can write in its own attempt.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EACCES, errno.EPERM})
 _SYNCED = b'{"synced": true}\n'
+_STREAM = re.compile(r"steps/[A-Za-z0-9_-][A-Za-z0-9_.-]*/(stdout|stderr)")
 _encode = encoder()
 
 
@@ -126,6 +129,18 @@ class Posting:
                 data = fs.read_bytes(f"{self._folder}/{RECORDS}", RECORDS_LIMIT)
                 if len(data) <= RECORDS_LIMIT:
                     self._files[RECORDS] = data + _SYNCED
+                    self._take_recorded(data)
+
+    def _take_recorded(self, data: bytes) -> None:
+        """What the records name and no result does: of an attempt that was handed back before it had one. They lie
+        where steps can write, so they may name nothing but streams of steps."""
+        for line in data.splitlines():
+            with contextlib.suppress(ValueError, AttributeError, RecursionError):
+                told = json.loads(line)
+                for name in (told.get("stdout_path"), told.get("stderr_path")):
+                    known = name in self._files or name in self._elsewhere
+                    if isinstance(name, str) and _STREAM.fullmatch(name) and not known:
+                        self._take(name)
 
     def _take_snapshot(self) -> None:
         """The task that the job follows, and what this attempt worked under. A job without agents has neither: one
