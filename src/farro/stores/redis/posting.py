@@ -121,7 +121,9 @@ class Posting:
 
     def _take_records(self) -> None:
         """Whoever reads them there has them whole: for them they are on the disk. And what a runner of its own said."""
-        there = fs.listdir(self._folder)
+        there: list[str] = []
+        with contextlib.suppress(FileNotFoundError):  # of an agent that left: whoever commits for it is told so
+            there = fs.listdir(self._folder)
         if RUNNER_LOG in there:
             self._take(RUNNER_LOG)
         if RECORDS in there:
