@@ -27,7 +27,7 @@ TABLE = {
     ("failed", "queued"): {"requeued", "rerouted"},
     ("failed", "failed"): {"finalized"},
     ("failed", "killed"): {"gave_up", "killed"},
-    ("queued", "killed"): {"killed"},
+    ("queued", "killed"): {"killed", "migrated"},  # decision 0031
     ("in_progress", "killed"): {"killed"},
     ("stale", "succeeded"): {"force_completed"},
     ("failed", "succeeded"): {"force_completed"},
