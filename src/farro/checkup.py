@@ -5,7 +5,7 @@ What is checked lives in the rooms, judging it in operations.doctor; which adapt
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 from typing import Any
 
@@ -14,7 +14,7 @@ from farro.guard import checks as guard_checks
 from farro.observe import checks as audit_checks
 from farro.operations import doctor, policy_lock, root_checks
 from farro.ports.checks import Check, Finding, edit, failed, ok, warning
-from farro.ports.store import StorePolicy
+from farro.ports.store import Store, StorePolicy
 from farro.providers import chat, cli
 from farro.providers import checks as provider_checks
 from farro.roles.names import AGENTS
@@ -33,7 +33,10 @@ def checks(root: str, *, finished: int | None, conformance: bool = False, store:
     settings = config.with_store(_settings(root), store)
     security = settings.security
     in_folders = settings.store == "files"
-    opened = functools.cache(lambda: app.open_store(root, settings, brief=True))
+
+    def opened() -> contextlib.closing[Store]:
+        return contextlib.closing(app.open_store(root, settings, brief=True))
+
     found = [
         *_config_checks(root),
         *disk_checks.checks(
@@ -65,11 +68,10 @@ def checks(root: str, *, finished: int | None, conformance: bool = False, store:
 def _redis_checks(settings: Settings, path: str, clock: SystemClock) -> list[Check]:
     from farro.stores.redis import checks as redis_checks
 
-    @functools.cache
-    def server() -> redis_checks.Asked:
+    def server() -> contextlib.closing[redis_checks.Asked]:
         from farro.stores.redis.server import Server
 
-        return Server(fleet.redis_address(settings, brief=True), "", clock)
+        return contextlib.closing(Server(fleet.redis_address(settings, brief=True), "", clock))
 
     section = settings.redis
     return redis_checks.checks(server, address=settings.store, config=path, shared=section.shared, now=clock.now)

@@ -91,6 +91,18 @@ def test_what_is_posted_makes_the_same_folder_elsewhere(make: Callable[..., Loca
     assert not posted.cut
 
 
+def test_an_attempt_that_was_handed_back_keeps_what_its_steps_said(make: Callable[..., LocalWorkspace]) -> None:
+    space = make()
+    home = space.begin("m.0.ab", "job-1", 1, PLAIN)
+    said(home, "steps/1/stdout", b"one")
+    hostile = {"id": "x", "stdout_path": "../../prompt.json", "stderr_path": "steps/../stdout"}
+    lines = [{"version": 1}, {"id": "1", "stdout_path": "steps/1/stdout", "stderr_path": None}, hostile]
+    said(home, "steps.jsonl", b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    posted = space.post(home, Report(result={}, markdown=""), good=True)
+    assert posted.files["steps/1/stdout"] == b"one"
+    assert set(posted.files) == {"result.json", "result.md", "steps.jsonl", "steps/1/stdout"}
+
+
 def test_a_large_output_is_cut_and_says_so(make: Callable[..., LocalWorkspace]) -> None:
     space = make(inline_bytes=1024)
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
@@ -124,6 +136,8 @@ def test_a_large_output_goes_to_the_shared_directory(make: Callable[..., LocalWo
     space.end("m.0.ab", "job-1")
     looked = space.look("job-1", "1", Material(lifecycle=b"{}", prompt=b"{}", attempts={7: posted}))
     assert Path(looked, "attempts/0007/steps/1/stdout").read_bytes() == b"x" * 5000
+    space.forget("job-1")
+    assert list((shared / "q").iterdir()) == []
 
 
 def test_all_files_together_are_bounded(make: Callable[..., LocalWorkspace], monkeypatch: pytest.MonkeyPatch) -> None:

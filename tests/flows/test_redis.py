@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 
 import farro as api
+from farro.kernel.states import Status
+from farro.operations.watching import Viewer
+from farro.system.clock import SystemClock
 from flows.program import Program, eventually, listing, shell, steps
 from servers import RedisServer
 
@@ -196,6 +200,20 @@ def test_a_retried_attempt_goes_on_after_the_steps_that_succeeded(on_redis: Prog
     assert on_redis.status(again) == "succeeded"
 
 
+def test_a_released_attempt_is_gone_on_with(on_redis: Program) -> None:
+    waits = "touch started; while test ! -e go; do sleep 0.05; done; echo second"
+    on_redis.enqueue(steps(("sh", "-c", "echo x >> count; echo first"), ("sh", "-c", waits)), "--id", "j")
+    daemon = on_redis.start("worker").started()
+    eventually((on_redis.path / "started").exists, "the step never started")
+    daemon.send(signal.SIGTERM)
+    assert daemon.end().code == 0
+    assert on_redis.status("j") == "queued"
+    (on_redis.path / "go").touch()
+    on_redis.call("worker", "--drain", code=0)
+    assert on_redis.call("logs", "j", code=0).out == "first\nsecond\n"
+    assert (on_redis.path / "count").read_text() == "x\n", "the first step was run again"
+
+
 def test_a_large_output_is_cut_or_lies_in_the_shared_directory(on_redis: Program, tmp_path: Path) -> None:
     redis = json.loads((on_redis.path / "agents-config.json").read_text())["redis"]
     configure(on_redis, redis={**redis, "inline_bytes": 1024})
@@ -238,6 +256,22 @@ def test_watching_tells_of_what_changes(on_redis: Program) -> None:
     done = looks.ended()
     assert done.code == 0, done.err
     assert json.loads(done.out.splitlines()[-1])["status"] == "succeeded"
+
+
+def test_the_picture_has_what_ended_also_while_one_looks(on_redis: Program) -> None:
+    for name in ("a", "b"):
+        on_redis.call("enqueue", "--id", name, "--", "true", code=0)
+    with api.open(on_redis.path) as queue:
+        viewer = Viewer(queue.store, queue.root)
+        before = viewer.picture(SystemClock().now())
+        assert before.counts["Runner"] == {Status.QUEUED: 2}
+        on_redis.call("worker", "--drain", code=0)
+        eventually(lambda: len(viewer.picture(SystemClock().now()).ended) == 2, "the feed does not tell of the ends")
+        assert viewer.picture(SystemClock().now()).counts["Runner"] == {Status.SUCCEEDED: 2}
+        assert (
+            Viewer(queue.store, queue.root).picture(SystemClock().now()).ended
+            == viewer.picture(SystemClock().now()).ended
+        )
 
 
 def test_a_server_that_is_away_is_told_in_words(farro: Program) -> None:

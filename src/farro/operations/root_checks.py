@@ -5,8 +5,10 @@ The rules of each document live in roles and plans; the file of the config is ch
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from farro import documents
@@ -24,6 +26,7 @@ from farro.settings import RetrySettings, Settings
 from farro.system import counting, fs
 
 _FULL_PERCENT = 80
+Elsewhere = Callable[[], AbstractContextManager[Store]]  # opens the store of a root whose jobs are no folders in it
 
 
 def checks(
@@ -32,9 +35,8 @@ def checks(
     *,
     config: str,
     now: Callable[[], datetime],
-    elsewhere: Callable[[], Store] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> list[Check]:
-    """`elsewhere`: the store of a root whose jobs are no folders in it."""
     return [
         Check(id="schemas", title="schemas of this version", look=lambda: _schemas(root), quick=True),
         Check(id="tasks", title="tasks", look=lambda: _tasks(root, settings)),
@@ -171,14 +173,17 @@ def _backoff(settings: Settings, config: str) -> Finding:
     return ok(f"{found}, as pinned")
 
 
-def _caps(root: str, settings: Settings, config: str, elsewhere: Callable[[], Store] | None) -> Finding:
+def _caps(root: str, settings: Settings, config: str, elsewhere: Elsewhere | None) -> Finding:
     full: list[tuple[str, int, int]] = []
+    capped = [role for role in settings.all_roles() if settings.cap_of(role) is not None]
+    with contextlib.nullcontext() if elsewhere is None else elsewhere() as store:
+        loads = {role: _load(root, role) if store is None else store.load(role) for role in capped}
     total = 0
     for role in settings.all_roles():
         cap = settings.cap_of(role)
         if cap is None:
             continue
-        load = _load(root, role) if elsewhere is None else elsewhere().load(role)
+        load = loads[role]
         total += load
         if load * 100 >= cap * _FULL_PERCENT and load:
             full.append((role, load, cap))
@@ -211,14 +216,15 @@ def _count(path: str) -> int:
         return 0
 
 
-def _heartbeat(root: str, now: datetime, elsewhere: Callable[[], Store] | None) -> Finding:
+def _heartbeat(root: str, now: datetime, elsewhere: Elsewhere | None) -> Finding:
     """A manager that never ran is no trouble, until something waits for one."""
-    age_s = _silent_s(root, now) if elsewhere is None else manager_silent_s(elsewhere(), now=now, agents=())
+    if elsewhere is None:
+        age_s, waiting = _silent_s(root, now), _waiting(root, ("agents/Manager/incoming", STALE))
+    else:
+        with elsewhere() as store:
+            age_s = manager_silent_s(store, now=now, agents=())
+            waiting = len(store.stale()) + store.load(MANAGER)
     if age_s is None:
-        if elsewhere is None:
-            waiting = _waiting(root, ("agents/Manager/incoming", STALE))
-        else:
-            waiting = len(elsewhere().stale()) + elsewhere().load(MANAGER)
         if waiting:
             cause = "nobody decides what becomes of them"
             return warning(

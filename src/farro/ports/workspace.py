@@ -60,5 +60,8 @@ class Workspace(Protocol):
     def look(self, job_id: str, version: str, material: Material) -> str:
         """A folder that shows the job as it is; the same one for the same version."""
 
+    def forget(self, job_id: str) -> None:
+        """The job is removed for good: what lies of it in the shared directory goes, where this machine has that."""
+
     def close(self) -> None:
         """What this process made goes."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -22,9 +23,11 @@ COMMANDS = ("EVALSHA", "EVAL", "HSET", "ZADD", "XADD", "XREAD", "TIME", "INFO")
 class Asked(Protocol):
     def call(self, *command: str | bytes | int | float) -> Any: ...
 
+    def close(self) -> None: ...
+
 
 def checks(
-    server: Callable[[], Asked],
+    server: Callable[[], AbstractContextManager[Asked]],
     *,
     address: str,
     config: str,
@@ -33,15 +36,30 @@ def checks(
 ) -> list[Check]:
     """`server` is asked anew by each: what cannot be reached is told by the first, and by none in a trace."""
 
-    def info(section: str) -> dict[str, str]:
-        return _info(server().call("INFO", section))
+    def asked(look: Callable[[Asked], Finding]) -> Callable[[], Finding]:
+        def run() -> Finding:
+            with server() as opened:
+                return look(opened)
+
+        return run
 
     return [
-        Check(id="redis", title="Redis server", look=lambda: _reachable(info("server"), address, config), quick=True),
-        Check(id="redis-persistence", title="what survives its crash", look=lambda: _persistence(server(), config)),
-        Check(id="redis-memory", title="its memory", look=lambda: _memory(server(), info("memory"))),
-        Check(id="redis-clock", title="its clock", look=lambda: _clock(server(), now)),
-        Check(id="redis-rights", title="its rights", look=lambda: _rights(server(), config), quick=True),
+        Check(
+            id="redis",
+            title="Redis server",
+            look=asked(lambda asks: _reachable(_info(asks.call("INFO", "server")), address, config)),
+            quick=True,
+        ),
+        Check(
+            id="redis-persistence",
+            title="what survives its crash",
+            look=asked(lambda asks: _persistence(asks, config)),
+        ),
+        Check(
+            id="redis-memory", title="its memory", look=asked(lambda asks: _memory(_info(asks.call("INFO", "memory"))))
+        ),
+        Check(id="redis-clock", title="its clock", look=asked(lambda asks: _clock(asks, now))),
+        Check(id="redis-rights", title="its rights", look=asked(lambda asks: _rights(asks, config)), quick=True),
         Check(id="redis-shared", title="the shared directory", look=lambda: _shared(shared, config)),
     ]
 
@@ -76,7 +94,7 @@ def _persistence(server: Asked, config: str) -> Finding:
     return ok("appendonly yes, appendfsync always: what is acknowledged stays")
 
 
-def _memory(server: Asked, told: Mapping[str, str]) -> Finding:
+def _memory(told: Mapping[str, str]) -> Finding:
     used, most = told.get("used_memory_human", "?"), told.get("maxmemory_human", "0B")
     policy = told.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":

@@ -55,7 +55,7 @@ class Ground:
     identity: Callable[[], Mapping[str, Any]] = dict
     # Ends the processes that a dead agent's attempts left behind on this machine.
     reap: Callable[[list[str], Mapping[str, Any]], None] = lambda markers, identity: None
-    actor: str = "farro"  # who enqueues, for the common audit log
+    actor: str = "submitter"  # who enqueues, for the common audit log
     log: Log = no_log
     audit: Audit = no_audit
     random_bits: Callable[[int], int] = random.SystemRandom().getrandbits

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +25,7 @@ from farro.ports.workspace import Posted
 from farro.system import fs, links
 
 SNAPSHOT = ".snapshot"
-RECORDS, CALLS = "steps.jsonl", "calls"
+RECORDS, CALLS, RUNNER_LOG = "steps.jsonl", "calls", "runner.log"
 TASKS = ("task.json", "task.md")  # in the job's own snapshot: for all of its attempts
 TOTAL = 8 << 20  # bytes of all files of an attempt that are kept by content …
 LEAST = 1024  # … beside which each has this much of its beginning
@@ -32,6 +34,7 @@ _SNAPSHOT_LIMIT = 1 << 20  # bytes of one file
 # Not there, or something else stands there: a step can write in its own attempt.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EACCES, errno.EPERM})
 _SYNCED = b'{"synced": true}\n'
+_STREAM = re.compile(r"steps/[A-Za-z0-9_-][A-Za-z0-9_.-]*/(stdout|stderr)")
 _encode = encoder()
 
 
@@ -117,11 +120,29 @@ class Posting:
             self._cut[name] = status.st_size
 
     def _take_records(self) -> None:
-        """Whoever reads them there has them whole: for them they are on the disk."""
-        with contextlib.suppress(FileNotFoundError):
-            data = fs.read_bytes(f"{self._folder}/{RECORDS}", RECORDS_LIMIT)
-            if len(data) <= RECORDS_LIMIT:
-                self._files[RECORDS] = data + _SYNCED
+        """Whoever reads them there has them whole: for them they are on the disk. And what a runner of its own said."""
+        there: list[str] = []
+        with contextlib.suppress(FileNotFoundError):  # of an agent that left: whoever commits for it is told so
+            there = fs.listdir(self._folder)
+        if RUNNER_LOG in there:
+            self._take(RUNNER_LOG)
+        if RECORDS in there:
+            with contextlib.suppress(OSError):  # something else of that name: the steps are run again then
+                data = fs.read_bytes(f"{self._folder}/{RECORDS}", RECORDS_LIMIT)
+                if len(data) <= RECORDS_LIMIT:
+                    self._files[RECORDS] = data + _SYNCED
+                    self._take_recorded(data)
+
+    def _take_recorded(self, data: bytes) -> None:
+        """What the records name and no result does: of an attempt that was handed back before it had one. They lie
+        where steps can write, so they may name nothing but streams of steps."""
+        for line in data.splitlines():
+            with contextlib.suppress(ValueError, AttributeError, RecursionError):
+                told = json.loads(line)
+                for name in (told.get("stdout_path"), told.get("stderr_path")):
+                    known = name in self._files or name in self._elsewhere
+                    if isinstance(name, str) and _STREAM.fullmatch(name) and not known:
+                        self._take(name)
 
     def _take_snapshot(self) -> None:
         """The task that the job follows, and what this attempt worked under. A job without agents has neither: one

@@ -21,4 +21,5 @@ def remove(ground: Ground, agent: Agent, job_ids: Sequence[str]) -> list[str]:
             raise agent_lost(agent)
         if answer == b"ok":
             removed.append(job_id)
+            ground.workspace.forget(job_id)
     return removed

@@ -105,7 +105,7 @@ class New:
     blocks: Sequence[str] = ()
     narrative: str | None = None
     payload: Mapping[str, bytes] | None = None
-    actor: str = "farro"
+    actor: str = "submitter"
 
     def args(self) -> list[Arg]:
         """As `create` in the prelude reads it."""

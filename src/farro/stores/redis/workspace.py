@@ -88,6 +88,11 @@ class LocalWorkspace:
         if lease is not None:
             self._remove(agent_id, lease)
 
+    def forget(self, job_id: str) -> None:
+        if self._shelf is not None:
+            with contextlib.suppress(OSError):  # not mounted, or not ours: a person sees it there
+                remove_tree(self._shelf.path(ids.check_job_id(job_id)))
+
     def close(self) -> None:
         """What this process made goes."""
         with self._lock:
