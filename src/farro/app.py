@@ -304,6 +304,11 @@ class _Providers:
             return made
 
 
+def providers(root: str) -> Callable[[str, ProviderSettings], Provider]:
+    """Who answers, by name and settings; the same one for the same."""
+    return _Providers(root).of
+
+
 def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:
     """What agents' calls cost."""
     from farro.stores.files.ledger import FilesLedger

@@ -94,7 +94,9 @@ def run_plan(
         step_timeout_s=step_timeout_s,
         clock=clock,
         confined=confined,
-        input_of=None if plan.input is None else (plan.reader.id, f"{attempt_dir.rsplit('/', 2)[0]}/payload/{plan.input}"),
+        input_of=None
+        if plan.input is None
+        else (plan.reader.id, f"{attempt_dir.rsplit('/', 2)[0]}/payload/{plan.input}"),
     )
     records = Records(attempt_dir, durable=durable)
     run = _Run(plan=plan, tries=tries, records=records, watch=watch, stop=stop, clock=clock, ahead_bytes=ahead_bytes)

@@ -1,4 +1,4 @@
-"""Changing the steps of a plan that is being written: adding, removing, renumbering. Works on the plan as it is written.
+"""Changing the steps of a plan that is being written: adding, removing, renumbering. Works on the plan as written.
 
 Whether it is a good plan is told by `loading`; keeping it is the caller's matter.
 """
@@ -110,3 +110,41 @@ def renumbered(steps: Sequence[Raw]) -> list[dict[str, Any]]:
             step["needs"] = [numbers.get(need, need) for need in step["needs"]]
         made.append(step)
     return made
+
+
+def as_numbered(steps: Sequence[Raw]) -> list[dict[str, Any]]:
+    """The steps as the memo writes them, numbered by their places, whatever they call each other."""
+    places = {label(step, place): place for place, step in enumerate(steps, start=1)}
+    made = []
+    for place, raw in enumerate(steps, start=1):
+        step: dict[str, Any] = {
+            "step_number": place,
+            **{k: v for k, v in raw.items() if k not in ("id", "step_number")},
+        }
+        made.append(_translated(step, places))
+    return made
+
+
+def joined(steps: Sequence[Raw], more: Sequence[Raw]) -> list[dict[str, Any]]:
+    """The steps with others after them, which are numbered as if the first ones were."""
+    made = [dict(step) for step in steps]
+    names: dict[Any, Any] = {place: label(step, place) for place, step in enumerate(made, start=1)}
+    for raw in more:
+        step = {**_new_label(made), **{k: v for k, v in raw.items() if k not in ("id", "step_number")}}
+        step = _translated(step, names)
+        made.append(step)
+        names[len(made)] = label(step, len(made))
+    return made
+
+
+def _translated(step: dict[str, Any], names: Mapping[Any, Any]) -> dict[str, Any]:
+    """With other names for the steps that it refers to. What names none stays, for `loading` to tell."""
+    if _hashable(step.get("input_from_step")):
+        step["input_from_step"] = names.get(step["input_from_step"], step["input_from_step"])
+    if isinstance(step.get("needs"), list):
+        step["needs"] = [names.get(need, need) if _hashable(need) else need for need in step["needs"]]
+    return step
+
+
+def _hashable(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)

@@ -110,3 +110,18 @@ def finished(plan: Mapping[str, Any]) -> dict[str, Any]:
         digest = sha256(canonical(made["steps"])).hexdigest()[:12]
         made = {"plan_id": f"plan-{digest}", **made}
     return made
+
+
+def check_steps(plan: Mapping[str, Any], source: str) -> None:
+    """InputError where there is nothing to hand in."""
+    if source == SOURCE and not plan.get("steps"):
+        raise InputError("the draft has no steps yet; `agx add -- COMMAND`, or name a plan: `agx list` shows them")
+
+
+def placed(plan: Mapping[str, Any], folder: str, *, root: str) -> dict[str, Any]:
+    """With that folder for every step that names none, unless it is the root, where steps run anyhow. A command that
+    was typed somewhere is meant to run there."""
+    if folder == root or not isinstance(plan.get("steps"), list):
+        return dict(plan)
+    steps = [step if not isinstance(step, dict) or "cwd" in step else {**step, "cwd": folder} for step in plan["steps"]]
+    return {**plan, "steps": steps}

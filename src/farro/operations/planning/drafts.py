@@ -9,6 +9,7 @@ not written over what came since, but refused. The drafts before it are kept in 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -156,8 +157,6 @@ def write_private(path: str, data: bytes) -> None:
             os.close(fd)
         fs.replace(name, path)
     except OSError:
-        try:
+        with contextlib.suppress(OSError):
             fs.unlink(name)
-        except OSError:
-            pass
         raise
