@@ -12,6 +12,7 @@ from collections.abc import Callable
 from farro import app
 from farro.execution.agents.calling import Tried
 from farro.guard.redaction import Redactor, secret_variables
+from farro.kernel.ids import IdMint
 from farro.operations import tools as listing
 from farro.operations.admission import Gate
 from farro.operations.contract import Contract
@@ -78,4 +79,5 @@ def remote_desk(address: str, settings: Settings) -> Desk:
 
     secret = settings.agq.key
     named = "AGQ_KEY" if secret is None else secret.name
-    return RemoteDesk.at(address, key=os.environ.get("AGQ_KEY") or os.environ.get(named))
+    mint = IdMint(SystemClock().now, random.SystemRandom().getrandbits)
+    return RemoteDesk.at(address, key=os.environ.get("AGQ_KEY") or os.environ.get(named), mint=mint.mint)

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from farro.cli.groups import Hinting
-from farro.cli.options import root_option
+from farro.cli.groups import Hinting, not_empty
 
 META = "farro.agx"  # in click's meta: what the group was told, for the commands inside it
 
@@ -83,7 +82,7 @@ class Planning(Hinting):
 
 
 @click.group(cls=Planning, invoke_without_command=True)
-@root_option("The farro root; else as for every command of farro.")
+@click.option("--root", metavar="DIR", callback=not_empty, help="The farro root; else as for every command of farro.")
 @click.option("--store", metavar="ADDRESS", help="Another place: redis://HOST:PORT, or agq://HOST:PORT.")
 @click.option("--json/--text", "as_json", default=None, help="JSON, also at a terminal; or text, also in a pipe.")
 @click.pass_context

@@ -89,8 +89,10 @@ def submit(
         plan_id, inputs = action, read_inputs(inputs_file)
     if dry_run:
         return _rehearsed(place, plan_id, inputs, asked)
-    action_id = action if inputs_file is None else place.desk.save_action(plan_id, inputs, name=name)
-    made = place.desk.submit_action(action_id, asked)
+    if inputs_file is None:
+        action_id, made = action, place.desk.submit_action(action, asked)
+    else:
+        action_id, made = place.desk.submit_inputs(plan_id, inputs, name=name, ticket=asked)
     told: dict[str, Any] = {"action_id": action_id, "plan_id": plan_id, "jobs": made}
     if wait:
         from farro.cli.agx_waiting import wait_for_all
@@ -111,6 +113,8 @@ def _rehearsed(place: Place, plan_id: str, inputs: list[Any], asked: Any) -> int
     found = rules.problems(plan, tuple(inputs), plan_id)
     if found:
         raise BadDocument("inputs", list(found))
+    if not inputs:
+        raise InputError("there is no input; an action has 1 to 100")
     return rehearsed(place, rules.filled(plan, inputs[0]), asked, jobs=len(inputs))
 
 

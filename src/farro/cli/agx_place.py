@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -66,6 +66,12 @@ class Place:
     root_given: str | None
     store: str | None
     as_json: bool
+
+    @classmethod
+    def of_options(cls, given: Sequence[str]) -> Place:
+        """As the options of the program say, each followed by its value."""
+        named = dict(zip(given[::2], given[1::2], strict=False))
+        return cls(root_given=named.get("--root"), store=named.get("--store"), as_json=False)
 
     @property
     def remote(self) -> bool:

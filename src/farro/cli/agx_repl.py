@@ -6,7 +6,6 @@ What the commands do lives in the files beside this one; what Tab offers is what
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib
 import os
 import shlex
@@ -14,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from farro.cli import terminal
-from farro.cli.agx import ALIAS, OF_A_PLAN, PLACES, agx
+from farro.cli.agx import agx
+from farro.cli.agx_completion import Completer
 from farro.cli.agx_place import Place, state_folder
 from farro.cli.main import run
 from farro.errors import FarroError, InputError
@@ -35,11 +35,11 @@ with contextlib.suppress(ImportError):
 
 def read_lines(given: Sequence[str]) -> int:
     """Until Ctrl-D or `exit`. `given`: options of the program that hold for every line."""
-    place = _place(given)
+    place = Place.of_options(given)
     history = History(f"{state_folder()}/history")
     history.begin()
     if readline is not None:
-        readline.set_completer(Completer(given).complete)
+        readline.set_completer(Completer(given, readline).complete)
         readline.set_completer_delims(" \t\n")
         readline.parse_and_bind("tab: complete")
     terminal.note("agx: `help` lists the commands, Tab completes, Ctrl-D ends")
@@ -71,11 +71,6 @@ def prompt(place: Place) -> str:
         return "agx ?> "
     name = draft.name or "draft"
     return f"agx {printable(name)[:24]} ({len(draft.steps)})> "
-
-
-def _place(given: Sequence[str]) -> Place:
-    named = dict(zip(given[::2], given[1::2], strict=False))
-    return Place(root_given=named.get("--root"), store=named.get("--store"), as_json=False)
 
 
 def _line(first: str) -> str:
@@ -177,78 +172,3 @@ class History:
         except OSError:
             return []
         return [line for line in text.split("\n") if line]
-
-
-class Completer:
-    """What Tab offers: commands, options, tools, plans, jobs and files. It must be quick and must not fail."""
-
-    def __init__(self, given: Sequence[str]) -> None:
-        self._given = list(given)
-        self._found: list[str] = []
-
-    def complete(self, text: str, state: int) -> str | None:
-        if state == 0:
-            try:
-                line = readline.get_line_buffer()[: readline.get_begidx()]
-                self._found = self.offered(line, text)
-            except Exception:  # noqa: BLE001 - Tab must never end the program, whatever a config or a disk does
-                self._found = []
-        return self._found[state] if state < len(self._found) else None
-
-    def offered(self, line: str, text: str) -> list[str]:
-        before = line.split()
-        if " -- " in f" {line}" or "--" in before:
-            return _files(text)
-        if before[:1] == ["agx"]:
-            before = before[1:]
-        if not before:
-            return [f"{name} " for name in sorted((*PLACES, ALIAS, "help", "exit")) if name.startswith(text)]
-        if before[0] == "help":
-            return [f"{name} " for name in PLACES if name.startswith(text)]
-        if before == [ALIAS]:
-            return [f"{name} " for name in OF_A_PLAN if name.startswith(text)]
-        if before[-1] == "--tool":
-            return [f"{name} " for name in self._tools() if name.startswith(text)]
-        return self._of_click(before, text)
-
-    def _of_click(self, before: list[str], text: str) -> list[str]:
-        from click.shell_completion import ShellComplete
-
-        asked = ShellComplete(agx, {}, "agx", "_AGX_COMPLETE")
-        found = [item.value for item in asked.get_completions([*self._given, *before], text) if item.type == "plain"]
-        names = [f"{name} " for name in found]
-        wants = self._argument(before)
-        if wants is not None and not text.startswith("-"):
-            names += [f"{name} " for name in self._kept(wants) if name.startswith(text)]
-        return names or _files(text)
-
-    def _argument(self, before: list[str]) -> str | None:
-        """Of which kind of thing the name is that the command wants."""
-        verbs = [word for word in before if not word.startswith("-")]
-        verbs = verbs[1:] if verbs[:1] == [ALIAS] else verbs
-        if verbs[:1] in (["get"], ["submit"], ["preview"], ["validate"]) or verbs[:2] in (
-            ["job", "submit"],
-            ["action", "new"],
-        ):
-            return "plan"
-        return "action" if verbs[:2] in (["action", "submit"], ["action", "get"]) else None
-
-    def _kept(self, kind: str) -> list[str]:
-        place = _place(self._given)
-        try:
-            lines: Sequence[Any] = place.desk.plans()
-            if kind == "action":
-                lines = [*place.desk.actions(), *lines]
-            return [line.id for line in lines]
-        finally:
-            place.close()
-
-    def _tools(self) -> list[str]:
-        from farro import app
-
-        return ["unix", *app.tools(_place(self._given).settings).names()]
-
-
-def _files(text: str) -> list[str]:
-    found = sorted(glob.glob(glob.escape(os.path.expanduser(text)) + "*"))[:200]
-    return [f"{name}/" if os.path.isdir(name) else f"{name} " for name in found]

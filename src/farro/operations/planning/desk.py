@@ -84,6 +84,11 @@ class Desk(Protocol):
 
     def save_action(self, plan_id: str, inputs: Sequence[Any], *, name: str | None) -> str: ...
 
+    def submit_inputs(
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
+    ) -> tuple[str, list[str]]:
+        """A new action, kept and handed in: its id, and its jobs."""
+
     def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
         """The jobs of all its inputs; again: the same jobs."""
 

@@ -84,6 +84,12 @@ class LocalDesk:
         data = {"plan_id": plan_id, "inputs": list(inputs)} | ({} if name is None else {"action_id": name})
         return shelves.save_action(self.library, Document(data, "action"), mint=self.mint)
 
+    def submit_inputs(
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
+    ) -> tuple[str, list[str]]:
+        action_id = self.save_action(plan_id, inputs, name=name)
+        return action_id, self.submit_action(action_id, ticket)
+
     def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
         return shelves.submit_action(
             self.store,
