@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from farro.documents import Document
-from farro.errors import FarroError, InputError
+from farro.errors import BudgetExceeded, FarroError, InputError
 from farro.execution.agents.calling import Candidate, Tried, asked_of, call
 from farro.execution.commands import AGENT, UNIX
 from farro.guard.redaction import Redactor
@@ -93,11 +93,15 @@ class Planner:
         had = editing.steps_of(draft)
         candidates = [self._candidate(one) for one in asked(self.settings)]
         shown = {"steps": editing.as_numbered(had)}
-        steps = self._planned(candidates, wish, shown)
         told: tuple[str, ...] = ()
         outcome: Review = "skipped"
-        if review:
-            outcome, told, steps = self._reviewed(candidates, wish, shown, steps)
+        try:
+            steps = self._planned(candidates, wish, shown)
+            if review:
+                outcome, told, steps = self._reviewed(candidates, wish, shown, steps)
+        finally:
+            for candidate in candidates:
+                candidate.provider.close()
         plan = {**draft, "steps": editing.joined(had, steps)}
         return Proposal(
             plan=plan,
@@ -234,7 +238,10 @@ class Planner:
         )
         limits, own = self.settings.budgets, self.settings.agx.budget_usd
         budgets = Budgets(job_usd=_amount(limits.job_usd), role_usd=_amount(own), day_usd=_amount(limits.day_usd))
-        return self.ledger.reserve(charge, budgets)
+        try:
+            return self.ledger.reserve(charge, budgets)
+        except BudgetExceeded as exceeded:  # the ledger knows roles; this one's budget stands elsewhere
+            raise BudgetExceeded(str(exceeded).replace(f"roles.{ROLE}.budget_usd", "agx.budget_usd")) from None
 
     def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
         if end != "not_charged":
