@@ -24,6 +24,7 @@ from farro.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+REMOTE = "agq://"
 STORE_HELP = "Another place: redis://HOST:PORT, or agq://HOST:PORT (key in AGQ_KEY)."
 
 
@@ -42,7 +43,7 @@ def common(command: F) -> F:
         told = context.meta.get(META, {})
         place = Place(
             root_given=root or told.get("root"),
-            store=store or told.get("store"),
+            store=_checked(store or told.get("store")),
             as_json=_answer_form(as_json if as_json is not None else told.get("as_json")),
         )
         context.call_on_close(place.close)
@@ -75,7 +76,7 @@ class Place:
 
     @property
     def remote(self) -> bool:
-        return self.store is not None and self.store.startswith(("agq://", "agqs://"))
+        return self.store is not None and self.store.startswith(REMOTE)
 
     @cached_property
     def _read(self) -> tuple[str | None, Settings]:
@@ -87,7 +88,7 @@ class Place:
                 raise
             return None, Settings()
         if self.store is not None and not self.remote:
-            settings = replace(settings, store=_checked(self.store))
+            settings = replace(settings, store=self.store)
         return root, settings
 
     @property
@@ -156,10 +157,12 @@ def state_folder() -> str:
     return f"{config.own_root()}/agx"
 
 
-def _checked(address: str) -> str:
+def _checked(address: str | None) -> str | None:
+    if address is None or address.startswith(REMOTE):
+        return address
     from farro.settings.engines import StoreAddress
 
     fault = StoreAddress().fault(address)
     if fault is not None:
-        raise InputError(f"--store: {fault}, or agq://HOST:PORT for a RESP queue")
+        raise InputError(f"--store: {fault}; or agq://HOST:PORT, a RESP queue")
     return address

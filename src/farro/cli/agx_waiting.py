@@ -99,5 +99,8 @@ def _progress() -> Iterator[Any]:
     from rich.text import Text
 
     console = Console(stderr=True)
+    if console.is_dumb_terminal:  # it cannot go back in a line
+        yield note
+        return
     with console.status(Text("…")) as status:
         yield lambda text: status.update(Text(printable(text)))
