@@ -36,7 +36,7 @@ CHECKS: dict[str, list[str]] = {
 }
 SUITES = (
     *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "golden"),
-    *("providers", "services", "crash", "flows"),
+    *("providers", "services", "planning", "crash", "flows"),
 )
 UNMEASURED = ("house", "golden", "crash")  # they look at texts, or make the same calls many thousand times
 BRANCHES = 0.85  # of src that the other suites must take

@@ -22,12 +22,17 @@ def commands() -> Iterator[tuple[str, click.Command]]:
     """Every command by what is typed, in the order of the help; a group is followed by its own."""
     context = click.Context(farro)
     for name in COMMANDS:
-        command = farro.get_command(context, name)
-        assert command is not None
-        yield name, command
-        if isinstance(command, click.Group):
-            for inner in command.list_commands(context):
-                yield f"{name} {inner}", command.commands[inner]
+        yield from _with_inner(name, farro.get_command(context, name), context)
+
+
+def _with_inner(
+    name: str, command: click.Command | None, context: click.Context
+) -> Iterator[tuple[str, click.Command]]:
+    assert command is not None
+    yield name, command
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            yield from _with_inner(f"{name} {inner}", command.get_command(context, inner), context)
 
 
 TYPED = dict(commands())

@@ -17,7 +17,7 @@ from farro.operations.planning.drafts import Draft, Drafts
 
 @pytest.fixture
 def drafts(tmp_path: Path) -> Drafts:
-    return Drafts(f"{tmp_path}/state/agx", "/root")
+    return Drafts(f"{tmp_path}/state/agx", "somewhere")
 
 
 def test_a_draft_is_kept_and_is_its_owners_alone(drafts: Drafts, tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_draft_is_kept_and_is_its_owners_alone(drafts: Drafts, tmp_path: Path)
 
 def test_each_place_has_a_draft_of_its_own(drafts: Drafts, tmp_path: Path) -> None:
     drafting.add(drafts, ["sort"])
-    assert Drafts(f"{tmp_path}/state/agx", "/other").read() == Draft()
+    assert Drafts(f"{tmp_path}/state/agx", "elsewhere").read() == Draft()
 
 
 def test_what_was_read_before_does_not_overwrite_what_came_since(drafts: Drafts) -> None:
@@ -60,7 +60,7 @@ def test_processes_too(drafts: Drafts, tmp_path: Path) -> None:
     script = (
         "import sys\nfrom farro.operations.planning import drafting\n"
         "from farro.operations.planning.drafts import Drafts\n"
-        "for n in range(5): drafting.add(Drafts(sys.argv[1], '/root'), [sys.argv[2], str(n)])"
+        "for n in range(5): drafting.add(Drafts(sys.argv[1], 'somewhere'), [sys.argv[2], str(n)])"
     )
     running = [
         subprocess.Popen([sys.executable, "-c", script, f"{tmp_path}/state/agx", name]) for name in ("a", "b", "c")

@@ -294,5 +294,10 @@ class Tries:
             self._made.add(path)
 
 
+def input_of(plan: Plan, attempt_dir: str) -> tuple[str, str] | None:
+    """The step that reads the plan's input, and the file that it is: one of the job's payload."""
+    return None if plan.input is None else (plan.reader.id, f"{attempt_dir.rsplit('/', 2)[0]}/payload/{plan.input}")
+
+
 def _no_exit(code: int) -> Exit:
     return Exit(code=code, signal=None, duration_s=0.0, user_s=0.0, system_s=0.0, max_rss_kb=0)
