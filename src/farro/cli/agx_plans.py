@@ -165,7 +165,10 @@ def save(name: str | None, replace: bool, place: Place) -> None:
     if place.as_json:
         answer({"plan_id": plan_id})
     else:
-        say(f"{plan_id} is kept; run it with: agx submit {plan_id}")
+        from farro.plans.actions import fields
+
+        how = f"agx action submit {plan_id} --inputs FILE" if fields(draft.plan) else f"agx submit {plan_id}"
+        say(f"{plan_id} is kept; run it with: {how}")
 
 
 @click.command("list")
