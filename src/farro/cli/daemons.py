@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from farro import app
-from farro.cli.options import daemon, gate, person, read_root, starts_strictly
+from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
 from farro.cli.terminal import answer, forget_stdout, say
 from farro.errors import FarroError, NotPermitted
 from farro.kernel.places import WAITING
@@ -255,7 +255,7 @@ def _admit(store: Store, what: str, *, strict: bool) -> None:
         if strict:
             from farro import checkup  # here: it imports every room
 
-            checkup.admit(store.root, what)
+            checkup.admit(store.root, what, store=asked_store())
     except FarroError:
         store.close()  # with what it has to tell in the audit log
         raise

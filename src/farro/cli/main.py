@@ -69,6 +69,7 @@ SECTIONS = {
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
+        ("agq", "Serve the queues to Redis clients.", "farro.cli.agq:agq"),
     ),
     "Set up": (
         ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),
@@ -77,6 +78,7 @@ SECTIONS = {
         ("policy", "Pin what jobs run under, in policy.lock.json.", "farro.cli.policy:policy"),
         ("sandbox", "What keeps jobs to their allowed_paths here.", "farro.cli.sandbox:sandbox"),
         ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
+        ("migrate", "Move queued jobs to another store, or back.", "farro.cli.migrate:migrate"),
         ("import-air", "Take over the jobs of an Air-Executor.", "farro.cli.air_import:import_air"),
         ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
     ),

@@ -13,7 +13,7 @@ Which exchanges, queues and keys there are lives in swarm.names; who says what l
 - A consumer holds at most `prefetch` messages that it has not acknowledged. [test_a_consumer_holds_no_more_than_it_may]
 - A rejected message goes back to its queue, or to the queue's dead letters, or, where it has none, away.
 - A waiting consumer wakes at once; nobody polls.
-- Declaring a queue again as it is changes nothing; otherwise it is bound anew, and keeps its messages.
+- Declaring a queue again adds the bindings that it has not, and keeps everything else; `unbind` takes one away.
 - An `exclusive` queue ends with whoever declared it.
 """
 
@@ -43,7 +43,7 @@ class Binding:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Depth:
     ready: int
-    taken: int  # given to a consumer, and not acknowledged
+    taken: int | None  # given to a consumer, and not acknowledged; None: this bus does not tell
     consumers: int
 
 
@@ -74,6 +74,8 @@ class Bus(Protocol):
     async def declare(
         self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
     ) -> None: ...
+
+    async def unbind(self, queue: str, binding: Binding) -> None: ...
 
     async def delete(self, queue: str) -> None:
         """With everything in it. One that is not there is no error."""

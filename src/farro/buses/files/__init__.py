@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from farro.buses.files import consuming, layout
 from farro.buses.files.consuming import FilesConsumer
@@ -63,7 +63,7 @@ class FilesBus:
             else:
                 self._declare_again(queue, told, exclusive)
 
-    def _build(self, queue: str, told: Mapping[str, object], exclusive: bool) -> None:
+    def _build(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
         """In staging, then renamed in: a queue appears with its bindings."""
         staged = fs.temporary(self._layout.staging)
         fs.mkdir(staged)
@@ -84,13 +84,32 @@ class FilesBus:
         if lease is not None:
             self._exclusive[queue] = lease
 
-    def _declare_again(self, queue: str, told: Mapping[str, object], exclusive: bool) -> None:
+    def _declare_again(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
         path = self._layout.about(queue)
         before = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
         if bool(before["exclusive"]) != exclusive or (exclusive and queue not in self._exclusive):
             raise InputError(f"the queue {queue} is there already, and somebody else's")
-        if before != told:
-            fs.write_atomic(path, json.dumps(told).encode() + b"\n", sync=self._durable)
+        if before["dead_letters"] != told["dead_letters"]:
+            raise InputError(f"the queue {queue} is there already, with other dead letters")
+        more = [pair for pair in told["bindings"] if pair not in before["bindings"]]
+        if more:
+            self._write(queue, {**before, "bindings": [*before["bindings"], *more]})
+
+    def _write(self, queue: str, told: Mapping[str, Any]) -> None:
+        fs.write_atomic(self._layout.about(queue), json.dumps(told).encode() + b"\n", sync=self._durable)
+
+    async def unbind(self, queue: str, binding: Binding) -> None:
+        await self._do(lambda: self._unbind(layout.check(queue), [binding.exchange, binding.key]))
+
+    def _unbind(self, queue: str, pair: list[str]) -> None:
+        with leases.exclusively(self._layout.lock):
+            try:
+                before = json.loads(fs.read_bytes(self._layout.about(queue), layout.ABOUT_LIMIT))
+            except FileNotFoundError:
+                return
+            left = [other for other in before["bindings"] if other != pair]
+            if left != before["bindings"]:
+                self._write(queue, {**before, "bindings": left})
 
     async def delete(self, queue: str) -> None:
         await self._do(lambda: self._delete(layout.check(queue)))
