@@ -9,7 +9,7 @@ import functools
 import os
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import Refused

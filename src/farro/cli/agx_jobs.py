@@ -146,7 +146,7 @@ def stats(place: Place) -> None:
         say("no jobs, no workers")
     else:
         shown = [Status.QUEUED, Status.IN_PROGRESS, Status.STALE, Status.SUCCEEDED, Status.FAILED, Status.KILLED]
-        rows = [("QUEUE", "WORKERS", "QUEUED", "RUNNING", "STALE", "OK", "FAILED", "KILLED")]
+        rows: list[tuple[str, ...]] = [("QUEUE", "WORKERS", "QUEUED", "RUNNING", "STALE", "OK", "FAILED", "KILLED")]
         for one in found:
             counts = tuple(str(one.counts.get(str(status), 0)) for status in shown)
             rows.append((one.role, str(one.workers), *counts))

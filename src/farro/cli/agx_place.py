@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,8 +20,13 @@ from farro.cli import terminal
 from farro.cli.agx import META
 from farro.cli.options import ROOT_HELP, person, read_root, root_option
 from farro.errors import InputError, NotARoot
+from farro.observe.log import grave_only
 from farro.operations import people
 from farro.settings import Settings
+
+if TYPE_CHECKING:
+    from farro.operations.planning.desk import Desk
+    from farro.operations.planning.drafts import Drafts
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +49,7 @@ def common(command: F) -> F:
         told = context.meta.get(META, {})
         place = Place(
             root_given=root or told.get("root"),
-            store=_checked(store or told.get("store")),
+            store=_checked(store or told.get("store") or _of_environment()),
             as_json=_answer_form(as_json if as_json is not None else told.get("as_json")),
         )
         context.call_on_close(place.close)
@@ -82,14 +88,17 @@ class Place:
     def _read(self) -> tuple[str | None, Settings]:
         """Where no root is, the person's own will be made once something is handed in."""
         try:
+            if self.remote:  # the config says who plans, and the key; where the jobs lie is known
+                root = config.find_root(self.root_given, own=True)
+                settings = config.load(root, warn=terminal.complain)
+                app.keep_secrets(settings)
+                return root, settings
             root, settings = read_root(self.root_given)
         except NotARoot:
             if self.root_given or os.environ.get("FARRO_ROOT"):
                 raise
             return None, Settings()
-        if self.store is not None and not self.remote:
-            settings = replace(settings, store=self.store)
-        return root, settings
+        return root, config.with_store(settings, self.store)
 
     @property
     def settings(self) -> Settings:
@@ -101,13 +110,13 @@ class Place:
         return self._read[0] or config.own_root()
 
     @cached_property
-    def drafts(self) -> Any:
+    def drafts(self) -> Drafts:
         from farro.operations.planning.drafts import Drafts
 
         return Drafts(state_folder(), self.store or self.root)
 
     @cached_property
-    def desk(self) -> Any:
+    def desk(self) -> Desk:
         """Where plans are handed in; made where there is no root yet."""
         from farro import desks
 
@@ -116,16 +125,11 @@ class Place:
             return desks.remote_desk(self.store, self.settings)
         if self._read[0] is None:
             _, settings = read_root(None, make=True)
-            self.__dict__["_read"] = (config.own_root(), settings)
-        from farro.observe.log import grave_only
-        from farro.operations.planning.desk import Desk
-
+            self.__dict__["_read"] = (config.own_root(), config.with_store(settings, self.store))
         root, settings = self.root, self.settings
-        store = app.open_store(root, settings, log=grave_only(terminal_stderr()), actor=person(), brief=True)
-        made: Desk = desks.local_desk(
-            store, settings, contract=config.contract(root, settings), by=person(), user=people.user()
-        )
-        return made
+        store = app.open_store(root, settings, log=grave_only(sys.stderr), actor=person(), brief=True)
+        contract = config.contract(root, settings)
+        return desks.local_desk(store, settings, contract=contract, by=person(), user=people.user())
 
     def close(self) -> None:
         desk = self.__dict__.pop("desk", None)
@@ -146,15 +150,15 @@ class Place:
             trees.remove_tree(folder)
 
 
-def terminal_stderr() -> Any:
-    import sys
-
-    return sys.stderr
-
-
 def state_folder() -> str:
     """Of this person's drafts and history; nothing of a job is in it."""
     return f"{config.own_root()}/agx"
+
+
+def _of_environment() -> str | None:
+    """FARRO_STORE, where it is a queue; another store is chosen for every command alike."""
+    named = os.environ.get("FARRO_STORE", "")
+    return named if named.startswith(REMOTE) else None
 
 
 def _checked(address: str | None) -> str | None:
