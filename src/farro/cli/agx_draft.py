@@ -37,6 +37,8 @@ def new(name: str | None, place: Place) -> None:
 
 class Adding(WithCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[-1:] == ["--"]:
+            raise click.UsageError("there is no command after --; for example: agx add -- sort names.txt", ctx)
         typed = [word for word in args if word not in ("--json", "--text")]
         try:
             return super().parse_args(ctx, args)
