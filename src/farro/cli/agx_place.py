@@ -78,7 +78,7 @@ class Place:
     def of_options(cls, given: Sequence[str]) -> Place:
         """As the options of the program say, each followed by its value."""
         named = dict(zip(given[::2], given[1::2], strict=False))
-        return cls(root_given=named.get("--root"), store=named.get("--store"), as_json=False)
+        return cls(root_given=named.get("--root"), store=named.get("--store") or _of_environment(), as_json=False)
 
     @property
     def remote(self) -> bool:

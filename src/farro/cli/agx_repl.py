@@ -6,6 +6,7 @@ What the commands do lives in the files beside this one; what Tab offers is what
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import shlex
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from farro.cli import terminal
-from farro.cli.agx import agx
+from farro.cli.agx import ALIAS, PLACES, agx
 from farro.cli.agx_completion import Completer
 from farro.cli.agx_place import Place, state_folder
 from farro.cli.main import run
@@ -110,6 +111,11 @@ def _run(line: str, given: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("help", "?"):
         wanted = arguments[1:] if arguments else []
         return run([*given, *wanted, "--help"], program="agx", command=agx)
+    if arguments[0] not in (*PLACES, ALIAS) and not arguments[0].startswith("-"):
+        near = difflib.get_close_matches(arguments[0], PLACES, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else "`help` lists the commands"
+        terminal.complain(f"no command {arguments[0]!r}; {hint}")
+        return 2
     return run([*given, *arguments], program="agx", command=agx)
 
 
