@@ -13,7 +13,7 @@ import redis
 
 from farro.operations.memo import _RELEASES
 from farro.ports.store import Submission
-from resp.stage import Front, command, eventually, job, result
+from resp.stage import Front, command, connected, eventually, job, result
 
 
 def test_a_job_whose_connection_dies_comes_back_and_is_popped_again(front: Front) -> None:
@@ -31,7 +31,7 @@ def test_a_result_is_taken_only_from_who_holds_the_claim(front: Front) -> None:
     holder.lpush("queue:ready", job("a"))
     holder.rpop("queue:ready")
     for key in ("job:a:result", "job:a:status", "job:a:stdout"):
-        with pytest.raises(redis.ResponseError, match="^claim lost: a is not held by this connection's worker"):
+        with pytest.raises(redis.ResponseError, match=r"^claim lost: a is not held by this connection's worker"):
             other.set(key, result("a"))
     with pytest.raises(redis.ResponseError, match="claim lost"):
         other.set("job:none:result", result("none"))
@@ -84,7 +84,7 @@ def test_a_job_that_was_killed_is_lost_to_its_worker(front: Front) -> None:
     holder.lpush("queue:ready", job("a"), job("b"))
     holder.rpop("queue:ready", 2)
     assert person.execute_command("JOB.CANCEL", "a") == "killed"
-    with pytest.raises(redis.ResponseError, match="^claim lost"):
+    with pytest.raises(redis.ResponseError, match=r"^claim lost"):
         holder.set("job:a:result", result("a"))
     person.execute_command("JOB.CANCEL", "b")
     eventually(lambda: holder.llen("queue:processing") == 0, "the heartbeat tells")
@@ -201,7 +201,7 @@ def test_many_clients_work_a_queue_and_every_job_ends_once(front: Front) -> None
     pusher = front.client()
 
     def work() -> None:
-        client = redis.Redis(port=front.port, decode_responses=True, single_connection_client=True)
+        client = connected(front.port)
         try:
             while (popped := client.brpop("queue:ready", 1)) is not None:
                 name = json.loads(popped[1])["id"]
