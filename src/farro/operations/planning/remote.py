@@ -49,10 +49,19 @@ class RemoteDesk:
             raise InputError(f"--store: {address} is not agq://HOST:PORT")
         try:
             import redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
         except ImportError:
             raise FarroError("agq:// needs a Redis client: pip install 'farro[redis]'") from None
         client = redis.Redis(
-            host=host, port=port, password=key, socket_timeout=_ANSWER_S, socket_connect_timeout=5.0, protocol=2
+            host=host,
+            port=port,
+            password=key,
+            socket_timeout=_ANSWER_S,
+            socket_connect_timeout=5.0,
+            protocol=2,
+            # Once more, for a connection that was closed meanwhile: a job that is pushed twice under its id is one job.
+            retry=Retry(NoBackoff(), 1),
         )
         return cls(client, f"agq://{host}:{port}", mint)
 
