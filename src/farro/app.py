@@ -9,7 +9,7 @@ import functools
 import os
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import Refused
@@ -304,6 +304,11 @@ class _Providers:
             made = make_provider(name, described, root=self._root, environ=os.environ)
             self._known.append((name, described, made))
             return made
+
+
+def providers(root: str) -> Callable[[str, ProviderSettings], Provider]:
+    """Who answers, by name and settings; the same one for the same."""
+    return _Providers(root).of
 
 
 def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:

@@ -41,7 +41,7 @@ class Bench:
         self.on_tick()
 
     def run(self, *steps: dict[str, Any], tools: Tools | None = None, **options: Any) -> PlanResult:
-        plan = {name: options.pop(name) for name in ("timeout", "parallel") if name in options}
+        plan = {name: options.pop(name) for name in ("timeout", "parallel", "input") if name in options}
         return run_plan(
             load_data({"plan_id": "p1", "steps": list(steps), **plan}, "test"),
             attempt_dir=str(self.attempt),

@@ -20,6 +20,7 @@ PAGES = [
     "docs/worked-example.md",
     "docs/everyday.md",
     "docs/tools.md",
+    "docs/agx.md",
     "docs/ops/runbook.md",
 ]
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -175,7 +175,7 @@ NUL_RULE = "holds a NUL, which no argument, variable or path can carry; take it 
             {**steps({}), "zzz": 1},
             [
                 "zzz: is not a known field; known: id, plan_id, name, role, steps, timeout, parallel, allowed_paths, "
-                "metadata"
+                "input, metadata"
             ],
         ),
         (steps({"id": "../x"}), [f"steps[0].id: {ID_RULE}"]),

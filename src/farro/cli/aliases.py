@@ -1,4 +1,4 @@
-"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agq (DESIGN §12).
+"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agq, agx (DESIGN §12).
 
 Thin: each is a command of farro under another name, which its help and its complaints bear.
 """
@@ -73,6 +73,13 @@ def air_command() -> click.Command:
         """Named jobs of tasks, worked in the background. Every command is farro's own: `farro --help` has more."""
 
     return air
+
+
+def agx() -> None:
+    """`agx add -- sort` is `farro agx add -- sort`."""
+    from farro.cli.agx import agx as command
+
+    _end_as("agx", command)
 
 
 def _end_as(program: str, command: click.Command) -> None:

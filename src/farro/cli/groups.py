@@ -10,6 +10,13 @@ from typing import Any
 import click
 
 
+def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The callback of --root."""
+    if value == "":  # an unset variable in a script must not mean "wherever I happen to stand"
+        raise click.BadParameter("it is empty; name a folder, or leave it out")
+    return value
+
+
 class Hinting(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)

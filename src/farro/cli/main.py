@@ -29,6 +29,7 @@ SECTIONS = {
         ("wait", "Wait until jobs have ended.", "farro.cli.waiting:wait"),
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
         ("plan", "Check plans, and draw them.", "farro.cli.plan:plan"),
+        ("agx", "Write a plan step by step, from commands or words.", "farro.cli.agx:agx"),
         ("tools", "The tools that steps may use.", "farro.cli.tools:tools"),
         (
             "provider-test",

@@ -14,6 +14,7 @@ import click
 
 from farro import app, config
 from farro.cli import terminal
+from farro.cli.groups import not_empty
 from farro.config import own_root
 from farro.observe.log import Log, grave_only
 from farro.operations import people
@@ -69,7 +70,7 @@ def starts_strictly(settings: Settings, *, once: bool = False) -> bool:
 
 
 def root_option(text: str) -> Callable[[F], F]:
-    return click.option("--root", metavar="DIR", callback=_not_empty, help=text)
+    return click.option("--root", metavar="DIR", callback=not_empty, help=text)
 
 
 def store_option(command: F) -> F:
@@ -97,12 +98,6 @@ def asked_store() -> str | None:
 
 def json_option(text: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=text)
-
-
-def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value == "":  # an unset variable in a script must not mean "wherever I happen to stand"
-        raise click.BadParameter("it is empty; name a folder, or leave it out")
-    return value
 
 
 def open_root(root: str | None, *, log: Log | None = None, make: bool = False) -> tuple[Store, Settings]:

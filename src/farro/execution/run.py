@@ -24,7 +24,7 @@ from farro.execution.records import Added, Records
 from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
-from farro.execution.tries import Running, Tried, Tries
+from farro.execution.tries import Running, Tried, Tries, input_of
 from farro.execution.watch import REST_GRACE_S, Watch
 from farro.kernel.outcome import ErrorInfo
 from farro.plans.frontier import Frontier
@@ -94,6 +94,7 @@ def run_plan(
         step_timeout_s=step_timeout_s,
         clock=clock,
         confined=confined,
+        input_of=input_of(plan, attempt_dir),
     )
     records = Records(attempt_dir, durable=durable)
     run = _Run(plan=plan, tries=tries, records=records, watch=watch, stop=stop, clock=clock, ahead_bytes=ahead_bytes)

@@ -70,6 +70,7 @@ class Tries:
     step_timeout_s: float
     clock: Clock
     confined: Confined | None = None
+    input_of: tuple[str, str] | None = None  # the step that reads the plan's input, and the file that it is
 
     def __post_init__(self) -> None:
         self.called_functions = False
@@ -93,6 +94,8 @@ class Tries:
 
     def missing(self, plan: Plan, succeeded: Collection[str], first: str | None) -> ErrorInfo | None:
         """What cannot be executed, told before anything is."""
+        if self.input_of is not None and plan.reader.id not in succeeded and not fs.exists(self.input_of[1]):
+            return ErrorInfo(category="missing_input", message=f"`input`: the job brought no file {plan.input}")
         missing = [
             f"steps[{place}] ({step.id}): {found.message}"
             for place, step in enumerate(plan.steps)
@@ -229,9 +232,11 @@ class Tries:
     ) -> Process | FunctionRun | NotStarted:
         source = step.input_from_step
         stdin: str | int | None = None if source is None else self.stdout(source)
+        if self.input_of is not None and step.id == self.input_of[0]:
+            stdin = self.input_of[1]
         if along is not None:
             stdin = along.fd
-        elif isinstance(stdin, str) and not fs.exists(stdin):
+        elif isinstance(stdin, str) and source is not None and not fs.exists(stdin):
             stdin = None  # a function that said nothing
         folder = f"{self.attempt_dir}/steps/{step.id}"
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
@@ -287,6 +292,11 @@ class Tries:
             with contextlib.suppress(FileExistsError):
                 fs.retried(lambda: fs.mkdir(path), path, self.clock.sleep)
             self._made.add(path)
+
+
+def input_of(plan: Plan, attempt_dir: str) -> tuple[str, str] | None:
+    """The step that reads the plan's input, and the file that it is: one of the job's payload."""
+    return None if plan.input is None else (plan.reader.id, f"{attempt_dir.rsplit('/', 2)[0]}/payload/{plan.input}")
 
 
 def _no_exit(code: int) -> Exit:

@@ -68,6 +68,9 @@ def problems(
             why = "names a file, and none comes along this way; use `farro enqueue --prompt-json`"
             yield document.problem(("context_md",), why)
         return
+    if plan.input is not None and not contract.with_files:
+        why = "names a file that comes with the job, and none comes along this way; pipe it into `agx submit`"
+        yield document.problem(("input",), why)
     if isinstance(document.data, dict):
         allowed = document.data.get("allowed_paths")
         for fault in prompt.path_faults(allowed, allow_absolute=contract.allow_absolute, root=contract.root):

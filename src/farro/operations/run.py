@@ -138,12 +138,12 @@ def ended(lifecycle: Lifecycle, result: Mapping[str, Any]) -> Ended:
     return Ended(
         job_id=lifecycle.job_id,
         status=lifecycle.status,
-        exit_code=_exit_code(lifecycle.status, error.get("category"), result),
+        exit_code=exit_code(lifecycle.status, error.get("category"), result),
         message=None if enough else error.get("message"),
     )
 
 
-def _exit_code(status: Status, category: str | None, result: Mapping[str, Any]) -> int:
+def exit_code(status: Status, category: str | None, result: Mapping[str, Any]) -> int:
     if status is Status.SUCCEEDED:
         return 0
     if status is Status.KILLED:

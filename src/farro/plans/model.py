@@ -24,6 +24,7 @@ ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 Id = Annotated[str, Matching(ID_PATTERN, "an id")]
 ToolName = Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a tool's name")]
 VariableName = Annotated[str, Matching(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "a variable's name")]
+FileName = Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", "a plain file name, without folders")]
 Tag = Annotated[str, Matching(TAG_PATTERN, "a tag")]
 Text = Annotated[str, Argument()]
 FilledText = Annotated[str, Argument(filled=True)]
@@ -83,11 +84,17 @@ class Plan:
     timeout: Seconds | None = None  # as asked; `timeout_s` is what holds
     parallel: Annotated[int, Bounds(at_least=1, at_most=MAX_PARALLEL)] = 1
     allowed_paths: Annotated[tuple[FilledText, ...], Size(at_least=1)] | None = None
+    input: FileName | None = None  # a file of the job's payload: what `reader` finds on its stdin
     metadata: Metadata = field(default_factory=Metadata)
 
     def timeout_s(self, step_timeout_s: float = DEFAULT_TIMEOUT_S) -> float:
         """The plan's own timeout, else the sum of its steps'."""
         return sum(step.timeout_s(step_timeout_s) for step in self.steps) if self.timeout is None else self.timeout
+
+    @property
+    def reader(self) -> Step:
+        """The step that reads the plan's `input`: the first of the list that reads no other step."""
+        return next(step for step in self.steps if step.input_from_step is None)
 
     def _repr_html_(self) -> str:
         """How a notebook shows it."""

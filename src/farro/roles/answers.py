@@ -141,7 +141,7 @@ def read(role: str, text: str) -> Answer | list[Problem]:
     if len(text) > MAX_BYTES:
         return [Problem(path="", message=f"the answer has {len(text)} characters; at most {MAX_BYTES} are read")]
     first: list[Problem] | None = None
-    for candidate in _objects(text):
+    for candidate in objects(text):
         problems, answer = _fitting(shape, candidate)
         if answer is not None:
             return answer
@@ -179,7 +179,7 @@ def _faults(answer: Answer) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 yield (*at, "routing", "next"), "is there exactly when the mode is role"
 
 
-def _objects(text: str) -> Iterator[str]:
+def objects(text: str) -> Iterator[str]:
     """Texts that may be the object, the likeliest first."""
     bare = text.strip()
     if bare.startswith("{"):

@@ -214,6 +214,15 @@ class ManagerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgxSettings:
+    """The planner, `farro agx`: who turns words into steps. docs/agx.md."""
+
+    provider: FilledText | None = None  # None: the Architect's, else the first of `providers`
+    model: FilledText | None = None  # None: as the provider says
+    budget_usd: Positive | None = None  # per UTC day
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoutingSettings:
     """What workers may do where the manager is away."""
 
@@ -270,6 +279,7 @@ class Settings:
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
     agq: AgqSettings = field(default_factory=AgqSettings)
+    agx: AgxSettings = field(default_factory=AgxSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
