@@ -109,6 +109,16 @@ def audit_policy(settings: Settings) -> AuditPolicy:
 
 
 _cgroup: str | None = None
+_tool_names: tuple[str, ...] = ()  # what this process announces; () where it is no worker
+
+
+def announce_tools(root: str, settings: Settings) -> tuple[str, ...]:
+    """Called once by a worker process, before its slots join: others see what its steps may use (`farro workers`)."""
+    from farro.operations.tools import Place, names
+
+    global _tool_names
+    _tool_names = tuple(names(tools(settings), Place(env=settings.runners.allowed(os.environ), cwd=root)))
+    return _tool_names
 
 
 def enclose_worker() -> None:
@@ -128,7 +138,9 @@ def release_worker() -> None:
 
 
 def _identity() -> Mapping[str, Any]:
-    return {**process_identity.identity(), **({"cgroup": _cgroup} if _cgroup is not None else {})}
+    cgroup = {"cgroup": _cgroup} if _cgroup is not None else {}
+    tool_names = {"tools": list(_tool_names)} if _tool_names else {}
+    return {**process_identity.identity(), **cgroup, **tool_names}
 
 
 def _reap(markers: list[str], identity: Mapping[str, Any]) -> None:

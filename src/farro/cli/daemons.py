@@ -111,6 +111,7 @@ def worker(
 
     until = Drained(store=store, role=role, clock=clock, log=log) if drain else None
     app.enclose_worker()
+    app.announce_tools(path, settings)
     try:
         service = Worker(store=store, role=role, slots=slots, make_slot=slot, clock=clock, until=until)
         graces_s = iter([GRACE_S])
