@@ -33,7 +33,7 @@ def workers(everyone: bool, root: str | None, as_json: bool) -> None:
     show_table(rows)
 
 
-def _row(line: WorkerLine) -> tuple[str, ...]:
+def _row(line: WorkerLine) -> tuple[str, str, str, str, str, str, str, str, str]:
     few = ", ".join(line.tools[:_FEW]) + (f", … ({len(line.tools)})" if len(line.tools) > _FEW else "")
     return (
         line.id,
