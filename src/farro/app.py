@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from farro.execution.agents.answering import Agents
     from farro.operations.admission import Gate
     from farro.ports.ledger import Ledger
+    from farro.ports.library import Library
     from farro.ports.provider import Provider
     from farro.services.handover import Handover
     from farro.services.manager import Manager
@@ -320,6 +321,13 @@ def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:
     from farro.stores.files.ledger import FilesLedger
 
     return FilesLedger(root, clock, durable=durable)
+
+
+def library(root: str, settings: Settings) -> Library:
+    """The plans and actions that are kept."""
+    from farro.stores.files.library import FilesLibrary
+
+    return FilesLibrary(root, durable=settings.durability == "power")
 
 
 def agents(root: str, settings: Settings, clock: Clock) -> Agents:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil  # noqa: TID251 - `which` looks, it changes nothing
-import signal
 import subprocess
 import sys
 import tempfile  # noqa: TID251 - a folder for nobody else, outside of every root
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from types import FrameType
 from typing import Any
 
 import click
@@ -29,7 +27,7 @@ from farro.operations import background
 from farro.operations.demo import play, scene
 from farro.operations.demo.play import Event
 from farro.ports.store import JobView
-from farro.system import fs, trees
+from farro.system import fs, signals, trees
 from farro.system.clock import SystemClock
 
 _STOP_S = 5.0
@@ -51,24 +49,10 @@ def demo(keep: bool, plans: bool, root: str | None, as_json: bool) -> int:
     Manager, watchdog and workers are real processes, ended with the demo, also by Ctrl-C. Exit code 0: the task was
     completed and the repository's tests pass.
     """
-    with _polite_end(), _place(root, keep) as path:
+    with signals.terminated_politely(), _place(root, keep) as path:
         if plans:
             return _plans(path, keep=keep or root is not None, as_json=as_json)
         return _task(path, kept=keep or root is not None, as_json=as_json)
-
-
-@contextlib.contextmanager
-def _polite_end() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: what it started is ended, and the folder removed."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

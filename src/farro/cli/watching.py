@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import click
@@ -27,6 +24,7 @@ from farro.operations import naming
 from farro.operations.watching import Moment, Onlooker, Picture, Viewer, moments
 from farro.ports.clock import Clock
 from farro.ports.store import Store
+from farro.system import signals
 from farro.system.clock import SystemClock
 
 STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
@@ -57,7 +55,7 @@ def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> 
     try:
         if job is not None:
             return _one(store, naming.resolve(store, store.root, job), clock, as_json)
-        with contextlib.suppress(KeyboardInterrupt), _polite_end():
+        with contextlib.suppress(KeyboardInterrupt), signals.terminated_politely():
             if as_json or not at_terminal():
                 _lines(store, clock, as_json, interval)
             else:
@@ -65,20 +63,6 @@ def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> 
         return 0
     finally:
         store.close()
-
-
-@contextlib.contextmanager
-def _polite_end() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: the terminal is given back."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # --- one job -----------------------------------------------------------------------------------------------------

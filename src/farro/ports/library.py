@@ -5,7 +5,7 @@ What they say and how they become jobs lives in plans.actions and operations.lib
 - `put` returns once the document is as durable as the store's jobs. The same document again changes nothing; another
   one under a taken id is IdConflict, unless `replace` is asked for. [test_a_plan_is_kept_once]
 - A crash during `put` leaves the old document or the new one, whole.
-- `ids` are in the order in which they were first put.
+- `ids` are in the order of their names.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ or where the manager is away and the config permits to do without.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +13,11 @@ from farro.execution.agents import task_file
 from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Succeeded
 from farro.kernel.states import Reason, Status
+from farro.operations.history import read_result
 from farro.ports.store import Claim
 from farro.roles import answers, workflow
 from farro.roles.task import Task
 from farro.roles.workflow import MANAGER, Code, Decision, Position
-from farro.system import fs
-
-_LIMIT = 16 << 20
 
 
 def task_id(prompt: Mapping[str, Any]) -> str | None:
@@ -69,11 +66,7 @@ def of_manager(claim: Claim) -> tuple[Decision, Task | None, Position]:
 
 def result(claim: Claim, attempt: int) -> Mapping[str, Any]:
     """result.json of an earlier attempt."""
-    try:
-        data = json.loads(fs.read_bytes(f"{job_folder(claim)}/attempts/{attempt:04d}/result.json", _LIMIT))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return read_result(job_folder(claim), attempt)
 
 
 def drafts(claim: Claim, at: Position) -> tuple[Any, ...]:

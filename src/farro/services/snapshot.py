@@ -20,7 +20,7 @@ from farro.execution.size import SNAPSHOT
 from farro.kernel import ids
 from farro.ports.clock import Clock
 from farro.roles import policy
-from farro.system import fs
+from farro.system import fs, links
 
 TASK_FILES = task_file.NAMES  # the first that there is
 KEPT = "jobs/.snapshots"
@@ -97,11 +97,9 @@ class Snapshots:
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)
         for name, text in snapshot.files.items():
-            copy = f"{kept}/{sha256(text).hexdigest()}"
-            if not fs.exists(copy):
-                fs.write_atomic(copy, text, sync=self.durable)
+            copy = self._kept(text)
             for home in homes:
-                _link(copy, f"{home}/{name}")
+                links.stand(copy, f"{home}/{name}")
         for name in fs.listdir(homes[1]):
             if name not in snapshot.files and name not in TASK_FILES:
                 fs.unlink(f"{homes[1]}/{name}")
@@ -123,12 +121,16 @@ class Snapshots:
         for folder in (kept, home):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)
-        copy = f"{kept}/{sha256(text).hexdigest()}"
-        if not fs.exists(copy):
-            fs.write_atomic(copy, text, sync=self.durable)
-        _link(copy, f"{home}/{name}")
+        links.stand(self._kept(text), f"{home}/{name}")
         if self.durable:
             fs.sync_all([kept, home, job_folder])
+
+    def _kept(self, text: bytes) -> str:
+        """The one copy of that content."""
+        copy = f"{self.root}/{KEPT}/{sha256(text).hexdigest()}"
+        if not fs.exists(copy):
+            fs.write_atomic(copy, text, sync=self.durable)
+        return copy
 
     def _task(self, task_id: str, name: str) -> str:
         return f"{self.root}/tasks/{ids.check_job_id(task_id)}.{name.rpartition('.')[2]}"
@@ -173,13 +175,3 @@ def _taken(paths: Mapping[str, str]) -> Snapshot:
     digest = sha256(b"".join([*parts, *(told.encode("utf-8", "surrogateescape") for told in unreadable)])).hexdigest()
     version = _version(files.get("AGENTS-ROLE.md", b""), digest)
     return Snapshot(files=files, unreadable=tuple(unreadable), sha256=digest, version=version)
-
-
-def _link(copy: str, path: str) -> None:
-    try:
-        fs.link(copy, path)
-    except FileExistsError:
-        if fs.lstat(copy).st_ino != fs.lstat(path).st_ino:
-            name = fs.temporary(path.rsplit("/", 1)[0])
-            fs.link(copy, name)
-            fs.replace(name, path)

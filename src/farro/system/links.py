@@ -14,6 +14,17 @@ _PIECE = 1 << 20
 _CANNOT = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
+def stand(source: str, path: str) -> None:
+    """`path` is the same file as `source`, whatever stood there before. A crash may leave a temporary name."""
+    try:
+        fs.link(source, path)
+    except FileExistsError:
+        if fs.lstat(source).st_ino != fs.lstat(path).st_ino:
+            name = fs.temporary(path.rsplit("/", 1)[0])
+            fs.link(source, name)
+            fs.replace(name, path)
+
+
 def place(source: str, path: str) -> None:
     """`path`, which must not exist, has what `source` has. A crash may leave a copy half made."""
     try:

@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 
 @contextlib.contextmanager
@@ -39,3 +40,17 @@ def heard(fd: int) -> None:
     with contextlib.suppress(BlockingIOError):
         while os.read(fd, 64):
             pass
+
+
+@contextlib.contextmanager
+def terminated_politely() -> Iterator[None]:
+    """SIGTERM ends what runs here as Ctrl-C does: it cleans up behind itself."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

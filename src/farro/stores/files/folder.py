@@ -23,7 +23,7 @@ from farro.kernel.moments import timestamp
 from farro.kernel.outcome import Report
 from farro.kernel.states import Status
 from farro.stores.files.ground import Ground
-from farro.system import fs
+from farro.system import fs, links
 
 LOCK = "lock"
 JOB_LIMIT = 4 << 20  # job.json grows with its hops, never to this
@@ -222,12 +222,12 @@ def refresh_mirrors(folder: str, attempt: int) -> None:
     """
     home = attempt_folder(folder, attempt)
     if fs.exists(f"{home}/result.md"):
-        _mirror(f"{home}/result.md", f"{folder}/result.md")
+        links.stand(f"{home}/result.md", f"{folder}/result.md")
         with contextlib.suppress(FileNotFoundError):
             if fs.exists(f"{folder}/error.md"):
                 fs.unlink(f"{folder}/error.md")
     elif fs.exists(f"{home}/error.md"):
-        _mirror(f"{home}/error.md", f"{folder}/error.md")
+        links.stand(f"{home}/error.md", f"{folder}/error.md")
 
 
 def reconcile_mirrors(folder: str) -> None:
@@ -242,18 +242,7 @@ def reconcile_mirrors(folder: str) -> None:
 
 def first_mirror(folder: str, attempt: int, name: str) -> None:
     """The same for the report that this attempt has just written, where there is none from before."""
-    _mirror(f"{attempt_folder(folder, attempt)}/{name}", f"{folder}/{name}")
-
-
-def _mirror(source: str, path: str) -> None:
-    try:
-        fs.link(source, path)
-    except FileExistsError:
-        if fs.lstat(source).st_ino == fs.lstat(path).st_ino:
-            return
-        name = fs.temporary(path.rsplit("/", 1)[0])
-        fs.link(source, name)
-        fs.replace(name, path)
+    links.stand(f"{attempt_folder(folder, attempt)}/{name}", f"{folder}/{name}")
 
 
 def drop_lock(folder: str) -> None:
