@@ -5,12 +5,11 @@ Rules and loops live below; arguments and printing live in cli.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import Refused
@@ -49,8 +48,9 @@ def open_store(
     actor: str = "farro",
     brief: bool = False,
 ) -> Store:
-    """The file store of a root, wired to the real machine. `actor` is who enqueues, for the audit log; `brief` is for a
-    process that ends at once and needs no thread to write that log."""
+    """The store of a root, wired to the real machine: its folders, or where `store` says. `actor` is who enqueues, for
+    the audit log; `brief` is for a process that ends at once: it needs no thread to write that log, and somebody waits
+    for its answer."""
     audit = AuditLog(
         f"{root}/logs",
         actor=actor,
@@ -61,18 +61,26 @@ def open_store(
     )
     if not brief:
         audit.mend()
+    if settings.store != "files":
+        from farro.fleet import open_redis
+
+        return open_redis(
+            root,
+            settings,
+            policy=_store_policy(root, settings),
+            clock=clock or SystemClock(),
+            identity=_identity,
+            reap=_reap,
+            log=log or no_log,
+            audit=audit,
+            brief=brief,
+        )
     durable, dice = settings.durability == "power", random.SystemRandom()
     boot_id = str(process_identity.identity()["boot_id"])
     return FilesStore(
         Ground(
             root=root,
-            policy=StorePolicy(
-                durable=durable,
-                retry=settings.retry.policy(),
-                stale_after_s=settings.watchdog.stale_after_s,
-                poll_s=settings.runners.poll_interval,
-                policy_version=lambda role: snapshots(root, settings).version(role, exactly=role != UNCAPPED),
-            ),
+            policy=_store_policy(root, settings),
             journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
             clock=clock or SystemClock(),
             reap=_reap,
@@ -82,6 +90,16 @@ def open_store(
             audit=audit.record,
         ),
         on_close=audit.close,
+    )
+
+
+def _store_policy(root: str, settings: Settings) -> StorePolicy:
+    return StorePolicy(
+        durable=settings.durability == "power",
+        retry=settings.retry.policy(),
+        stale_after_s=settings.watchdog.stale_after_s,
+        poll_s=settings.runners.poll_interval,
+        policy_version=lambda role: snapshots(root, settings).version(role, exactly=role != UNCAPPED),
     )
 
 
@@ -204,11 +222,12 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
 
     return Performer(
         root=root,
-        base_env=settings.runners.allowed(os.environ),
+        base_env=_steps_env(settings),
         runner=runner,
         clock=clock,
         step_timeout_s=settings.runners.task_timeout,
-        durable=settings.durability == "power",
+        # Where no folder outlives its attempt, nothing in it is worth a sync.
+        durable=settings.durability == "power" and settings.store == "files",
         ahead_bytes=settings.runners.ahead_bytes,
         agents_runner=functools.cache(lambda: agents_runner(root, settings, clock)),
         snapshots=snapshots(root, settings),
@@ -217,8 +236,15 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
     )
 
 
+def _steps_env(settings: Settings) -> dict[str, str]:
+    """What steps see: a command of farro among them finds the same jobs."""
+    elsewhere = {} if settings.store == "files" else {"FARRO_STORE": settings.store}
+    return {**settings.runners.allowed(os.environ), **elsewhere}
+
+
 def handover(root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool) -> Handover:
     """How a worker hands on what it has done."""
+    from farro.fleet import seat
     from farro.services.handover import Handover
 
     return Handover(
@@ -230,16 +256,17 @@ def handover(root: str, settings: Settings, store: Store, clock: Clock, log: Log
         uniform=random.SystemRandom().uniform,
         bypass=bypass and settings.routing.degraded_bypass,
         roles=settings.roles,
+        silent_s=seat(store, clock, settings).silent_s,
     )
 
 
 def manager(store: Store, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None) -> Manager:
     """What routes the work of this root. `gate`: what auto-plan's jobs must pass; None: it makes none."""
+    from farro.fleet import seat
     from farro.services.abandon import Abandoning
     from farro.services.auto_plan import AutoPlan
     from farro.services.hooks import Hooks
     from farro.services.manager import Manager
-    from farro.services.seat import Seat
 
     root, clock = store.root, SystemClock()
     plans = None
@@ -249,7 +276,7 @@ def manager(store: Store, settings: Settings, log: Log, *, timetable: Timetable,
         store=store,
         log=log,
         timetable=timetable,
-        seat=Seat(root=root, clock=clock),
+        seat=seat(store, clock, settings),
         snapshots=snapshots(root, settings),
         auto_plan=plans,
         hooks=Hooks(
@@ -269,31 +296,6 @@ def agents_runner(root: str, settings: Settings, clock: Clock) -> Runner[Any]:
     from farro.runners.inline import InlineRunner
 
     return InlineRunner(tools=tools(settings), clock=clock, agents=agents(root, settings, clock))
-
-
-class _Remembered:
-    """The settings in a folder, read once for each content."""
-
-    def __init__(self, load: Callable[[str], Settings]) -> None:
-        self._load = load
-        self._known: dict[tuple[int, int, int], Settings] = {}
-
-    def __call__(self, folder: str) -> Settings:
-        found = None
-        for name in ("agents-config.json", "agents-config.yaml"):
-            with contextlib.suppress(FileNotFoundError):
-                found = os.lstat(f"{folder}/{name}")
-        if found is None:
-            return self._load(folder)
-        which = found.st_ino, found.st_size, found.st_mtime_ns  # a hard link: one file for each content
-        if which not in self._known:
-            if len(self._known) >= _CONFIGS:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[which] = self._load(folder)
-        return self._known[which]
-
-
-_CONFIGS = 16
 
 
 class _Providers:
@@ -332,7 +334,7 @@ def library(root: str, settings: Settings) -> Library:
 
 def agents(root: str, settings: Settings, clock: Clock) -> Agents:
     """Who answers agent steps. The settings of each job are those of its own snapshot."""
-    from farro.config import load
+    from farro.config import Remembered
     from farro.execution.agents.answering import Agents
     from farro.guard.redaction import Redactor, secret_variables
     from farro.providers.prices import GenaiPrices
@@ -344,7 +346,7 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
 
     return Agents(
         root=root,
-        settings_of=_Remembered(load),
+        settings_of=Remembered(),
         provider=_Providers(root).of,
         ledger=ledger(root, durable=durable, clock=clock),
         prices=GenaiPrices,
@@ -356,6 +358,8 @@ def agents(root: str, settings: Settings, clock: Clock) -> Agents:
 
 def refuse_apart(store: Store, what: str) -> None:
     """What every daemon asks before it starts: whether jobs can be moved at all (SPEC-1 §5: fail fast)."""
+    if not isinstance(store, FilesStore):
+        return
     from farro.stores.files.devices import apart
 
     away = apart(store.root)
@@ -369,7 +373,7 @@ def refuse_apart(store: Store, what: str) -> None:
 
 def keep_secrets(settings: Settings) -> None:
     """From here on nothing that this process logs, complains of or breaks with tells what the config calls a secret."""
-    if not settings.providers:
+    if not settings.providers and not settings.secret_variables():
         redact_with(None)
         return
     from farro.guard.redaction import Redactor, guard_tracebacks, secret_variables

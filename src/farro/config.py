@@ -5,19 +5,22 @@ What can be configured lives in settings; what the values do lives where they ar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farro import documents
 from farro.documents import Document, Path, shapes
 from farro.documents.model import SURROGATE
 from farro.documents.shapes import Fault
-from farro.errors import BadDocument, BadName, NotARoot, Problem
+from farro.errors import BadDocument, BadName, InputError, NotARoot, Problem
 from farro.kernel import ids
 from farro.roles import providing
 from farro.settings import ROLES, Secret, Settings
+from farro.settings.engines import StoreAddress
 from farro.system import fs
 
 if TYPE_CHECKING:
@@ -72,6 +75,40 @@ def load(root: str, *, warn: Callable[[str], None] = lambda _: None) -> Settings
         return Settings() if document is None else settings_of(document, os.environ, warn)
     except BadDocument as error:
         raise ConfigError(error.source, error.problems) from error
+
+
+class Remembered:
+    """The settings in a folder, read once for each content."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], Settings] = {}
+
+    def __call__(self, folder: str) -> Settings:
+        found = None
+        for name in NAMES:
+            with contextlib.suppress(FileNotFoundError):
+                found = os.lstat(f"{folder}/{name}")
+        if found is None:
+            return load(folder)
+        which = found.st_ino, found.st_size, found.st_mtime_ns  # a hard link: one file for each content
+        if which not in self._known:
+            if len(self._known) >= _CONFIGS:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[which] = load(folder)
+        return self._known[which]
+
+
+_CONFIGS = 16
+
+
+def with_store(settings: Settings, given: str | None = None) -> Settings:
+    """The settings with another store than the config's, where one is named: `--store`, else FARRO_STORE."""
+    named = given if given is not None else os.environ.get("FARRO_STORE") or None
+    if named is None:
+        return settings
+    if (fault := StoreAddress().fault(named)) is not None:
+        raise InputError(f"{'--store' if given is not None else 'FARRO_STORE'}: {fault}")
+    return replace(settings, store=named)
 
 
 def check_contract(root: str, settings: Settings, roles: Collection[str]) -> None:

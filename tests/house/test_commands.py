@@ -15,7 +15,7 @@ from support import ROOT
 
 PAGE = Path(ROOT, "docs", "commands.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^###? farro ([a-z -]+)\n(.*?)(?=^###? |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-EVERYWHERE = {"--root", "--json", "--help"}
+EVERYWHERE = {"--root", "--store", "--json", "--help"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

@@ -15,9 +15,10 @@ from farro.execution import calls
 from farro.operations import roots
 
 
-def open(root: str | os.PathLike[str] | None = None, *, make: bool = False) -> Queue:  # noqa: A001 - as gzip.open
+def open(root: str | os.PathLike[str] | None = None, *, make: bool = False, store: str | None = None) -> Queue:  # noqa: A001 - as gzip.open
     """The queue of a root: the one that is named, else FARRO_ROOT, else the nearest upwards from the working folder,
-    else the person's own. NotARoot when there is none; with `make` it is made, as `farro init` does."""
+    else the person's own. NotARoot when there is none; with `make` it is made, as `farro init` does. `store`: where the
+    jobs lie, redis://HOST:PORT/DB or "files"; else FARRO_STORE, else as the config says."""
     given = _named_root() if root is None else os.fspath(root)
     if given == "":
         raise InputError("root: it is empty; name a folder, or leave it out")
@@ -26,7 +27,7 @@ def open(root: str | os.PathLike[str] | None = None, *, make: bool = False) -> Q
     settings = config.load(path, warn=lambda text: warnings.warn(text, stacklevel=4))
     if make and not os.path.isdir(f"{path}/jobs"):
         roots.init(path, settings)
-    return Queue(path, settings)
+    return Queue(path, config.with_store(settings, store))
 
 
 _defaults: dict[str, Queue] = {}

@@ -11,7 +11,7 @@ import sys
 import click
 
 from farro import app
-from farro.cli.options import common, read_root
+from farro.cli.options import asked_store, common, read_root
 from farro.cli.terminal import answer, complain, note, say
 from farro.operations import background
 from farro.operations.background import Started
@@ -56,6 +56,7 @@ def start(workers: int, slots: int, runner: str | None, roles: tuple[str, ...], 
         slots=slots,
         runner=runner,
         roles=tuple(dict.fromkeys(roles)) or (RUNNER,),
+        store=asked_store(),
     )
     done = background.start(app.runtime(path), wanted, SystemClock())
     died = [item for item in done if item.what == "died"]

@@ -23,6 +23,7 @@ from farro.ports.store import Store
 from farro.settings import Settings
 
 __all__ = [
+    "asked_store",
     "common",
     "daemon",
     "gate",
@@ -33,17 +34,18 @@ __all__ = [
     "read_root",
     "root_option",
     "starts_strictly",
+    "store_option",
 ]
 
-_STRICT = "farro.strict"  # in the context of a command
+_STRICT, _STORE = "farro.strict", "farro.store"  # in the context of a command
 F = TypeVar("F", bound=Callable[..., Any])
 
 ROOT_HELP = "The farro root; else FARRO_ROOT, else the nearest one upwards from here, else your own."
 
 
 def common(command: F) -> F:
-    """`--root` and `--json`, on every command."""
-    return root_option(ROOT_HELP)(json_option("Answer as JSON.")(command))
+    """`--root`, `--store` and `--json`, on every command."""
+    return root_option(ROOT_HELP)(store_option(json_option("Answer as JSON.")(command)))
 
 
 def daemon(command: F) -> F:
@@ -55,7 +57,7 @@ def daemon(command: F) -> F:
         callback=lambda context, _, value: context.meta.update({_STRICT: value}),
         help="Refuse to start where doctor's quick checks find something, warnings too.",
     )
-    return strict(root_option(ROOT_HELP)(json_option("JSON, also at a terminal.")(command)))
+    return strict(root_option(ROOT_HELP)(store_option(json_option("JSON, also at a terminal.")(command))))
 
 
 def starts_strictly(settings: Settings, *, once: bool = False) -> bool:
@@ -68,6 +70,29 @@ def starts_strictly(settings: Settings, *, once: bool = False) -> bool:
 
 def root_option(text: str) -> Callable[[F], F]:
     return click.option("--root", metavar="DIR", callback=_not_empty, help=text)
+
+
+def store_option(command: F) -> F:
+    """Where the jobs lie, instead of what the config says; `asked_store` knows it."""
+    return click.option(
+        "--store",
+        metavar="URL",
+        expose_value=False,
+        callback=_keep_store,
+        help='Where the jobs lie: redis://HOST:PORT/DB, or "files"; else FARRO_STORE, else as the config says.',
+    )(command)
+
+
+def _keep_store(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value == "":
+        raise click.BadParameter("it is empty; name a store, or leave it out")
+    context.meta[_STORE] = value
+
+
+def asked_store() -> str | None:
+    """What `--store` says; None: nothing."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_STORE)
 
 
 def json_option(text: str) -> Callable[[F], F]:
@@ -101,7 +126,7 @@ def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
     path = config.find_root(root, own=True, make=make)
     if make and not os.path.isdir(f"{path}/jobs"):
         _make_own_root(path)
-    settings = config.load(path, warn=terminal.complain)
+    settings = config.with_store(config.load(path, warn=terminal.complain), asked_store())
     app.keep_secrets(settings)
     return path, settings
 

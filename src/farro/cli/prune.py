@@ -10,14 +10,12 @@ import click
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import Bar, seconds, show_table, size, span
 from farro.cli.terminal import answer, note, say
-from farro.errors import Refused
 from farro.kernel.states import Status
 from farro.operations import prune as pruning
 from farro.operations.moments import moment_or_none
 from farro.operations.prune import Candidate, Choice
 from farro.operations.tree import FINISHED
 from farro.settings import Settings
-from farro.stores.files import FilesStore
 from farro.system.clock import SystemClock
 
 
@@ -49,8 +47,6 @@ def prune(
     used again. It can be stopped at any time: what it left half-way, the next prune removes.
     """
     store, settings = open_root(root)
-    if not isinstance(store, FilesStore):
-        raise Refused("prune removes folders, and this root's jobs lie elsewhere")
     wanted = [Status.parse(status) for status in statuses] or list(FINISHED)
     ages_s: dict[Status, float | None] = dict.fromkeys(wanted, older_than)
     if older_than is None and keep is None:
@@ -92,7 +88,7 @@ def _configured(settings: Settings, wanted: list[Status]) -> dict[Status, float 
     return {status: kept for status in wanted if (kept := keep_s(str(status))) is not None}
 
 
-def _list(chosen: list[Candidate], held: int, as_json: bool, clock: SystemClock) -> None:
+def _list(chosen: list[Candidate], held: int | None, as_json: bool, clock: SystemClock) -> None:
     if as_json:
         answer({"jobs": [asdict(job) for job in chosen], "bytes": held, "dry_run": True})
         return
@@ -106,4 +102,5 @@ def _list(chosen: list[Candidate], held: int, as_json: bool, clock: SystemClock)
         age = "-" if ended is None else f"{span((now - ended).total_seconds())} ago"
         rows.append((job.job_id, job.role, str(job.status), age))
     show_table(rows)
-    say(f"{len(chosen)} {'job' if len(chosen) == 1 else 'jobs'}, {size(held)} would go; nothing was removed")
+    much = "" if held is None else f", {size(held)}"
+    say(f"{len(chosen)} {'job' if len(chosen) == 1 else 'jobs'}{much} would go; nothing was removed")

@@ -26,9 +26,14 @@ AGENTS = ("claude", "codex", "gemini")
     type=click.Choice(AGENTS),
     help="Have this program answer the agents' prompts; repeatable. It must be installed.",
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    help='Write into the config where the jobs lie: redis://HOST:PORT/DB, or "files", in this folder.',
+)
 @root_option("The folder; else FARRO_ROOT, else this one. It is made when it does not exist.")
 @json_option("Answer as JSON.")
-def init(agents: tuple[str, ...], root: str | None, as_json: bool) -> None:
+def init(agents: tuple[str, ...], store: str | None, root: str | None, as_json: bool) -> None:
     """Make a folder a farro root. Safe to repeat: what is there is kept, what is missing is made.
 
     With --agents the config gets a provider for each program, and every agent role that has none is answered by the
@@ -36,7 +41,15 @@ def init(agents: tuple[str, ...], root: str | None, as_json: bool) -> None:
     """
     path = os.path.abspath(root or os.environ.get("FARRO_ROOT") or os.getcwd())
     was_root = os.path.isdir(f"{path}/jobs")
-    made = roots.init(path, config.load(path, warn=terminal.complain))
+    settings = config.load(path, warn=terminal.complain)
+    if store is not None:
+        config.with_store(settings, store)  # a wrong address is told before anything is made
+    made = roots.init(path, settings)
+    if store is not None and store != settings.store:
+        if (by_hand := roots.set_store(path, store)) is None:
+            made.append(f"{roots.CONFIG}: store")
+        else:
+            terminal.complain(f"the config is YAML, which farro does not rewrite; put this into it: {by_hand}")
     if not agents:
         if as_json:
             answer({"root": path, "made": made})

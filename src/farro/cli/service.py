@@ -11,7 +11,7 @@ import sys
 import click
 
 from farro.cli.groups import Hinting
-from farro.cli.options import common, open_root
+from farro.cli.options import asked_store, common, open_root
 from farro.cli.terminal import answer, say
 from farro.errors import UnknownRole
 from farro.operations import service_units
@@ -50,6 +50,7 @@ def install(
         workers=workers,
         python=os.path.abspath(sys.executable),
         path=os.environ.get("PATH", os.defpath),
+        store=asked_store(),
     )
     folder = systemd.unit_folder(os.environ)
     if only_print:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from farro.errors import UnknownRole
-from farro.kernel import places
 from farro.observe import alerts as triggers
 from farro.observe.alerts import Alert, Depth
 from farro.observe.audit import files
-from farro.observe.audit_reading import Recent, recent
+from farro.observe.audit_reading import Recent
+from farro.operations import fleet, tree
 from farro.ports.store import Store
 from farro.settings import Settings
 from farro.system import fs
@@ -47,15 +47,14 @@ def alerts(
     for role in roles:
         if role not in known:
             raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
-    aside = fs.subdirectories(f"{root}/{places.WAITING}")
+    aside = [entry.job_id for entry in tree.waiting(store)]
     loads = {role: store.load(role) for role in known if (not roles or role in roles) and settings.cap_of(role)}
     if "Manager" in loads:
         loads["Manager"] = max(0, loads["Manager"] - len(aside))  # they count for its cap, and are in nobody's queue
     hot = [role for role, load in loads.items() if load > triggers.DEPTH * (settings.cap_of(role) or 0)]
     folder = f"{root}/logs"
-    read = recent(
-        folder, since=now - timedelta(seconds=triggers.LOOKBACK_S), holding=_FEW if not hot else (), limit=limit
-    )
+    since = now - timedelta(seconds=triggers.LOOKBACK_S)
+    read = fleet.recent(store, since=since, holding=_FEW if not hot else (), limit=limit)
     trouble = _unwritable(folder)
     judged = [triggers.requeues(read.lines, now)]
     judged += [triggers.depth(queue, now) for queue in _depths(settings, loads, hot, read, set(aside), now)]

@@ -45,9 +45,11 @@ def components(
     slots: int,
     runner: str | None,
     roles: Sequence[str] = (RUNNER,),
+    store: str | None = None,
 ) -> list[Component]:
     """What a root needs: a manager (routing, stale jobs, schedules), a watchdog, and workers of each of `roles`.
-    `program` is how farro is started here."""
+    `program` is how farro is started here; `store`: another than the config's."""
+    where = ["--root", root, *([] if store is None else ["--store", store])]
     rest = [] if runner is None else ["--runner", runner]
     commands = {"manager": ["manager"], "watchdog": ["watchdog"]}
     for role in roles:
@@ -57,7 +59,7 @@ def components(
     return [
         Component(
             name=name,
-            argv=(*program, *command, "--root", root),
+            argv=(*program, *command, *where),
             env=env,
             cwd=root,
             log=f"{root}/logs/{name}.log",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,14 +16,12 @@ from farro.kernel.findings import Dependency, Facts, Finding, Worker, finding
 from farro.kernel.ids import is_job_id
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
-from farro.operations import inbox, steps
+from farro.operations import fleet, inbox, steps, tree
 from farro.operations.moments import moment_or_none
 from farro.plans.tags import required_tags
 from farro.ports.store import AgentView, JobView, Store
 from farro.system import fs
 
-MANAGER = "manager"  # the name that a manager's agents have
-HEARTBEAT = "agents/Manager/.heartbeat"
 _JOB_LIMIT = 4 << 20
 
 
@@ -68,8 +66,8 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         after_any=_dependencies(store, prompt, "after_any") if view.status is Status.QUEUED else (),
         tags=required_tags(prompt),
         workers=tuple(_worker(agent) for agent in agents if agent.role == life.role),
-        before=_before(f"{root}/{view.place}", view.job_id) if view.status is Status.QUEUED else 0,
-        manager_silent_s=_manager_silent_s(root, agents, now),
+        before=_before(store, view) if view.status is Status.QUEUED else 0,
+        manager_silent_s=fleet.manager_silent_s(store, now=now, agents=agents),
         lock=lock,
         lock_alive=any(agent.id == lock and agent.alive for agent in agents),
     )
@@ -115,8 +113,14 @@ def _worker(agent: AgentView) -> Worker:
     return Worker(agent=agent.id, alive=agent.alive, busy=bool(agent.jobs), tags=offered)
 
 
-def _before(queue: str, job_id: str) -> int:
+def _before(store: Store, view: JobView) -> int:
     """Jobs that entered this queue earlier; the time of job.json is that of the entry."""
+    job_id = view.job_id
+    if not tree.in_folders(store):
+        own = (view.lifecycle.enqueued_at, job_id)
+        others = store.list(roles=[view.lifecycle.role], statuses=[Status.QUEUED])
+        return sum(other.place == view.place and (other.lifecycle.enqueued_at, other.job_id) < own for other in others)
+    queue = f"{store.root}/{view.place}"
     entered = _entered_ns(queue, job_id)
     if entered is None:
         return 0
@@ -132,11 +136,3 @@ def _entered_ns(queue: str, name: str) -> int | None:
         return os.lstat(f"{queue}/{name}/job.json").st_mtime_ns
     except OSError:
         return None
-
-
-def _manager_silent_s(root: str, agents: Sequence[AgentView], now: datetime) -> float | None:
-    """How long no manager gave a sign: its heartbeat's age; where it writes none, whether its agent lives."""
-    with contextlib.suppress(OSError):
-        return max(0.0, now.timestamp() - os.lstat(f"{root}/{HEARTBEAT}").st_mtime)
-    named = (agent for agent in agents if agent.role is None and agent.id.split(".", 1)[0] == MANAGER)
-    return 0.0 if any(agent.alive for agent in named) else None

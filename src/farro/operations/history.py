@@ -16,7 +16,8 @@ from farro.errors import UnknownJob
 from farro.kernel.envelope import Hop, Lifecycle
 from farro.kernel.moments import timestamp
 from farro.kernel.states import Reason, Status
-from farro.observe.audit_reading import Trail, trail
+from farro.observe.audit_reading import Trail
+from farro.operations import fleet
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.store import JobView, Store
 from farro.system import fs
@@ -63,7 +64,7 @@ def history(store: Store, root: str, job_id: str) -> History:
         with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
             created = moment_or_none(view.lifecycle.created_at)
             since_s = 0.0 if created is None else created.timestamp() - 60
-            said = trail(f"{root}/logs", job_id, since_s=since_s)
+            said = fleet.trail(store, job_id, since_s=since_s)
             numbers = attempt_numbers(folder)
             told = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said) for number in numbers)
             return History(view=view, attempts=told, audit=said)

@@ -30,7 +30,7 @@ def ls(store: Store, root: str, asked: Asked) -> list[JobView]:
         if role not in known:
             raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
     if asked.last is not None:
-        return _newest(store, root, asked, asked.last)
+        return _newest(store, asked, asked.last)
     limit = None if asked.tags else asked.limit
     found = store.list(roles=asked.roles or None, statuses=asked.statuses or None, limit=limit)
     if asked.tags:
@@ -38,11 +38,11 @@ def ls(store: Store, root: str, asked: Asked) -> list[JobView]:
     return found if asked.limit is None else found[: asked.limit]
 
 
-def _newest(store: Store, root: str, asked: Asked, count: int) -> list[JobView]:
-    """By the time at which each folder last changed: no job.json is opened but those that are shown."""
-    entries = tree.entries(root, store.roles(), quarantined=True)
+def _newest(store: Store, asked: Asked, count: int) -> list[JobView]:
+    """By the time at which each last changed: no job.json is opened but those that are shown."""
+    entries = tree.entries(store, quarantined=True)
     if asked.tags:
-        entries = (entry for entry in entries if _tagged(entry.path, asked.tags))
+        entries = (entry for entry in entries if required_tags(entry.prompt(store)) >= set(asked.tags))
     found: list[JobView] = []
     for entry in sorted(entries, key=tree.Entry.changed_at_s, reverse=True):
         if len(found) >= count:

@@ -24,7 +24,7 @@ def resolve(store: Store, root: str, text: str, *, shortest: int = 1) -> str:
         return text
     if (named := store.named(text)) is not None:
         return named
-    entries = tree.entries(root, store.roles(), quarantined=True)
+    entries = tree.entries(store, quarantined=True)
     return match(text, (entry.job_id for entry in entries), root, shortest, store.names)
 
 

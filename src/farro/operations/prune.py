@@ -1,4 +1,4 @@
-"""Removing finished jobs gently: which ones, and how slowly. The renames and removals live in stores.files.prune.
+"""Removing finished jobs gently: which ones, and how slowly. How it is done lives in the stores.
 
 Why slowly: a filesystem that deletes many files makes every create beside it wait (ext4: ten to forty times as long).
 So a job first leaves completed/ by one rename, and its files go in small batches with pauses, longer ones while there
@@ -11,24 +11,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from farro.errors import FarroError, UnknownRole
-from farro.kernel import places
-from farro.kernel.envelope import Lifecycle
+from farro.errors import Refused, UnknownRole
 from farro.kernel.states import Status
 from farro.operations import tree
 from farro.operations.explain import named_dependencies
 from farro.operations.jobs import operator
 from farro.operations.moments import moment_or_none
-from farro.operations.steps import read_prompt
 from farro.ports.clock import Clock
+from farro.ports.fleet import Fleet
+from farro.ports.store import Store
 from farro.stores.files import FilesStore
 from farro.stores.files.prune import size
-from farro.system import fs
 
 TOGETHER = 200  # renames before a pause
 BATCH, PAUSE_S = 20, 0.02  # folders that are removed before a pause
 BUSY_BATCH, BUSY_PAUSE_S = 5, 0.1  # the same while jobs are queued or running
-_JOB_LIMIT = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,17 +54,17 @@ class Pruned:
     debris: int  # folders that an earlier prune had left
 
 
-def candidates(store: FilesStore, choice: Choice, *, now: datetime) -> list[Candidate]:
+def candidates(store: Store, choice: Choice, *, now: datetime) -> list[Candidate]:
     """What would go, the oldest first. Looks only; the pruner looks again."""
     known = list(store.roles())
     for role in choice.roles:
         if role not in known:
             raise UnknownRole(f"no role {role} here; there is {', '.join(known)}")
     roles = [role for role in known if not choice.roles or role in choice.roles]
-    wanted = _waited_for(store.root)
+    wanted = _waited_for(store)
     found: list[tuple[datetime, Candidate]] = []
-    for entry in tree.entries(store.root, roles, choice.ages_s.keys()):
-        life = _read(entry.path)
+    for entry in tree.entries(store, choice.ages_s.keys(), roles=roles):
+        life = entry.lifecycle()
         ended = None if life is None else moment_or_none(life.finalized_at)
         if entry.role is None or life is None or ended is None or not life.terminal or entry.job_id in wanted:
             continue
@@ -93,20 +90,24 @@ def _old_enough(age_s: float | None, now: datetime, ended: datetime) -> bool:
     return age_s is None or (now - ended).total_seconds() > age_s
 
 
-def measured(store: FilesStore, chosen: Sequence[Candidate]) -> int:
-    """Bytes that these jobs hold."""
+def measured(store: Store, chosen: Sequence[Candidate]) -> int | None:
+    """Bytes that these jobs hold; None where nobody can say without reading them all."""
+    if not isinstance(store, FilesStore):
+        return None
     return sum(size(f"{store.root}/{job.place}/{job.job_id}") for job in chosen)
 
 
 def prune(
-    store: FilesStore,
+    store: Store,
     chosen: Sequence[Candidate],
     *,
     by: str,
     clock: Clock,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Pruned:
-    """Remove them. Stopped or killed at any point: each job is in completed/ still, or the next prune removes it."""
+    """Remove them. Stopped or killed at any point: each job is there still, or the next prune removes it."""
+    if not isinstance(store, FilesStore):
+        return _forgotten(store, chosen, by, progress)
     with operator(store, by) as agent, store.trash(agent) as trash:
         debris = len(trash.names())
         taken = 0
@@ -124,29 +125,35 @@ def prune(
     return Pruned(jobs=taken, bytes=held, debris=debris)
 
 
+def _forgotten(store: Store, chosen: Sequence[Candidate], by: str, progress: Callable[[int, int], None]) -> Pruned:
+    """Where a job is no folder, the store forgets it at once: there is nothing to be gentle about."""
+    if not isinstance(store, Fleet):
+        raise Refused("the jobs of this store cannot be removed one by one")
+    taken = held = 0
+    with operator(store, by) as agent:
+        for count, job in enumerate(chosen, start=1):
+            if (freed := store.forget(agent, job.job_id)) is not None:
+                taken, held = taken + 1, held + freed
+            progress(count, len(chosen))
+            store.heartbeat(agent)
+    return Pruned(jobs=taken, bytes=held, debris=0)
+
+
 def _gently(store: FilesStore, names: Sequence[str], clock: Clock) -> Iterator[str]:
     left = list(reversed(names))
     while left:
-        batch, pause_s = (BUSY_BATCH, BUSY_PAUSE_S) if tree.has_work(store.root, store.roles()) else (BATCH, PAUSE_S)
+        batch, pause_s = (BUSY_BATCH, BUSY_PAUSE_S) if tree.has_work(store) else (BATCH, PAUSE_S)
         for _ in range(min(batch, len(left))):
             yield left.pop()
         if left:
             clock.sleep(pause_s)
 
 
-def _waited_for(root: str) -> set[str]:
+def _waited_for(store: Store) -> set[str]:
     """Jobs that others name as what they wait for: their end must still be there to be seen."""
-    home = f"{root}/{places.WAITING}"
     found: set[str] = set()
-    for name in fs.subdirectories(home):
-        prompt = read_prompt(f"{home}/{name}")
+    for entry in tree.waiting(store):
+        prompt = entry.prompt(store)
         for key in ("after", "after_any"):
             found.update(named_dependencies(prompt, key))
     return found
-
-
-def _read(path: str) -> Lifecycle | None:
-    try:
-        return Lifecycle.from_json(fs.read_bytes(f"{path}/job.json", _JOB_LIMIT))
-    except (OSError, FarroError):
-        return None

@@ -14,7 +14,7 @@ from farro.errors import BadDocument
 from farro.kernel.findings import MANAGER_AWAY_S, said
 from farro.kernel.places import STALE
 from farro.operations import schedules
-from farro.operations.explain import HEARTBEAT
+from farro.operations.fleet import HEARTBEAT
 from farro.operations.schemas import schemas
 from farro.ports.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, quoted, warning
 from farro.roles import policy, task

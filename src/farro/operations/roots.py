@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 
+from farro import documents
 from farro.errors import InputError
 from farro.operations.schemas import schemas
 from farro.settings import ROLES, Settings
@@ -99,6 +100,18 @@ def init(root: str, settings: Settings) -> list[str]:
             fs.write_atomic(f"{root}/{name}", content.encode(), sync=True)
             made.append(name)
     return made + _ignore_state(root)
+
+
+def set_store(root: str, address: str) -> str | None:
+    """Have the config of a root say where its jobs lie. The line to add, where it is YAML: nothing was written."""
+    path = f"{root}/{CONFIG}"
+    if not os.path.lexists(path):
+        return f"store: {json.dumps(address)}"
+    config = documents.parse(fs.read_regular(path, documents.DEFAULT.size), path).data or {}
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: must be an object")
+    fs.write_atomic(os.path.realpath(path), as_text({**config, "store": address}).encode(), sync=True)
+    return None
 
 
 def first_config() -> dict[str, object]:

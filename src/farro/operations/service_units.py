@@ -56,12 +56,13 @@ class Done:
     why: str | None = None  # why they are left to you
 
 
-def units(root: str, *, roles: Sequence[str], workers: int, python: str, path: str) -> Units:
+def units(root: str, *, roles: Sequence[str], workers: int, python: str, path: str, store: str | None = None) -> Units:
     """The units of a root, with absolute paths of this interpreter."""
     if any(not char.isprintable() for char in root + python):
         raise InputError("a path with control characters in it cannot stand in a systemd unit; move the root")
     name = f"farro-{slug(root)}"
     # -P: the folder that it starts in must not shadow the program, should it hold something called farro.
+    where = [] if store is None else ["--store", _quoted(store)]
     start = [_quoted(python, program=True), "-P", "-m", "farro"]
 
     def unit(what: str, *arguments: str, more: str = "", service: str = "") -> str:
@@ -71,7 +72,7 @@ def units(root: str, *, roles: Sequence[str], workers: int, python: str, path: s
             description=f"farro {what} in {_percent(root)}",
             folder=_percent(root),
             path=_quoted(f"PATH={path}", expands=False),
-            command=" ".join([*start, *arguments, "--root", _quoted(root)]),
+            command=" ".join([*start, *arguments, "--root", _quoted(root), *where]),
             service=service,
         )
 

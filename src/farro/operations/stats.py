@@ -12,19 +12,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from farro.errors import FarroError, UnknownRole
+from farro.errors import UnknownRole
 from farro.kernel import places
-from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.observe.stats import TOTAL, Finished, RoleStats, Waiting, role_stats
 from farro.operations import tree
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.store import Store
-from farro.system import fs
 
 MOST_FINISHED = 20_000
 MOST_QUEUED = 10_000
-_JOB_LIMIT = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +46,8 @@ def stats(
             raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
     wanted = [role for role in known if not roles or role in roles]
     limits = limits or Limits()
-    finished, since_s, cut = _finished(root, wanted, now, window_s, limits.finished)
-    waiting, many = _waiting(root, known, wanted, now, limits.queued)
+    finished, since_s, cut = _finished(store, wanted, now, window_s, limits.finished)
+    waiting, many = _waiting(store, wanted, now, limits.queued)
     lines = [role_stats(role, waiting, finished, window_s=since_s, bounded=cut or role in many) for role in wanted]
     if len(wanted) > 1:
         lines.append(role_stats(TOTAL, waiting, finished, window_s=since_s, bounded=cut or bool(many)))
@@ -58,14 +55,14 @@ def stats(
 
 
 def _finished(
-    root: str, roles: Sequence[str], now: datetime, window_s: float, most: int
+    store: Store, roles: Sequence[str], now: datetime, window_s: float, most: int
 ) -> tuple[list[Finished], float, bool]:
     """Those that ended inside the window, and how far back that reaches: not as far where there were too many."""
     begin = now - timedelta(seconds=window_s)
     slack_s = 60.0  # the folder's time is the disk's clock at the move; the end is what job.json says
     recent = [
         (changed_s, entry)
-        for entry in tree.entries(root, roles, tree.FINISHED)
+        for entry in tree.entries(store, tree.FINISHED, roles=roles)
         if (changed_s := entry.changed_at_s()) >= begin.timestamp() - slack_s
     ]
     cut = len(recent) > most
@@ -74,7 +71,7 @@ def _finished(
         begin = max(begin, datetime.fromtimestamp(recent[-1][0], now.tzinfo))
     found = []
     for _, entry in recent:
-        life = _read(entry)
+        life = entry.lifecycle()
         end = None if life is None else moment_or_none(life.finalized_at or life.updated_at)
         if life is not None and end is not None and end >= begin and entry.role is not None:
             found.append(
@@ -88,14 +85,12 @@ def _finished(
     return found, max(1.0, (now - begin).total_seconds()), cut
 
 
-def _waiting(
-    root: str, known: Sequence[str], wanted: Collection[str], now: datetime, most: int
-) -> tuple[list[Waiting], set[str]]:
+def _waiting(store: Store, wanted: Collection[str], now: datetime, most: int) -> tuple[list[Waiting], set[str]]:
     """Everything that has not ended, and the roles with more queued jobs than were looked at."""
     found: list[Waiting] = []
     looked: dict[str, int] = {}
     many: set[str] = set()
-    for entry in tree.entries(root, known, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
+    for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
         if entry.role is not None and entry.role not in wanted:
             continue
         if entry.status is Status.QUEUED and entry.role is not None:
@@ -113,7 +108,7 @@ def _waiting(
 
 
 def _queued(entry: tree.Entry, role: str, now: datetime) -> Waiting:
-    life = _read(entry)
+    life = entry.lifecycle()
     due = None if life is None else moment_or_none(life.not_before)
     entered = None if life is None else moment_or_none(life.enqueued_at)
     return Waiting(
@@ -125,14 +120,7 @@ def _queued(entry: tree.Entry, role: str, now: datetime) -> Waiting:
 
 def _of_no_place(entry: tree.Entry) -> Iterator[Waiting]:
     """Jobs of every role lie together there: job.json knows whose it is."""
-    life = _read(entry)
+    life = entry.lifecycle()
     if life is not None:
         state = "waiting" if entry.place == places.WAITING else str(entry.status)
         yield Waiting(role=life.role, state=state)
-
-
-def _read(entry: tree.Entry) -> Lifecycle | None:
-    try:
-        return Lifecycle.from_json(fs.read_bytes(f"{entry.path}/job.json", _JOB_LIMIT))
-    except (OSError, FarroError):
-        return None

@@ -70,7 +70,5 @@ def _suspects(store: Store, root: str, job_ids: list[str]) -> list[str]:
     """Which of them may have ended."""
     if len(job_ids) <= _FEW:
         return job_ids
-    alive = {
-        entry.job_id for entry in tree.entries(root, store.roles(), {Status.QUEUED, Status.IN_PROGRESS, Status.STALE})
-    }
+    alive = {entry.job_id for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE})}
     return [job_id for job_id in job_ids if job_id not in alive]

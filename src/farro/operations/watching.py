@@ -17,7 +17,7 @@ from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.operations import steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
-from farro.ports.store import AgentView, Change, Store
+from farro.ports.store import AgentView, Change, JobView, Store
 from farro.system import fs
 
 SHOWN_RUNNING = 20
@@ -58,7 +58,7 @@ class Onlooker:
         return told
 
     def _listed(self) -> dict[str, tuple[str | None, Status]]:
-        found = tree.entries(self._root, self._store.roles(), quarantined=True)
+        found = tree.entries(self._store, quarantined=True)
         return {entry.job_id: (entry.role, entry.status) for entry in found}
 
 
@@ -102,19 +102,25 @@ class Viewer:
         self._store = store
         self._root = root
         self._shelves: dict[str, _Shelf] = {}
+        self._ends = None if tree.in_folders(store) else _Ends(store)
 
     def picture(self, now: datetime) -> Picture:
-        store, root = self._store, self._root
+        store = self._store
         counts: dict[str, Counter[Status]] = {}
-        for entry in tree.entries(root, store.roles(), {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
+        for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
             counts.setdefault(entry.role or "-", Counter())[entry.status] += 1
-        newest: list[tuple[float, tree.Entry]] = []
+        newest: list[tuple[float, str]] = [] if self._ends is None else self._ends.newest()
         for role in store.roles():
+            told = store.count(roles=[role]) if self._ends is not None else {}
             for status in tree.FINISHED:
-                shelf = self._shelf(role, status, now)
-                newest += shelf.newest
-                if shelf.count:
-                    counts.setdefault(role, Counter())[status] += shelf.count
+                if self._ends is None:
+                    shelf = self._shelf(role, status, now)
+                    newest += shelf.newest
+                    count = shelf.count
+                else:
+                    count = told.get(status, 0)
+                if count:
+                    counts.setdefault(role, Counter())[status] += count
         agents = store.agents()
         working = [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
         running = [self._running(agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
@@ -124,14 +130,14 @@ class Viewer:
             counts=counts,
             running=tuple(job for job in running if job is not None),
             running_total=len(working),
-            ended=tuple(_ended(store, [entry for _, entry in last])),
+            ended=tuple(_ended(store, [job_id for _, job_id in last])),
             alive=Counter(agent.role for agent in agents if agent.alive and agent.role is not None),
             dead=tuple(agent.id for agent in agents if not agent.alive),
             asked=self._asked(),
         )
 
     def _asked(self) -> tuple[str, ...]:
-        if not fs.subdirectories(f"{self._root}/{places.WAITING}"):
+        if self._ends is None and not fs.subdirectories(f"{self._root}/{places.WAITING}"):
             return ()
         waiting = self._store.list(roles=["Manager"], statuses=[Status.QUEUED])
         return tuple(view.job_id for view in waiting if waits_for_person(view.lifecycle))
@@ -145,8 +151,8 @@ class Viewer:
         known = self._shelves.get(place)
         if known is not None and known.changed_ns == changed_ns:
             return known
-        found = list(tree.entries(self._root, [role], {status}))
-        timed = [(entry.changed_at_s(), entry) for entry in found]
+        found = list(tree.entries(self._store, {status}, roles=[role]))
+        timed = [(entry.changed_at_s(), entry.job_id) for entry in found]
         newest = tuple(heapq.nlargest(SHOWN_ENDED, timed, key=lambda pair: pair[0]))
         shelf = _Shelf(changed_ns=changed_ns, count=len(found), newest=newest)
         if now.timestamp() - changed_ns / 1e9 > _TICK_S:  # else another job may still come in the same tick
@@ -175,15 +181,45 @@ class _Shelf:
 
     changed_ns: int
     count: int
-    newest: tuple[tuple[float, tree.Entry], ...]
+    newest: tuple[tuple[float, str], ...]
 
 
-def _ended(store: Store, entries: list[tree.Entry]) -> Iterator[Ended]:
-    for entry in entries:
-        view = store.find(entry.job_id)
+class _Ends:
+    """The jobs that ended last, of a store without folders: listed once, then as its feed tells."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cursor: int | None = None
+        self._newest: list[tuple[float, str]] = []
+
+    def newest(self) -> list[tuple[float, str]]:
+        cursor = self._cursor
+        changes = self._store.changes(cursor)
+        self._cursor = changes.cursor
+        if cursor is None or changes.gap:
+            found = ((entry.changed_at_s(), entry.job_id) for entry in tree.entries(self._store, tree.FINISHED))
+            self._newest = heapq.nlargest(SHOWN_ENDED, found)
+            return self._newest
+        moved = {change.job_id for change in changes.items}
+        ended = [change.job_id for change in changes.items if change.status in tree.FINISHED][-SHOWN_ENDED:]
+        views = [self._store.find(job_id) for job_id in dict.fromkeys(ended)]
+        new = [(_changed_s(view), view.job_id) for view in views if view is not None]
+        kept = [pair for pair in self._newest if pair[1] not in moved]
+        self._newest = heapq.nlargest(SHOWN_ENDED, [*kept, *new])
+        return self._newest
+
+
+def _changed_s(view: JobView) -> float:
+    changed = moment_or_none(view.lifecycle.updated_at)
+    return 0.0 if changed is None else changed.timestamp()
+
+
+def _ended(store: Store, job_ids: list[str]) -> Iterator[Ended]:
+    for job_id in job_ids:
+        view = store.find(job_id)
         if view is not None:
             took_s = seconds_between(view.lifecycle.created_at, view.lifecycle.finalized_at)
-            yield Ended(job_id=entry.job_id, role=entry.role, status=view.status, took_s=took_s)
+            yield Ended(job_id=job_id, role=view.lifecycle.role, status=view.status, took_s=took_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

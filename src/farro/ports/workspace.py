@@ -59,3 +59,6 @@ class Workspace(Protocol):
 
     def look(self, job_id: str, version: str, material: Material) -> str:
         """A folder that shows the job as it is; the same one for the same version."""
+
+    def close(self) -> None:
+        """What this process made goes."""

@@ -24,8 +24,8 @@ from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Claim, Store
 from farro.roles.workflow import MANAGER, Code, Decision
-from farro.services import routing
-from farro.services.seat import AWAY_S, silent_s
+from farro.services import routing, seat
+from farro.services.seat import AWAY_S
 from farro.settings import RoleSettings
 
 _SLICE_S = 0.1
@@ -44,6 +44,7 @@ class Handover:
     uniform: Uniform
     bypass: bool = False  # degraded mode: asked for, and permitted
     roles: Mapping[str, RoleSettings] = field(default_factory=dict)
+    silent_s: Callable[[], float | None] | None = None  # of the manager; None: as its file in the root says
 
     def commit(self, claim: Claim, outcome: Outcome, tick: Callable[[], None], stop: Stop) -> Lifecycle:
         """As `Store.commit`, once it is known that somebody will take the job on."""
@@ -105,7 +106,7 @@ class Handover:
 
     def away(self) -> str | None:
         """Why nobody would take it; None: the manager lives."""
-        silent = silent_s(self.root, self.clock)
+        silent = seat.silent_s(self.root, self.clock) if self.silent_s is None else self.silent_s()
         if silent is None:
             return "no manager has run here yet; start one with `farro manager`"
         return f"the manager has been silent for {said(silent)}" if silent > AWAY_S else None

@@ -5,16 +5,19 @@ What a turn does lives in each of them.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from farro.errors import AgentLost, FarroError, SyncFailed
+from farro.errors import AgentLost, FarroError, SyncFailed, TryAgain
 from farro.execution.stop import Flag
 from farro.observe.log import Log
 from farro.ports.store import Agent, Store
+
+_TROUBLE_S = 1.0
 
 
 class Keeper(ABC):
@@ -50,9 +53,16 @@ class Keeper(ABC):
         try:
             while not self._stopped:
                 self._safe_turn()
-                self.rest(self.patience_s(every_s))
+                self._safe_rest(every_s)
         finally:
             self.leave()
+
+    def _safe_rest(self, every_s: float) -> None:
+        try:
+            self.rest(self.patience_s(every_s))
+        except (FarroError, OSError) as error:  # a server that is away: what waits there comes back with it
+            self._log("error", f"{type(error).__name__}: {error}", {"event": {"type": "keeper_trouble"}})
+            Keeper.rest(self, min(every_s, _TROUBLE_S))
 
     def rest(self, seconds: float) -> None:
         """Sleep between two turns, or until stopped."""
@@ -85,4 +95,5 @@ class Keeper(ABC):
     def leave(self) -> None:
         agent, self._agent = self._agent, None
         if agent is not None:
-            self._store.leave(agent)
+            with contextlib.suppress(TryAgain):  # nobody can be told: its lease ends by itself
+                self._store.leave(agent)

@@ -20,6 +20,7 @@ from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Re
 from farro.kernel.states import Reason, Status
 from farro.observe.log import Log
 from farro.operations.schedules import Fired
+from farro.ports.seat import Seat
 from farro.ports.store import Agent, Claim, Store
 from farro.roles import workflow
 from farro.roles.workflow import MANAGER, Code, Decision
@@ -29,7 +30,7 @@ from farro.services.auto_plan import AutoPlan, children
 from farro.services.hooks import Hooks
 from farro.services.keeper import Keeper
 from farro.services.scheduler import Timetable
-from farro.services.seat import Seat
+from farro.services.seat import beating
 from farro.services.snapshot import Snapshots
 from farro.system import fs
 
@@ -127,13 +128,17 @@ class Manager(Keeper):
             self._waited = True
         return False
 
+    def _stands(self) -> bool:
+        """Before every act: whoever slept for too long has nothing to decide any more."""
+        return self._seat is None or self._seat.stands()
+
     # --- routing ---
 
     def _route(self) -> list[Lifecycle]:
         if MANAGER not in self._store.roles():
             return []
         done: list[Lifecycle] = []
-        while len(done) < _AT_ONCE and not self._stopped:
+        while len(done) < _AT_ONCE and not self._stopped and self._stands():
             try:
                 claim = self._store.claim(self._routing_agent())
                 if claim is None:
@@ -213,8 +218,7 @@ class Manager(Keeper):
         good = decision.code is not Code.FAIL
         if self._hooks is None or not self._hooks.commands(role, good=good):
             return
-        beating = contextlib.nullcontext() if self._seat is None else self._seat.beating()
-        with beating:
+        with contextlib.nullcontext() if self._seat is None else beating(self._seat):
             self._hooks.run(job_id, role, good=good, decision=str(decision.code), to=decision.to, folder=folder)
 
     # --- failures and stale jobs ---
@@ -228,7 +232,7 @@ class Manager(Keeper):
             if view is not None and view.status is Status.FAILED and job_id not in self._hooked:
                 self._hooked.add(job_id)  # one that cannot be finalised would else run them at every turn
                 failed = Decision(code=Code.FAIL, note="")
-                self._run_hooks(job_id, view.lifecycle.role, failed, f"{view.place}/{job_id}")
+                self._run_hooks(job_id, view.lifecycle.role, failed, self._store.folder(view))
             told = self._one(job_id, lambda job: self._store.finalize(self.agent(), job, route=route))
             if told is not None:
                 self._hooked.discard(job_id)
@@ -259,6 +263,8 @@ class Manager(Keeper):
 
     def _one(self, job_id: str, decide: Callable[[str], Lifecycle | None]) -> Lifecycle | None:
         """A decision about one job, whose trouble is its own."""
+        if not self._stands():
+            return None
         try:
             return decide(job_id)
         except Lost as lost:

@@ -8,6 +8,7 @@ within ten. A slot ends an attempt's process tree before it lets go of the job (
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import traceback
@@ -15,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from farro.errors import AgentLost, FarroError, Lost, SyncFailed
+from farro.errors import AgentLost, FarroError, Lost, SyncFailed, TryAgain
 from farro.execution.stop import Flag, Stop
 from farro.observe.log import Log
 from farro.ports.clock import Clock
@@ -96,7 +97,8 @@ class Slot:
     def leave(self) -> None:
         agent, self._agent = self._agent, None
         if agent is not None:
-            self._store.leave(agent)
+            with contextlib.suppress(TryAgain):  # nobody can be told: recovery finds its lease free, or over
+                self._store.leave(agent)
 
     def run_once(self) -> Turn:
         """Claim a job, perform it, commit what came of it; or find that there is nothing to do."""
@@ -107,7 +109,7 @@ class Slot:
             return Turn.IDLE
         self._say(claim, "info", "job claimed", {"type": "state_transition", "from": "queued", "to": "in_progress"})
         try:
-            tick = lambda: self._store.heartbeat(agent, claim)  # noqa: E731
+            tick = lambda: self._beat(agent, claim)  # noqa: E731
             outcome = self._performer.perform(claim, tick, self._stop)
             if self._handover is None:
                 told = self._store.commit(claim, outcome)
@@ -123,6 +125,12 @@ class Slot:
             self._say(claim, "info", "job status changed", {**event, **extra})
         return Turn.WORKED
 
+    def _beat(self, agent: Agent, claim: Claim) -> None:
+        """While a job runs. A store that cannot be reached is no reason to end it: where its lease ran out meanwhile,
+        the commit is told."""
+        with contextlib.suppress(TryAgain):
+            self._store.heartbeat(agent, claim)
+
     def run(self, until: Until) -> None:
         """Turn until told to stop, or until `until` says that it is over."""
         try:
@@ -135,9 +143,18 @@ class Slot:
                 if turn is Turn.TROUBLE:
                     self._clock.sleep(TROUBLE_S)
                 elif turn is Turn.IDLE:
-                    cursor = self._store.changes(cursor, role=self._role, timeout_s=self._patience_s(until)).cursor
+                    cursor = self._waited(cursor, until)
         finally:
             self.leave()
+
+    def _waited(self, cursor: int, until: Until) -> int:
+        """Until something comes, or for as long as an idle slot waits."""
+        try:
+            return self._store.changes(cursor, role=self._role, timeout_s=self._patience_s(until)).cursor
+        except TryAgain as error:  # a server that is away
+            self._trouble(f"{type(error).__name__}: {error}")
+            self._clock.sleep(TROUBLE_S)
+            return cursor
 
     def _stint(self, until: Until) -> tuple[Turn, bool]:
         """Turns for a moment, while there is work: the last of them, and whether it is over. To let another slot work

@@ -1,0 +1,112 @@
+"""The adapters of a root whose jobs many machines share: the store in a Redis server, and the manager's seat.
+
+Which store a root has is chosen in app; what each of them does lives in its room.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from farro.errors import InputError
+from farro.observe.audit import AuditLog
+from farro.observe.log import Log
+from farro.ports.clock import Clock
+from farro.ports.fleet import Fleet
+from farro.ports.seat import Seat
+from farro.ports.store import Store, StorePolicy
+from farro.settings import Settings
+from farro.system import process_identity
+
+if TYPE_CHECKING:
+    from farro.stores.redis.server import Address
+
+BRIEF_S = 5.0  # how long a command asks a server that does not answer
+
+
+def open_redis(
+    root: str,
+    settings: Settings,
+    *,
+    policy: StorePolicy,
+    clock: Clock,
+    identity: Callable[[], Mapping[str, Any]],
+    reap: Callable[[list[str], Mapping[str, Any]], None],
+    log: Log,
+    audit: AuditLog,
+    brief: bool,
+) -> Store:
+    """The folder on this machine holds the config, the policies, and the files of what is worked on here."""
+    address = redis_address(settings, brief=brief)
+    from farro.stores.redis import RedisStore
+    from farro.stores.redis.ground import Ground
+    from farro.stores.redis.workspace import LocalWorkspace
+
+    section = settings.redis
+    return RedisStore(
+        Ground(
+            root=root,
+            name=section.name,
+            address=address,
+            roles=settings.all_roles(),
+            policy=policy,
+            clock=clock,
+            workspace=LocalWorkspace(
+                root,
+                name=section.name,
+                clock=clock,
+                shared=section.shared,
+                inline_bytes=section.inline_bytes,
+                reap=_reap_agent,
+            ),
+            lease_s=section.lease_s,
+            keep_changes=section.keep_changes,
+            keep_audit=section.keep_audit,
+            identity=identity,
+            reap=reap,
+            log=log,
+            audit=audit.record,
+        ),
+        on_close=audit.close,
+    )
+
+
+def redis_address(settings: Settings, *, brief: bool = False) -> Address:
+    """Where the server is. Whoever waits for an answer is told soon that there is none."""
+    try:
+        from farro.stores.redis.server import Address
+    except ImportError as error:
+        raise InputError(
+            f"{settings.store} needs the Redis client, and {error.name} is not installed: pip install 'farro[redis]'"
+        ) from error
+    section = settings.redis
+    return Address(
+        url=settings.store,
+        user=section.user,
+        password=None if section.password is None else section.password.reveal(os.environ, "redis.password"),
+        timeout_s=section.timeout_s,
+        retry_s=min(section.retry_s, BRIEF_S) if brief else section.retry_s,
+        wait_replicas=section.wait_replicas,
+        wait_s=section.wait_s,
+    )
+
+
+def _reap_agent(agent_id: str) -> None:
+    from farro.system import process_tree
+
+    process_tree.end_marked(f"FARRO_AGENT={agent_id}")
+
+
+def seat(store: Store, clock: Clock, settings: Settings) -> Seat:
+    """Who manages: this root, or every machine that shares its store."""
+    from farro.services.seat import AWAY_S, FleetSeat
+    from farro.services.seat import Seat as FileSeat
+
+    if not isinstance(store, Fleet):
+        return FileSeat(root=store.root, clock=clock)
+    here = process_identity.identity()
+    me = f"pid {here['pid']} on {here['host']} ({random.SystemRandom().getrandbits(32):08x})"
+    # Longer than an agent's lease: who slept through this one has no agent left to act with.
+    return FleetSeat(fleet=store, clock=clock, me=me, lease_s=max(AWAY_S, settings.redis.lease_s))

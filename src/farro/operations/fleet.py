@@ -1,0 +1,55 @@
+"""What is asked of all machines of a store where it is theirs together, and of this root's folders where it is not.
+
+What such a store offers is ports.fleet; who sits in the manager's seat is decided in services.seat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from datetime import datetime
+
+from farro.kernel.moments import parse_timestamp
+from farro.observe import audit_reading
+from farro.observe.audit_reading import Recent, Trail
+from farro.ports.fleet import Fleet
+from farro.ports.store import AgentView, Store
+
+MANAGER = "manager"  # the name that a manager's agents have, and of its seat
+HEARTBEAT = "agents/Manager/.heartbeat"
+LINES = 200_000  # of a common audit log, for one question
+
+
+def trail(store: Store, job_id: str, *, since_s: float) -> Trail:
+    """What the audit log says of a job: this root's, or that of every machine."""
+    if not isinstance(store, Fleet):
+        return audit_reading.trail(f"{store.root}/logs", job_id, since_s=since_s)
+    lines = tuple(store.audit_lines(job_id=job_id, limit=LINES))
+    return Trail(lines=lines, whole=len(lines) < LINES)
+
+
+def recent(store: Store, *, since: datetime, holding: Sequence[bytes], limit: int) -> Recent:
+    """What it said since then, the newest first."""
+    if not isinstance(store, Fleet):
+        return audit_reading.recent(f"{store.root}/logs", since=since, holding=holding, limit=limit)
+    lines = tuple(reversed(store.audit_lines(since=since, limit=LINES)))
+    whole = len(lines) < LINES
+    oldest = None
+    with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
+        oldest = None if whole else parse_timestamp(lines[-1]["ts"])
+    return Recent(lines=lines, whole=whole, since=oldest)
+
+
+def manager_silent_s(store: Store, *, now: datetime, agents: Sequence[AgentView] | None = None) -> float | None:
+    """How long no manager gave a sign: its heartbeat's age; where it writes none, whether its agent lives."""
+    if isinstance(store, Fleet):
+        seated = store.seated(MANAGER)
+        if seated is not None:
+            return seated.silent_s
+    else:
+        with contextlib.suppress(OSError):
+            return max(0.0, now.timestamp() - os.lstat(f"{store.root}/{HEARTBEAT}").st_mtime)
+    known = store.agents() if agents is None else agents
+    named = (agent for agent in known if agent.role is None and agent.id.split(".", 1)[0] == MANAGER)
+    return 0.0 if any(agent.alive for agent in named) else None

@@ -1,0 +1,167 @@
+"""What is kept of an attempt's files where no folder of it stays: small ones by content, large ones in the shared
+directory, or cut and noted.
+
+The folders themselves live in workspace; docs/decisions/0031 has the reasons.
+
+What the result names is kept, with the records of its steps (`steps.jsonl`, by which a later attempt goes on) and the
+config and policies that it worked under (`.snapshot`). Anything else that a step left beside them is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from farro.encoding import encoder
+from farro.kernel.outcome import Report
+from farro.ports.workspace import Posted
+from farro.system import fs, links
+
+SNAPSHOT = ".snapshot"
+RECORDS = "steps.jsonl"
+TASKS = ("task.json", "task.md")  # in the job's own snapshot: for all of its attempts
+TOTAL = 8 << 20  # bytes of all files of an attempt that are kept by content …
+LEAST = 1024  # … beside which each has this much of its beginning
+RECORDS_LIMIT = 4 << 20  # more steps than this tells are run again by a later attempt
+_SNAPSHOT_LIMIT = 1 << 20  # bytes of one file
+# Not there, or something else stands there: a step can write in its own attempt.
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EACCES, errno.EPERM})
+_SYNCED = b'{"synced": true}\n'
+_encode = encoder()
+
+
+class Shelf:
+    """The part of the shared directory that is this queue's: `<shared>/<name>`. Every machine may mount it elsewhere,
+    so what lies in it is called by its path below that."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def path(self, place: str) -> str:
+        return f"{self._folder}/{place}"
+
+    def put(self, source: str, place: str) -> None:
+        """A copy of `source`, or the same file where that can be; on the disk before it has its name."""
+        path = self.path(place)
+        home = os.path.dirname(path)
+        made = _folders(home)
+        name = fs.temporary(home)
+        try:
+            links.place(source, name)
+            fs.sync_all([name])
+            fs.replace(name, path)
+            fs.sync_all([home, *made])
+        finally:  # where both are the same file already, a rename leaves both names
+            with contextlib.suppress(OSError):
+                fs.unlink(name)
+
+
+def _folders(path: str) -> list[str]:
+    """Make a folder with those above it; answers the folders whose names are new there."""
+    missing = []
+    while not fs.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another attempt's was quicker
+            fs.mkdir(folder)
+    return [os.path.dirname(folder) for folder in missing]
+
+
+class Posting:
+    """One attempt's files on their way. Memory is bounded by TOTAL, LEAST for each named file, and the result itself,
+    which execution bounds."""
+
+    def __init__(self, folder: str, *, inline_bytes: int, shelf: Shelf | None) -> None:
+        self._folder = folder
+        self._inline_bytes = inline_bytes
+        self._shelf = shelf
+        self._left = max(TOTAL, inline_bytes)
+        self._files: dict[str, bytes] = {}
+        self._elsewhere: dict[str, str] = {}
+        self._cut: dict[str, int] = {}
+
+    def posted(self, report: Report, *, good: bool) -> Posted:
+        for name in report.files:
+            self._take(name)
+        self._take_records()
+        self._take_snapshot()
+        body = _encode(_noted(report.result, self._elsewhere, self._cut)).encode("utf-8", "replace") + b"\n"
+        self._files["result.json"] = body
+        self._files["result.md" if good else "error.md"] = report.markdown.encode("utf-8", "replace")
+        return Posted(files=self._files, elsewhere=self._elsewhere, cut=self._cut)
+
+    def _take(self, name: str) -> None:
+        limit = min(self._inline_bytes, max(self._left, LEAST))
+        try:
+            data, status = fs.read_with_status(f"{self._folder}/{name}", limit)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return
+            raise
+        whole = len(data) <= limit
+        if not whole and self._shelf is not None:
+            job, attempt = self._folder.rsplit("/", 3)[1::2]
+            place = f"{job}/{attempt}/{name}"
+            self._shelf.put(f"{self._folder}/{name}", place)
+            self._elsewhere[name] = place
+            return
+        self._files[name] = data if whole else data[:limit]
+        self._left -= len(self._files[name])
+        if not whole:
+            self._cut[name] = status.st_size
+
+    def _take_records(self) -> None:
+        """Whoever reads them there has them whole: for them they are on the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            data = fs.read_bytes(f"{self._folder}/{RECORDS}", RECORDS_LIMIT)
+            if len(data) <= RECORDS_LIMIT:
+                self._files[RECORDS] = data + _SYNCED
+
+    def _take_snapshot(self) -> None:
+        """The task that the job follows, and what this attempt worked under. A job without agents has neither: one
+        look at its own folder says so."""
+        above, home = f"{self._folder.rsplit('/', 2)[0]}/{SNAPSHOT}", f"{self._folder}/{SNAPSHOT}"
+        try:
+            tasks = [name for name in fs.listdir(above) if name in TASKS]
+        except FileNotFoundError:
+            return
+        own: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            own = [name for name in fs.listdir(home) if name not in TASKS]
+        for folder, names in ((above, tasks), (home, own)):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    if stat.S_ISREG(fs.lstat(f"{folder}/{name}").st_mode):
+                        data = fs.read_bytes(f"{folder}/{name}", _SNAPSHOT_LIMIT)
+                        if len(data) <= _SNAPSHOT_LIMIT:
+                            self._files[f"{SNAPSHOT}/{name}"] = data
+
+
+def _noted(result: Mapping[str, Any], elsewhere: Mapping[str, str], cut: Mapping[str, int]) -> Mapping[str, Any]:
+    """The result, which says of each stream what is not there with it: `truncated` has its whole size, `elsewhere` its
+    path in the shared directory. Of files that are no step's stream, at the top."""
+    if not elsewhere and not cut:
+        return result
+    left_cut, left_elsewhere = dict(cut), dict(elsewhere)
+    steps = []
+    for step in result.get("step_results") or ():
+        told = dict(step)
+        for stream in ("stdout", "stderr"):
+            path = step.get(f"{stream}_path")
+            if path in cut:
+                told["truncated"] = {**told.get("truncated", {}), stream: left_cut.pop(path, cut[path])}
+                told[f"{stream}_truncated"] = True
+            if path in elsewhere:
+                told["elsewhere"] = {**told.get("elsewhere", {}), stream: left_elsewhere.pop(path, elsewhere[path])}
+        steps.append(told)
+    return {
+        **result,
+        **({"step_results": steps} if steps else {}),
+        **({"truncated": left_cut} if left_cut else {}),
+        **({"elsewhere": left_elsewhere} if left_elsewhere else {}),
+    }
