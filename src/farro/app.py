@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from farro.errors import Refused
+from farro.errors import InputError, Refused
 from farro.observe.audit import AuditLog, AuditPolicy
 from farro.observe.log import Log, redact_with
 from farro.ports.clock import Clock
@@ -20,6 +20,7 @@ from farro.ports.runner import Guarding, Runner
 from farro.ports.runtime import Runtime
 from farro.ports.store import Store, StorePolicy
 from farro.settings import UNCAPPED, ProviderSettings, Settings
+from farro.settings.engines import AGQ
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
 from farro.stores.files.journal import Journal
@@ -51,6 +52,11 @@ def open_store(
     """The store of a root, wired to the real machine: its folders, or where `store` says. `actor` is who enqueues, for
     the audit log; `brief` is for a process that ends at once: it needs no thread to write that log, and somebody waits
     for its answer."""
+    if settings.store.startswith(AGQ):
+        raise InputError(
+            f"{settings.store} is a queue for workers (`farro worker`, agw) and planners (agx); this command needs the "
+            "store behind it: --store redis://HOST:PORT/DB, or --root of the machine on which `farro agq` runs"
+        )
     audit = AuditLog(
         f"{root}/logs",
         actor=actor,
@@ -238,7 +244,8 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
 
 def _steps_env(settings: Settings) -> dict[str, str]:
     """What steps see: a command of farro among them finds the same jobs."""
-    elsewhere = {} if settings.store == "files" else {"FARRO_STORE": settings.store}
+    told = settings.store != "files" and not settings.store.startswith(AGQ)  # agq is for workers, not for commands
+    elsewhere = {"FARRO_STORE": settings.store} if told else {}
     return {**settings.runners.allowed(os.environ), **elsewhere}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import InputError
@@ -21,6 +21,7 @@ from farro.settings import Settings
 from farro.system import process_identity
 
 if TYPE_CHECKING:
+    from farro.stores.agq import AgqStore
     from farro.stores.redis.server import Address
 
 BRIEF_S = 5.0  # how long a command asks a server that does not answer
@@ -70,6 +71,26 @@ def open_redis(
             audit=audit.record,
         ),
         on_close=audit.close,
+    )
+
+
+def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str]) -> AgqStore:
+    """What a worker over agq works with. The key: AGQ_KEY, else what the config's `agq.key` names."""
+    from farro.stores.agq import AgqStore
+    from farro.stores.agq.line import Address as AgqAddress
+    from farro.stores.redis.workspace import LocalWorkspace
+
+    section, key = settings.agq, os.environ.get("AGQ_KEY") or None
+    if key is None and section.key is not None:
+        key = section.key.reveal(os.environ, "agq.key")
+    return AgqStore(
+        AgqAddress.of(settings.store, key),
+        workspace=LocalWorkspace(root, name="agq", clock=clock, reap=_reap_agent),
+        clock=clock,
+        tools=lambda: tools,
+        timeout_s=settings.redis.timeout_s,
+        alive_s=section.worker_ttl_s,
+        inline_bytes=settings.redis.inline_bytes,
     )
 
 

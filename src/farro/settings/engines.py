@@ -12,6 +12,8 @@ from typing import Annotated, Any
 from farro.documents.constraints import Bounds, Matching
 from farro.settings.fields import Count, FilledText, Positive, Secret
 
+AGQ = "agq://"  # HOST:PORT of a `farro agq`: for workers and agx, never in a config
+
 
 @dataclass(frozen=True, eq=False)
 class StoreAddress:
