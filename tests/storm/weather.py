@@ -28,21 +28,22 @@ from servers import RedisServer
 from storm.network import Network
 from support import ROOT
 
-LEASE_S = 1.0
+LEASE_S = 2.0  # a slot at work beats every second
 WORKERS = ("w0", "w1", "w2")
 MACHINES = ("server", *WORKERS, "keeper", "client")
 PORT = 6379
 CONFIG: dict[str, Any] = {
     "version": "1.0.0",
-    "retry": {"base_s": 0.02, "max_delay_s": 0.2, "max_attempts": 4},
+    "retry": {"base_s": 0.02, "max_delay_s": 0.2, "max_attempts": 6},
     "watchdog": {"every_s": 0.2, "stale_after_s": 10.0},
 }
 PROGRAM = os.path.join(ROOT, "tests", "storm", "member.py")
 
 
 class Storm:
-    def __init__(self, folder: Path, *, seed: int) -> None:
+    def __init__(self, folder: Path, *, seed: int, lease_s: float = LEASE_S, retry_s: float = 1.5) -> None:
         self.folder, self.seed = folder, seed
+        self.redis = {"lease_s": lease_s, "timeout_s": 0.5, "retry_s": retry_s, "name": "storm"}
         self.dice = random.Random(seed)
         self.blows: Counter[str] = Counter()
         self.hits = 0  # blows at a worker with a job in its hands
@@ -105,8 +106,7 @@ class Storm:
         address = f"unix://{self.folder}/redis.sock" if name == "judge" else self.server.url
         root.mkdir()
         make_root(str(root), ("Manager", "Runner"))
-        redis = {"lease_s": LEASE_S, "timeout_s": 0.5, "retry_s": 1.5, "name": "storm"}
-        (root / "agents-config.json").write_text(json.dumps({**CONFIG, "store": address, "redis": redis}))
+        (root / "agents-config.json").write_text(json.dumps({**CONFIG, "store": address, "redis": self.redis}))
 
     # --- the weather ---
 
@@ -137,7 +137,7 @@ class Storm:
         victim = self._victim()
         if victim.goes_on_s is None:
             victim.send(signal.SIGSTOP)
-            victim.goes_on_s = time.monotonic() + self.dice.choice((0.3, 1.5 * LEASE_S, 2.0 * LEASE_S))
+            victim.goes_on_s = time.monotonic() + self.dice.choice((0.3, 1.2 * LEASE_S, 1.5 * LEASE_S))
 
     def kill_server(self) -> None:
         if self.server.process is not None:
@@ -161,7 +161,7 @@ class Storm:
 
     def _part(self, how: Callable[[str], None], name: str) -> None:
         how(name)
-        self._later(self.dice.choice((0.3, 1.2 * LEASE_S, 2.0 * LEASE_S)), lambda: self.network.mend(name))
+        self._later(self.dice.choice((0.3, 1.2 * LEASE_S, 1.5 * LEASE_S)), lambda: self.network.mend(name))
 
     def _victim(self) -> Member:
         running = [member for member in self.members[: len(WORKERS)] if member.running and member.goes_on_s is None]
