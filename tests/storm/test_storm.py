@@ -45,7 +45,7 @@ def test_a_storm_over_many_machines_loses_nothing(number: int, tmp_path: Path, f
     seed = int(os.environ.get("FARRO_STORM_SEED") or (time.time_ns() if torture() else number))
     with Storm(tmp_path / "storm", seed=seed) as storm:
         try:
-            storm.pass_time(1.0)
+            until(storm, lambda: len(storm.history().committed) >= 2)  # on a busy machine starting takes a while
             storm.blow(BLOWS)
             storm.calm(180)
             storm.end()
@@ -59,7 +59,6 @@ def test_a_storm_over_many_machines_loses_nothing(number: int, tmp_path: Path, f
         assert len(storm.blows) == 8, storm.blows
     # A storm in which nothing happened would prove nothing.
     assert len(history.enqueued) > 3
-    assert history.committed
     figure(f"storm over machines {number}, jobs", len(tree.jobs))
     figure(f"storm over machines {number}, blows, of them at a worker with a job", f"{BLOWS}, {storm.hits}")
 

@@ -121,7 +121,7 @@ class Storm:
             blow = deck.pop()
             self.blows[blow.__name__] += 1
             blow()
-            self.pass_time(self.dice.uniform(0.1, 0.7))
+            self.pass_time(self.dice.uniform(0.3, 0.9))
 
     def pass_time(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -220,6 +220,8 @@ class Storm:
         """No more blows and no more submitters: what is alive, or was started again, finishes everything."""
         client = self.member("client")
         client.send(signal.SIGKILL)
+        if client.process is not None:
+            client.process.wait()
         self.members.remove(client)
         for name in MACHINES:
             self.network.mend(name)
