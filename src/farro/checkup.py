@@ -5,10 +5,11 @@ What is checked lives in the rooms, judging it in operations.doctor; which adapt
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
-from farro import app, config
+from farro import app, config, fleet
 from farro.guard import checks as guard_checks
 from farro.observe import checks as audit_checks
 from farro.operations import doctor, policy_lock, root_checks
@@ -25,34 +26,53 @@ from farro.system import disk_checks, disk_probes
 from farro.system.clock import SystemClock
 
 
-def checks(root: str, *, finished: int | None, conformance: bool = False) -> list[Check]:
-    """In the order in which they are told. `finished`: how many finished jobs are opened; None: all."""
+def checks(root: str, *, finished: int | None, conformance: bool = False, store: str | None = None) -> list[Check]:
+    """In the order in which they are told. `finished`: how many finished jobs are opened; None: all. `store`: another
+    than the config's."""
     clock, path = SystemClock(), config.path_of(root)
-    settings = _settings(root)
+    settings = config.with_store(_settings(root), store)
     security = settings.security
+    in_folders = settings.store == "files"
+    opened = functools.cache(lambda: app.open_store(root, settings, brief=True))
     found = [
         *_config_checks(root),
         *disk_checks.checks(
             root,
-            folders=devices.queue_folders(root),
-            apart=lambda: devices.apart(root),
+            folders=devices.queue_folders(root) if in_folders else ["jobs"],
+            apart=lambda: devices.apart(root) if in_folders else [],
             config=path,
-            durable=settings.durability == "power",
+            durable=settings.durability == "power" and in_folders,
             allow_cross_volume=settings.allow_cross_volume,
             min_free_bytes=security.min_free_bytes,
             now=clock.now,
         ),
         *disk_probes.checks(f"{root}/jobs"),
-        *root_checks.checks(root, settings, config=path, now=clock.now),
+        *root_checks.checks(root, settings, config=path, now=clock.now, elsewhere=None if in_folders else opened),
         *provider_checks.checks(settings, os.environ, root=root, config=path),
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
         *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
         Check(id="store", title="store", look=lambda: _opens(root, settings)),
-        *store_checks.checks(looking(root), settings.all_roles(), finished=finished),
     ]
+    if in_folders:
+        found += store_checks.checks(looking(root), settings.all_roles(), finished=finished)
+    else:
+        found += _redis_checks(settings, path, clock)
     if conformance:
         found += doctor.conformance_checks(root, lambda: lock(root, settings), config=path)
     return found
+
+
+def _redis_checks(settings: Settings, path: str, clock: SystemClock) -> list[Check]:
+    from farro.stores.redis import checks as redis_checks
+
+    @functools.cache
+    def server() -> redis_checks.Asked:
+        from farro.stores.redis.server import Server
+
+        return Server(fleet.redis_address(settings, brief=True), "", clock)
+
+    section = settings.redis
+    return redis_checks.checks(server, address=settings.store, config=path, shared=section.shared, now=clock.now)
 
 
 def _settings(root: str) -> Settings:
@@ -130,6 +150,6 @@ def lock(root: str, settings: Settings) -> dict[str, Any]:
     return policy_lock.lock(root, settings, tries={"http": chat.TRIES, "cli": cli.TRIES})
 
 
-def admit(root: str, what: str) -> None:
+def admit(root: str, what: str, *, store: str | None = None) -> None:
     """Refuse to start a daemon that is to start strictly, where doctor finds something at a quick look."""
-    doctor.admit(checks(root, finished=0), what, root)
+    doctor.admit(checks(root, finished=0, store=store), what, root)

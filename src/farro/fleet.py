@@ -46,6 +46,19 @@ def open_redis(
     from farro.stores.redis.workspace import LocalWorkspace
 
     section = settings.redis
+    workspace = LocalWorkspace(
+        root,
+        name=section.name,
+        clock=clock,
+        shared=section.shared,
+        inline_bytes=section.inline_bytes,
+        reap=_reap_agent,
+    )
+
+    def close() -> None:
+        workspace.close()
+        audit.close()
+
     return RedisStore(
         Ground(
             root=root,
@@ -54,14 +67,7 @@ def open_redis(
             roles=settings.all_roles(),
             policy=policy,
             clock=clock,
-            workspace=LocalWorkspace(
-                root,
-                name=section.name,
-                clock=clock,
-                shared=section.shared,
-                inline_bytes=section.inline_bytes,
-                reap=_reap_agent,
-            ),
+            workspace=workspace,
             lease_s=section.lease_s,
             keep_changes=section.keep_changes,
             keep_audit=section.keep_audit,
@@ -70,7 +76,7 @@ def open_redis(
             log=log,
             audit=audit.record,
         ),
-        on_close=audit.close,
+        on_close=close,
     )
 
 

@@ -5,6 +5,7 @@ No test lives here. A "process" is one store object; the memory store has only o
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -18,8 +19,13 @@ from farro.ports.store import Agent, Store, StorePolicy
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground
 from farro.stores.memory import MemoryStore
+from farro.stores.redis import RedisStore
+from farro.stores.redis import ground as redis_ground
+from farro.stores.redis.server import Address
 from farro.system.clock import ManualClock
+from servers import RedisServer
 from stage import ROLES, make, read, small_journal
+from workspaces import SmallWorkspace
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 RETRY = RetryPolicy()
@@ -154,6 +160,80 @@ class Files:
             store.close()
 
 
-def make_adapter(kind: str, root: str, **changes: Any) -> Adapter:
+@dataclass
+class Redis:
+    """The manual clock stands for the server's: advancing it ages leases and delays."""
+
+    policy: StorePolicy
+    root: str
+    server: RedisServer
+    name: str = "redis"
+    clock: ManualClock = field(default_factory=lambda: ManualClock(START))
+    logged: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
+    audited: list[dict[str, Any]] = field(default_factory=list)
+    stores: list[RedisStore] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.space = f"t{os.getpid()}-{next(_SPACES)}"  # a key space of its own in the server that all tests share
+        self.store = self.process()
+
+    def process(self) -> RedisStore:
+        dice = random.Random(len(self.stores))
+        store = RedisStore(
+            redis_ground.Ground(
+                root=self.root,
+                name=self.space,
+                address=Address(url=self.server.url, retry_s=5.0),
+                roles=ROLES,
+                policy=self.policy,
+                clock=self.clock,
+                own_time=True,
+                workspace=SmallWorkspace(f"{self.root}/{len(self.stores)}"),
+                lease_s=self.policy.stale_after_s,
+                beat_s=0.0,
+                log=lambda level, message, fields: self.logged.append((level, message, fields)),
+                audit=kept_in(self.audited),
+                random_bits=dice.getrandbits,
+                uniform=low,
+            )
+        )
+        self.stores.append(store)
+        return store
+
+    def die(self, agent: Agent, store: Store | None = None) -> None:
+        self.store._ground.server.call("ZADD", f"{self.store._ground.keys.prefix}leases", 0, agent.id)
+        for each in self.stores:
+            each._ground.beats.pop(agent.id, None)
+
+    def snapshot(self) -> object:
+        """Every key but the leases: their time is a heartbeat."""
+        ask, prefix = self.store._ground.server.call, self.store._ground.keys.prefix
+        found, cursor = [], b"0"
+        while True:
+            cursor, some = ask("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 10_000)
+            found += some
+            if cursor == b"0":
+                break
+        reads: dict[bytes, Callable[[bytes], object]] = {
+            b"hash": lambda key: sorted(zip(*[iter(ask("HGETALL", key))] * 2, strict=True)),
+            b"zset": lambda key: ask("ZRANGE", key, 0, -1, "WITHSCORES"),
+            b"set": lambda key: sorted(ask("SMEMBERS", key)),
+            b"stream": lambda key: ask("XRANGE", key, "-", "+"),
+            b"string": lambda key: ask("GET", key),
+        }
+        return {key: reads[ask("TYPE", key)](key) for key in found if not key.endswith(b":leases")}
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+
+_SPACES = itertools.count()
+
+
+def make_adapter(kind: str, root: str, server: RedisServer | None = None, **changes: Any) -> Adapter:
     policy = StorePolicy(**{"durable": kind != "process", "retry": RETRY, **changes})
+    if kind == "redis":
+        assert server is not None
+        return Redis(policy, root, server)
     return Memory(policy) if kind == "memory" else Files(policy, root, f"files[{kind}]", kind == "journal")

@@ -9,12 +9,20 @@ import pytest
 
 from contracts.adapters import Adapter, Files, make_adapter
 
-ADAPTERS = {"memory": "memory", "files[power]": "power", "files[journal]": "journal", "files[process]": "process"}
+ADAPTERS = {
+    "memory": "memory",
+    "files[power]": "power",
+    "files[journal]": "journal",
+    "files[process]": "process",
+    "redis": "redis",
+}
 
 
 @pytest.fixture(params=list(ADAPTERS))
 def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
-    made = make_adapter(ADAPTERS[request.param], str(shm / "root"))
+    kind = ADAPTERS[request.param]
+    server = request.getfixturevalue("redis_server") if kind == "redis" else None
+    made = make_adapter(kind, str(shm / "root"), server)
     yield made
     made.close()
 

@@ -276,7 +276,7 @@ def _admit(store: Store, what: str, *, strict: bool) -> None:
         if strict:
             from farro import checkup  # here: it imports every room
 
-            checkup.admit(store.root, what)
+            checkup.admit(store.root, what, store=asked_store())
     except FarroError:
         store.close()  # with what it has to tell in the audit log
         raise

@@ -10,7 +10,7 @@ import os
 import click
 
 from farro import checkup, config
-from farro.cli.options import common
+from farro.cli.options import asked_store, common
 from farro.cli.tables import table
 from farro.cli.terminal import answer, at_terminal, say
 from farro.errors import NotARoot
@@ -36,7 +36,7 @@ def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_js
     Changes nothing. Exit code 0: all is well, warnings aside; 1: something failed (with --strict: or warned).
     """
     path = config.find_root(root, own=True)
-    checks = checkup.checks(path, finished=None if whole else FINISHED, conformance=conformance)
+    checks = checkup.checks(path, finished=None if whole else FINISHED, conformance=conformance, store=asked_store())
     told = operations.examine(checks, strict=strict, root=path, named=not _found_by_itself(path))
     items = operations.checklist(told) if conformance else None
     if as_json:

@@ -77,6 +77,7 @@ SECTIONS = {
         ("policy", "Pin what jobs run under, in policy.lock.json.", "farro.cli.policy:policy"),
         ("sandbox", "What keeps jobs to their allowed_paths here.", "farro.cli.sandbox:sandbox"),
         ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
+        ("migrate", "Move queued jobs to another store, or back.", "farro.cli.migrate:migrate"),
         ("import-air", "Take over the jobs of an Air-Executor.", "farro.cli.air_import:import_air"),
         ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
     ),

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     FORCE_COMPLETED = "force_completed"
     FINALIZED = "finalized"  # the manager leaves a failure as it is
     ANSWERED = "answered"  # a person said yes or no
+    MIGRATED = "migrated"  # it goes on in another store; only a job that nobody has begun
     REROUTED = "rerouted"  # by a person, whatever its workflow says
 
 
@@ -52,7 +53,7 @@ TRANSITIONS: MappingProxyType[tuple[Status, Status], frozenset[Reason]] = Mappin
     {
         (_S.QUEUED, _S.IN_PROGRESS): frozenset({_R.CLAIMED}),
         (_S.QUEUED, _S.QUEUED): frozenset({_R.ANSWERED, _R.REROUTED}),  # from one place to another
-        (_S.QUEUED, _S.KILLED): frozenset({_R.KILLED}),
+        (_S.QUEUED, _S.KILLED): frozenset({_R.KILLED, _R.MIGRATED}),
         (_S.IN_PROGRESS, _S.SUCCEEDED): frozenset({_R.COMMITTED, _R.FORCE_COMPLETED}),
         (_S.IN_PROGRESS, _S.FAILED): frozenset({_R.COMMITTED}),
         (_S.IN_PROGRESS, _S.QUEUED): frozenset({_R.ROUTED, _R.RETRIED, _R.RELEASED}),

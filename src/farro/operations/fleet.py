@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 
-from farro.kernel.moments import parse_timestamp
 from farro.observe import audit_reading
 from farro.observe.audit_reading import Recent, Trail
+from farro.operations.moments import moment_or_none
 from farro.ports.fleet import Fleet
 from farro.ports.store import AgentView, Store
 
@@ -25,20 +26,18 @@ def trail(store: Store, job_id: str, *, since_s: float) -> Trail:
     """What the audit log says of a job: this root's, or that of every machine."""
     if not isinstance(store, Fleet):
         return audit_reading.trail(f"{store.root}/logs", job_id, since_s=since_s)
-    lines = tuple(store.audit_lines(job_id=job_id, limit=LINES))
-    return Trail(lines=lines, whole=len(lines) < LINES)
+    lines = store.audit_lines(max(0, int(since_s * 1000)), job_id)
+    return Trail(lines=tuple(lines), whole=True)
 
 
 def recent(store: Store, *, since: datetime, holding: Sequence[bytes], limit: int) -> Recent:
     """What it said since then, the newest first."""
     if not isinstance(store, Fleet):
         return audit_reading.recent(f"{store.root}/logs", since=since, holding=holding, limit=limit)
-    lines = tuple(reversed(store.audit_lines(since=since, limit=LINES)))
-    whole = len(lines) < LINES
-    oldest = None
-    with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
-        oldest = None if whole else parse_timestamp(lines[-1]["ts"])
-    return Recent(lines=lines, whole=whole, since=oldest)
+    newest = deque(store.audit_lines(int(since.timestamp() * 1000)), maxlen=LINES)
+    if len(newest) < LINES:
+        return Recent(lines=tuple(reversed(newest)), whole=True, since=None)
+    return Recent(lines=tuple(reversed(newest)), whole=False, since=moment_or_none(newest[0].get("ts")))
 
 
 def manager_silent_s(store: Store, *, now: datetime, agents: Sequence[AgentView] | None = None) -> float | None:

@@ -17,7 +17,7 @@ from farro.kernel.envelope import Hop, Lifecycle
 from farro.kernel.moments import timestamp
 from farro.kernel.states import Reason, Status
 from farro.observe.audit_reading import Trail
-from farro.operations import fleet
+from farro.operations import fleet, tree
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.store import JobView, Store
 from farro.system import fs
@@ -66,7 +66,8 @@ def history(store: Store, root: str, job_id: str) -> History:
             since_s = 0.0 if created is None else created.timestamp() - 60
             said = fleet.trail(store, job_id, since_s=since_s)
             numbers = attempt_numbers(folder)
-            told = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said) for number in numbers)
+            timed = tree.in_folders(store)  # a copy's folders are as old as the copy
+            told = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
             return History(view=view, attempts=told, audit=said)
     raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
 
@@ -89,13 +90,13 @@ def read_result(folder: str, attempt: int) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail) -> AttemptTold:
+def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail, timed: bool) -> AttemptTold:
     result = read_result(folder, number)
     end = next((hop for hop in life.hops if hop.attempt == number and hop.reason is not Reason.REQUEUED), None)
     running = number == latest and life.status is Status.IN_PROGRESS and end is None
     claim = _claim(said, number)
     duration_s = _number(result.get("duration_s"))
-    started = claim.get("ts") or _started(life, folder, number, running, end, duration_s)
+    started = claim.get("ts") or _started(life, folder if timed else None, number, running, end, duration_s)
     return AttemptTold(
         number=number,
         agent=_agent(life, end, running, claim),
@@ -134,14 +135,14 @@ def _agent(life: Lifecycle, end: Hop | None, running: bool, claim: Mapping[str, 
 
 
 def _started(
-    life: Lifecycle, folder: str, number: int, running: bool, end: Hop | None, duration_s: float | None
+    life: Lifecycle, folder: str | None, number: int, running: bool, end: Hop | None, duration_s: float | None
 ) -> str | None:
     """No file says when a later attempt began: its first step's folder does, to the moment that it was made."""
     if number == 1 and life.first_claimed_at is not None:
         return life.first_claimed_at
     if running:
         return life.updated_at
-    home = f"{folder}/attempts/{number:04d}/steps"
+    home = "" if folder is None else f"{folder}/attempts/{number:04d}/steps"
     with contextlib.suppress(OSError):
         times = [fs.lstat(f"{home}/{name}").st_mtime for name in fs.subdirectories(home)]
         if times:

@@ -4,19 +4,21 @@ Printing lives in cli; how a step writes its files lives in execution.
 
 Nothing is kept open between two looks (R4): a job's folder moves, so each look finds it anew and reads on from where it
 was. Invariant: what was read of a file is counted by its inode, for a step that is tried again renames its first
-output to stdout.1 and begins a new one.
+output to stdout.1 and begins a new one. Of a job without a folder each look may be at another copy: there it is counted
+by its name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from farro.errors import InputError, UnknownJob
 from farro.kernel.envelope import Lifecycle
-from farro.operations import steps
+from farro.kernel.states import Status
+from farro.operations import steps, tree
 from farro.operations.history import attempt_numbers, read_result
 from farro.ports.store import JobView, Store
 from farro.system import fs
@@ -112,6 +114,14 @@ def _steps(folder: str, attempt: int) -> list[str]:
     return sorted(began, key=lambda name: places.get(name, len(places)))  # a stable sort
 
 
+def away(store: Store, view: JobView) -> str | None:
+    """The agent that works on it where nobody here can look over its shoulder; None: what it says is seen here."""
+    life = view.lifecycle
+    if tree.in_folders(store) or life.status is not Status.IN_PROGRESS:
+        return None
+    return None if life.attempt in attempt_numbers(store.folder(view)) else life.agent
+
+
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
@@ -182,14 +192,18 @@ class Follower:
         self._root = root
         self._job_id = job_id
         self._chosen = chosen
-        self._read: dict[int, int] = {}  # inode → bytes of it that were given out
+        self._copied = not tree.in_folders(store)
+        self._read: dict[Hashable, int] = {}  # file → bytes of it that were given out
         self._attempt = chosen.attempt
 
     def skip_to(self, begin: Sequence[tuple[Source, int]]) -> None:
         """Begin there, not at the start: `--tail`."""
         for source, offset in begin:
             with contextlib.suppress(OSError):
-                self._read[fs.lstat(source.path).st_ino] = offset
+                self._read[self._key(source, source.path, fs.lstat(source.path).st_ino)] = offset
+
+    def _key(self, source: Source, path: str, inode: int) -> Hashable:
+        return (source.attempt, source.step, os.path.basename(path)) if self._copied else inode
 
     def run_once(self) -> tuple[Lifecycle, Iterator[Piece]]:
         """What the job is, and what came since the last look. Looked at in this order: of a job that has ended, all of
@@ -227,8 +241,9 @@ class Follower:
         home, name = source.path.rsplit("/", 1)
         with contextlib.suppress(OSError):
             for other in sorted(fs.listdir(home)):
-                if other.startswith(f"{name}.") and fs.lstat(f"{home}/{other}").st_ino in self._read:
-                    yield from self._more(source, f"{home}/{other}")
+                path = f"{home}/{other}"
+                if other.startswith(f"{name}.") and self._key(source, path, fs.lstat(path).st_ino) in self._read:
+                    yield from self._more(source, path)
 
     def _more(self, source: Source, path: str) -> Iterator[Piece]:
         try:
@@ -236,9 +251,10 @@ class Follower:
         except OSError:
             return  # it moved on: the next look reads on
         try:
-            inode = os.fstat(fd).st_ino  # of what was opened: the name may be another file's by now
-            while block := os.pread(fd, BLOCK, self._read.setdefault(inode, 0)):
-                self._read[inode] += len(block)
+            # The inode of what was opened: the name may be another file's by now.
+            key = self._key(source, path, os.fstat(fd).st_ino)
+            while block := os.pread(fd, BLOCK, self._read.setdefault(key, 0)):
+                self._read[key] += len(block)
                 yield Piece(source=source, data=block)
         finally:
             os.close(fd)

@@ -19,7 +19,7 @@ from farro.operations.jobs import operator
 from farro.operations.moments import moment_or_none
 from farro.ports.clock import Clock
 from farro.ports.fleet import Fleet
-from farro.ports.store import Store
+from farro.ports.store import Agent, Store
 from farro.stores.files import FilesStore
 from farro.stores.files.prune import size
 
@@ -129,14 +129,24 @@ def _forgotten(store: Store, chosen: Sequence[Candidate], by: str, progress: Cal
     """Where a job is no folder, the store forgets it at once: there is nothing to be gentle about."""
     if not isinstance(store, Fleet):
         raise Refused("the jobs of this store cannot be removed one by one")
-    taken = held = 0
+    taken = 0
     with operator(store, by) as agent:
-        for count, job in enumerate(chosen, start=1):
-            if (freed := store.forget(agent, job.job_id)) is not None:
-                taken, held = taken + 1, held + freed
-            progress(count, len(chosen))
-            store.heartbeat(agent)
-    return Pruned(jobs=taken, bytes=held, debris=0)
+        for start in range(0, len(chosen), BATCH):
+            taken += len(store.remove(agent, [job.job_id for job in chosen[start : start + BATCH]]))
+            progress(min(start + BATCH, len(chosen)), len(chosen))
+    return Pruned(jobs=taken, bytes=0, debris=0)
+
+
+def remove_one(store: Store, agent: Agent, job_id: str, place: str) -> bool:
+    """Take one final job away now. False: it is not final, or something still speaks of it."""
+    if isinstance(store, FilesStore):
+        with store.trash(agent) as trash:
+            if not trash.take(job_id, place):
+                return False
+            for name in trash.names():
+                trash.remove(name)
+            return True
+    return isinstance(store, Fleet) and store.remove(agent, [job_id]) == [job_id]
 
 
 def _gently(store: FilesStore, names: Sequence[str], clock: Clock) -> Iterator[str]:

@@ -15,6 +15,7 @@ from farro.errors import BadDocument, InputError, Refused, UnknownJob
 from farro.execution import records, resume
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.operations import tree
 from farro.operations.admission import Gate, admitted
 from farro.plans import after, again
 from farro.plans.loading import load_data
@@ -59,7 +60,13 @@ def retry(
         raise Refused(f"{job_id} {_NOT_YET[life.status].format(id=job_id)}")
     folder = store.folder(view)
     prompt = _prompt(folder, job_id)
-    past = resume.Past(added_by={}) if from_start else _past(folder, prompt, life, from_step)
+    carries = tree.in_folders(store)
+    if from_step is not None and not carries:
+        raise Refused(
+            f"{job_id} lies in a store without folders, where a new job cannot take over what another's steps left; "
+            "without --from all of its steps are run again. Nothing was queued"
+        )
+    past = resume.Past(added_by={}) if from_start or not carries else _past(folder, prompt, life, from_step)
     carried = None
     if past.lines:
         lines: list[records.Line] = [records.head(past.lines), *past.lines, *([{"synced": True}] if durable else [])]

@@ -14,17 +14,27 @@ from farro.errors import BadDocument
 from farro.kernel.findings import MANAGER_AWAY_S, said
 from farro.kernel.places import STALE
 from farro.operations import schedules
-from farro.operations.fleet import HEARTBEAT
+from farro.operations.fleet import HEARTBEAT, manager_silent_s
 from farro.operations.schemas import schemas
 from farro.ports.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, quoted, warning
+from farro.ports.store import Store
 from farro.roles import policy, task
+from farro.roles.workflow import MANAGER
 from farro.settings import RetrySettings, Settings
 from farro.system import counting, fs
 
 _FULL_PERCENT = 80
 
 
-def checks(root: str, settings: Settings, *, config: str, now: Callable[[], datetime]) -> list[Check]:
+def checks(
+    root: str,
+    settings: Settings,
+    *,
+    config: str,
+    now: Callable[[], datetime],
+    elsewhere: Callable[[], Store] | None = None,
+) -> list[Check]:
+    """`elsewhere`: the store of a root whose jobs are no folders in it."""
     return [
         Check(id="schemas", title="schemas of this version", look=lambda: _schemas(root), quick=True),
         Check(id="tasks", title="tasks", look=lambda: _tasks(root, settings)),
@@ -37,8 +47,8 @@ def checks(root: str, settings: Settings, *, config: str, now: Callable[[], date
             quick=True,
         ),
         Check(id="backoff", title="backoff", look=lambda: _backoff(settings, config), quick=True),
-        Check(id="caps", title="caps", look=lambda: _caps(root, settings, config), quick=True),
-        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(root, now())),
+        Check(id="caps", title="caps", look=lambda: _caps(root, settings, config, elsewhere), quick=True),
+        Check(id="manager-heartbeat", title="manager", look=lambda: _heartbeat(root, now(), elsewhere)),
     ]
 
 
@@ -161,14 +171,14 @@ def _backoff(settings: Settings, config: str) -> Finding:
     return ok(f"{found}, as pinned")
 
 
-def _caps(root: str, settings: Settings, config: str) -> Finding:
+def _caps(root: str, settings: Settings, config: str, elsewhere: Callable[[], Store] | None) -> Finding:
     full: list[tuple[str, int, int]] = []
     total = 0
     for role in settings.all_roles():
         cap = settings.cap_of(role)
         if cap is None:
             continue
-        load = _load(root, role)
+        load = _load(root, role) if elsewhere is None else elsewhere().load(role)
         total += load
         if load * 100 >= cap * _FULL_PERCENT and load:
             full.append((role, load, cap))
@@ -201,12 +211,14 @@ def _count(path: str) -> int:
         return 0
 
 
-def _heartbeat(root: str, now: datetime) -> Finding:
+def _heartbeat(root: str, now: datetime, elsewhere: Callable[[], Store] | None) -> Finding:
     """A manager that never ran is no trouble, until something waits for one."""
-    try:
-        age_s = now.timestamp() - os.stat(f"{root}/{HEARTBEAT}").st_mtime
-    except FileNotFoundError:
-        waiting = _waiting(root, ("agents/Manager/incoming", STALE))
+    age_s = _silent_s(root, now) if elsewhere is None else manager_silent_s(elsewhere(), now=now, agents=())
+    if age_s is None:
+        if elsewhere is None:
+            waiting = _waiting(root, ("agents/Manager/incoming", STALE))
+        else:
+            waiting = len(elsewhere().stale()) + elsewhere().load(MANAGER)
         if waiting:
             cause = "nobody decides what becomes of them"
             return warning(
@@ -220,6 +232,13 @@ def _heartbeat(root: str, now: datetime) -> Finding:
             "farro start",
         )
     return ok(f"its last sign is {said(age_s)} old")
+
+
+def _silent_s(root: str, now: datetime) -> float | None:
+    try:
+        return now.timestamp() - os.stat(f"{root}/{HEARTBEAT}").st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _waiting(root: str, names: Iterable[str]) -> int:

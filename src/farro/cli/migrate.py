@@ -1,0 +1,106 @@
+"""`farro migrate`: queued jobs from one store to another. How it is done lives in operations.migrate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import click
+
+from farro import app
+from farro.cli.options import common, person, read_root
+from farro.cli.tables import Bar
+from farro.cli.terminal import answer, note, say
+from farro.operations import migrate as migrating
+from farro.operations.migrate import WORDS, Migration
+from farro.system.clock import SystemClock
+
+KINDS = ("files", "redis")
+
+
+@click.command()
+@click.option("--from", "source", required=True, type=click.Choice(KINDS), help="Where the jobs are.")
+@click.option("--to", "target", required=True, type=click.Choice(KINDS), help="Where they shall go.")
+@click.option("--dry-run", is_flag=True, help="Say what would be moved; move nothing.")
+@common
+def migrate(source: str, target: str, dry_run: bool, root: str | None, as_json: bool) -> int:
+    """Move what is queued, delayed, or waits for other jobs, with payload, name and order, from this root's folders to
+    the Redis server, or back.
+
+    Finished jobs stay, and so do those that were begun: each is counted. Killed at any point and run again, it goes on:
+    nothing is lost, nothing is queued twice. The server is that of `--store`, else of the config.
+    """
+    if source == target:
+        raise click.UsageError("--from and --to name the same store; one is files, the other redis")
+    path, settings = read_root(root)
+    if settings.store == "files":
+        raise click.UsageError("which server? Name it with --store redis://HOST:PORT/DB, or set `store` in the config")
+    address = settings.store
+    opened = {"files": app.open_store(path, replace(settings, store="files"), actor=person(), brief=True)}
+    clock = SystemClock()
+    try:
+        opened["redis"] = app.open_store(path, settings, actor=person(), brief=True)
+        if dry_run:
+            told = migrating.look(opened[source], opened[target])
+        else:
+            told = migrating.migrate(
+                opened[source],
+                opened[target],
+                by=person(),
+                where=address if target == "redis" else "files",
+                clock=clock,
+                progress=_progress(),
+            )
+    finally:
+        for store in opened.values():
+            store.close()
+    if as_json:
+        answer(_data(told, source, target, dry_run))
+    else:
+        _tell(told, target, address, dry_run)
+    return 1 if told.remains else 0
+
+
+def _progress() -> Callable[[int, int], None]:
+    bars: list[Bar] = []
+
+    def draw(done: int, total: int) -> None:
+        if not bars:
+            bars.append(Bar("moved", total))
+        bars[0].draw(done)
+        if done == total:
+            bars[0].clear()
+
+    return draw
+
+
+def _data(told: Migration, source: str, target: str, dry_run: bool) -> dict[str, object]:
+    return {
+        "from": source,
+        "to": target,
+        "dry_run": dry_run,
+        "jobs": told.moves if dry_run else told.moved,
+        "left": {why.replace(" ", "_"): job_ids for why, job_ids in told.left.items()},
+        "finished": told.finished,
+        "remains": told.remains,
+    }
+
+
+def _tell(told: Migration, target: str, address: str, dry_run: bool) -> None:
+    jobs = told.moves if dry_run else told.moved
+    where = address if target == "redis" else "the folders of this root"
+    say(f"{_count(len(jobs))} {'would move' if dry_run else 'moved'} to {where}")
+    for why, job_ids in told.left.items():
+        shown = ", ".join(job_ids[:3]) + (", …" if len(job_ids) > 3 else "")
+        say(f"left, {len(job_ids)}: {WORDS[why]} ({shown})")
+    if told.finished:
+        say(f"finished jobs stay where they are: {told.finished}")
+    if told.remains:
+        note(f"{_count(len(told.remains))} could not be removed here yet, and will not run here; run this again")
+    if not dry_run and jobs:
+        store = address if target == "redis" else "files"
+        note(f"Commands look there with --store {store}; for good: farro init --store {store}")
+
+
+def _count(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"

@@ -1,0 +1,68 @@
+"""Agents of the Redis store: a lease is a deadline in the server, renewed by every call of its agent.
+
+What becomes of a dead agent's jobs lives in recover.
+
+- An agent is alive until its deadline, by the server's clock. After that it can change nothing of what it held, though
+  its process may live: it is fenced. [test_an_agent_whose_lease_is_over_is_fenced_though_it_lives]
+- One that held nothing may be late, while nobody removed it: nothing can have been taken from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from farro.kernel import ids
+from farro.ports.store import Agent, AgentView, Claim
+from farro.stores.redis.ground import Ground, agent_lost, claim_lost
+
+LOOK_S = 1.0  # how often a worker at most asks whether its job is still its own: a kill is seen within this
+
+
+def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collection[str]) -> Agent:
+    if role is not None:
+        ground.check_role(role)
+    agent = Agent(id=ids.agent_id(name, slot, ground.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
+    about = {"role": role, "tags": sorted(agent.tags), "identity": dict(ground.identity())}
+    ground.heard(int(ground.server.run(ground.scripts.join, ground.time(), agent.id, json.dumps(about))))
+    ground.beats[agent.id] = ground.clock.monotonic_s()
+    return agent
+
+
+def leave(ground: Ground, agent: Agent) -> None:
+    ground.beats.pop(agent.id, None)
+    ground.server.run(ground.scripts.leave, ground.time(), agent.id)
+    ground.workspace.leave(agent.id)
+
+
+def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
+    """No round trip while the server has heard of the agent lately."""
+    now_s = ground.clock.monotonic_s()
+    every_s = ground.lease_s / 3 if ground.beat_s is None else ground.beat_s
+    if now_s - ground.beats.get(agent.id, float("-inf")) < (every_s if claim is None else min(every_s, LOOK_S)):
+        return
+    job = ("", 0) if claim is None else (claim.job_id, claim.attempt)
+    answer = ground.server.run(ground.scripts.beat, ground.time(), agent.id, *job)
+    if answer == b"taken":
+        assert claim is not None
+        ground.workspace.end(agent.id, claim.job_id)
+        raise claim_lost(claim.job_id, agent)
+    if answer == b"lost":
+        raise agent_lost(agent)
+    ground.beats[agent.id] = now_s
+
+
+def views(ground: Ground) -> list[AgentView]:
+    found = []
+    for agent_id, about, alive, jobs in ground.server.run(ground.scripts.agents, ground.time()):
+        told = json.loads(about)
+        found.append(
+            AgentView(
+                id=agent_id.decode(),
+                role=told.get("role"),
+                alive=alive == 1,
+                jobs=tuple(sorted(job.decode() for job in jobs)),
+                identity=told.get("identity") or {},
+            )
+        )
+    return found

@@ -1,0 +1,171 @@
+"""What doctor looks at in a Redis server: its version, what survives its crash, its memory, its clock, our rights.
+
+What the store does with it lives in the rest of the room; docs/redis.md says what each of these costs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from farro.errors import FarroError
+from farro.ports.checks import Check, Finding, edit, failed, ok, warning
+from farro.system import fs
+
+SKEW_S = 5.0  # delays and leases go by the server's clock; people read this machine's
+# What the scripts and the store call: docs/redis.md has the line for an ACL.
+COMMANDS = ("EVALSHA", "EVAL", "HSET", "ZADD", "XADD", "XREAD", "TIME", "INFO")
+
+
+class Asked(Protocol):
+    def call(self, *command: str | bytes | int | float) -> Any: ...
+
+
+def checks(
+    server: Callable[[], Asked],
+    *,
+    address: str,
+    config: str,
+    shared: str | None,
+    now: Callable[[], datetime],
+) -> list[Check]:
+    """`server` is asked anew by each: what cannot be reached is told by the first, and by none in a trace."""
+
+    def info(section: str) -> dict[str, str]:
+        return _info(server().call("INFO", section))
+
+    return [
+        Check(id="redis", title="Redis server", look=lambda: _reachable(info("server"), address, config), quick=True),
+        Check(id="redis-persistence", title="what survives its crash", look=lambda: _persistence(server(), config)),
+        Check(id="redis-memory", title="its memory", look=lambda: _memory(server(), info("memory"))),
+        Check(id="redis-clock", title="its clock", look=lambda: _clock(server(), now)),
+        Check(id="redis-rights", title="its rights", look=lambda: _rights(server(), config), quick=True),
+        Check(id="redis-shared", title="the shared directory", look=lambda: _shared(shared, config)),
+    ]
+
+
+def _reachable(told: Mapping[str, str], address: str, config: str) -> Finding:
+    name = "Valkey" if "valkey_version" in told else "Redis"
+    version = told.get("valkey_version") or told.get("redis_version", "?")
+    if name == "Redis" and _number(version.split(".")[0]) < 7:
+        cause = "farro needs Redis 7 or later, or Valkey; update the server, or name another in `store`"
+        return failed(f"{address} is {name} {version}", cause, edit(config))
+    return ok(f"{name} {version} answers at {address}")
+
+
+def _persistence(server: Asked, config: str) -> Finding:
+    appends, syncs = _config(server, "appendonly"), _config(server, "appendfsync")
+    if appends is None:
+        return ok("not told: this user may not read the server's config (CONFIG GET)")
+    if appends != "yes":
+        cause = (
+            "what was acknowledged since the last snapshot is lost when the server crashes; "
+            "switch it on here, and in the server's own config file"
+        )
+        return warning("appendonly is off", cause, "redis-cli CONFIG SET appendonly yes")
+    if syncs != "always":
+        cause = (
+            "a power cut of the server may lose the last second of what was acknowledged; "
+            "`always` costs a sync for each round trip, and keeps every one"
+        )
+        return warning(
+            f"appendonly yes, appendfsync {syncs}", cause, "redis-cli CONFIG SET appendfsync always", edit(config)
+        )
+    return ok("appendonly yes, appendfsync always: what is acknowledged stays")
+
+
+def _memory(server: Asked, told: Mapping[str, str]) -> Finding:
+    used, most = told.get("used_memory_human", "?"), told.get("maxmemory_human", "0B")
+    policy = told.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        cause = "when its memory is full the server throws jobs away; it must refuse instead"
+        return failed(f"maxmemory-policy is {policy}", cause, "redis-cli CONFIG SET maxmemory-policy noeviction")
+    limit, has = _number(told.get("maxmemory", "0")), _number(told.get("used_memory", "0"))
+    if limit and has * 10 >= limit * 9:
+        cause = "beyond it every enqueue and commit is refused; remove finished jobs, or raise maxmemory"
+        return warning(f"{used} of {most} are used", cause, "farro prune --older-than 7d")
+    return ok(f"{used} used{f' of {most}' if limit else ', no limit'}; nothing is evicted")
+
+
+def _clock(server: Asked, now: Callable[[], datetime]) -> Finding:
+    before = now()
+    seconds, micro = (int(part) for part in server.call("TIME"))
+    after = now()
+    theirs = datetime.fromtimestamp(seconds + micro / 1e6, UTC)
+    skew_s = max((theirs - after).total_seconds(), (before - theirs).total_seconds(), 0.0)
+    if skew_s > SKEW_S:
+        cause = "delays and leases go by the server's clock: times that you give are meant by that; set both by NTP"
+        return warning(f"differs from this machine's by {skew_s:.0f} s", cause, "timedatectl set-ntp true")
+    return ok(f"agrees with this machine's to {skew_s:.1f} s")
+
+
+def _rights(server: Asked, config: str) -> Finding:
+    missing = []
+    try:
+        who = _text(server.call("ACL", "WHOAMI"))
+    except FarroError:
+        return ok("not told: this user may not ask (ACL WHOAMI)")
+    for command in COMMANDS:
+        try:
+            told = _text(server.call("ACL", "DRYRUN", who, *_example(command)))
+        except FarroError:
+            return ok(f"user {who}; not told which rights (ACL DRYRUN)")
+        if told != "OK":
+            missing.append(command)
+    if missing:
+        cause = "docs/redis.md has the ACL line with all rights that farro needs"
+        return failed(f"user {who} may not: {', '.join(missing)}", cause, edit(config))
+    return ok(f"user {who} may do all that farro does")
+
+
+def _example(command: str) -> tuple[str, ...]:
+    key = "farro:{farro}:job:x"
+    return {
+        "EVALSHA": ("EVALSHA", "0" * 40, "1", key),
+        "EVAL": ("EVAL", "return 1", "1", key),
+        "HSET": ("HSET", key, "field", "1"),
+        "ZADD": ("ZADD", key, "1", "x"),
+        "XADD": ("XADD", key, "*", "field", "1"),
+        "XREAD": ("XREAD", "STREAMS", key, "0"),
+    }.get(command, (command,))
+
+
+def _shared(shared: str | None, config: str) -> Finding:
+    if shared is None:
+        return ok("none: outputs beyond redis.inline_bytes are cut")
+    if not os.path.isdir(shared):
+        cause = "large outputs cannot be put there, so jobs that have some fail to commit; mount it, or take it out"
+        return failed(f"{shared} is not there", cause, edit(config))
+    probe = fs.temporary(shared)
+    try:
+        fs.create(probe, b"farro\n")
+    except OSError as error:
+        cause = "large outputs go there; give this user the right to write"
+        return failed(f"{shared}: {error.strerror}", cause, f"ls -ld {shared}")
+    finally:
+        if fs.exists(probe):
+            fs.unlink(probe)
+    return ok(f"{shared} can be written")
+
+
+def _config(server: Asked, name: str) -> str | None:
+    try:
+        told = server.call("CONFIG", "GET", name)
+    except FarroError:
+        return None
+    return _text(told[1]) if isinstance(told, list) and len(told) > 1 else None
+
+
+def _info(told: Any) -> dict[str, str]:
+    pairs = (line.partition(":") for line in _text(told).splitlines() if ":" in line)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

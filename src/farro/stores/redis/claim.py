@@ -1,0 +1,86 @@
+"""Claiming in the Redis store: one script takes the next job; the attempt's folder is made on this machine.
+
+Order and tags are the script's; what a claim makes of a lifecycle is kernel.moves', folded in by records.
+
+A crash after the script leaves the job in this agent's hands until its lease is over; recovery counts the attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from farro.errors import Damaged, StorageTrouble
+from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
+from farro.kernel.outcome import Released
+from farro.ports.store import Agent, Claim
+from farro.stores.redis import commit
+from farro.stores.redis.ground import Ground, agent_lost
+from farro.stores.redis.records import folded, material, milliseconds, moment, pairs
+
+
+def claim(ground: Ground, agent: Agent) -> Claim | None:
+    assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
+    tags = ",".join(sorted(agent.tags))
+    policy = ground.policy.policy_version(agent.role) or ""
+    while True:
+        corr = f"{ground.random_bits(128):032x}"
+        answer = ground.server.run(
+            ground.scripts.claim, ground.time(), agent.id, agent.role, tags, corr, policy, SCHEMA_VERSION
+        )
+        match answer[0]:
+            case b"ok":
+                break
+            case b"none":
+                ground.beats[agent.id] = ground.clock.monotonic_s()
+                return None
+            case b"lost":
+                raise agent_lost(agent)
+            case b"foreign":
+                ground.tell_foreign(answer[1].decode())
+    _, job_id, life, prompt, attempt, at, policy_at, stored = answer
+    at_ms = int(at)
+    ground.heard(at_ms)
+    ground.beats[agent.id] = ground.clock.monotonic_s()
+    try:
+        before = Lifecycle.from_json(life)
+        lifecycle = folded(before, agent.id, int(attempt), corr, at_ms, policy_at.decode())
+    except Damaged as error:
+        # It stays in this agent's hands, where nobody else trips over it, and is shown as damaged.
+        fields = {"job_id": job_id.decode(), "why": str(error)}
+        ground.log("critical", "a job that cannot be read was left alone", fields)
+        return None
+    return begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
+
+
+def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> Claim:
+    """The claim, with its folder. A machine that cannot make one hands the job back."""
+    ground.tell(lifecycle)
+    data: Mapping[str, Any] = json.loads(prompt)
+    attempt = lifecycle.attempt
+    made = Claim(
+        agent=agent,
+        envelope=Envelope(prompt=data, lifecycle=lifecycle),
+        attempt=attempt,
+        folder="",
+        scope=ground.scope,
+    )
+    try:
+        whole = material(lifecycle, prompt, stored)
+        made.folder = ground.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)
+    except OSError as error:
+        commit.commit(ground, made, Released(note="no folder could be made for it"), None)
+        raise StorageTrouble(
+            f"{error.filename or 'the workspace'}: {error.strerror or error}: no folder for an attempt could be made; "
+            f"{lifecycle.job_id} went back to its queue. Free space there, then try again"
+        ) from error
+    return made
+
+
+def next_due(ground: Ground, role: str) -> datetime | None:
+    now_ms = milliseconds(ground.now())
+    key = ground.keys.due(ground.check_role(role))
+    found = ground.server.call("ZRANGEBYSCORE", key, f"({now_ms}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
+    return moment(int(float(found[1]))) if found else None

@@ -1,0 +1,169 @@
+"""Where the change feed of the Redis store comes from: a stream in the server, read by a connection of its own.
+
+Who waits for what lives in stores.feed. A stream for each role has the entries into its queue; the common log has all
+changes. Entries are numbered without gaps: a number that is missing was cut off before it was read, and so does a
+connection that broke say: what came meanwhile may be gone with a failover.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import threading
+import time
+
+import hiredis
+
+from farro.errors import StorageTrouble
+from farro.kernel.states import Status
+from farro.ports.store import Change
+from farro.stores.redis.ground import Ground
+from farro.stores.redis.server import NOT_CONNECTED, Link, pack
+
+_BLOCK_S = 30.0  # a request of the source is answered at the latest after this: a dead connection shows itself
+_MANY = 1000
+
+Entry = tuple[bytes, list[bytes]]
+
+
+class Stream:
+    """A `feed.Source`. A request that waits in the server stays there when `read` returns early; the next `read` waits
+    for its answer. So waking needs no other connection, and nobody polls."""
+
+    def __init__(self, ground: Ground, role: str | None) -> None:
+        self._ground = ground
+        self._role = role
+        self._key = ground.keys.log if role is None else ground.keys.feed(role)
+        self._link: Link | None = None
+        self._asked = False  # a request is on its way
+        self._asked_at = 0.0
+        self._id, self._number = self._newest()
+        self._bell, self._ear = socket.socketpair()
+        for end in (self._bell, self._ear):
+            end.setblocking(False)
+        self._busy = threading.Lock()
+        self._closed = False
+
+    def read(self, timeout_s: float) -> tuple[list[Change], bool]:
+        try:
+            with self._busy:
+                if self._closed:
+                    return [], False
+                if timeout_s <= 0:
+                    return self._poll()
+                try:
+                    return self._wait(timeout_s)
+                except NOT_CONNECTED:
+                    return self._mended(timeout_s)
+        finally:
+            if self._closed:
+                self._let_go()
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._bell.send(b"!")
+
+    def close(self) -> None:
+        """A `read` that waits returns; its thread then lets go of the connection."""
+        self._closed = True
+        self.wake()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._busy.acquire(blocking=False):
+            try:
+                self._bell.close()
+                self._ear.close()
+                if self._link is not None:
+                    self._link.close()
+            finally:
+                self._busy.release()
+
+    # --- reading ---
+
+    def _poll(self) -> tuple[list[Change], bool]:
+        """What has happened already, by an ordinary request: the one that waits may not have its answer yet."""
+        answer = self._ground.server.call("XREAD", "COUNT", _MANY, "STREAMS", self._key, self._id)
+        return self._taken(answer)
+
+    def _wait(self, timeout_s: float) -> tuple[list[Change], bool]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            link = self._request()
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([link.socket, self._ear], [], [], max(0.0, left))
+            if self._ear in ready:
+                with contextlib.suppress(OSError):
+                    self._ear.recv(4096)
+                return [], False
+            if link.socket not in ready:
+                if time.monotonic() - self._asked_at > 2 * _BLOCK_S:
+                    raise ConnectionError("no answer")
+                return [], False
+            answer = link.receive()
+            self._asked = False
+            if isinstance(answer, hiredis.ReplyError):
+                raise ConnectionError(str(answer))
+            changes, gap = self._taken(answer)
+            if changes or gap:
+                return changes, gap
+            if time.monotonic() >= deadline:
+                return [], False
+
+    def _request(self) -> Link:
+        if self._link is None:
+            self._link = self._ground.server.connect(2 * _BLOCK_S)
+        if not self._asked:
+            block_ms = int(_BLOCK_S * 1000)
+            command = ("XREAD", "COUNT", _MANY, "BLOCK", block_ms, "STREAMS", self._key, self._id)
+            self._link.send(pack(command))
+            self._asked, self._asked_at = True, time.monotonic()
+        return self._link
+
+    def _mended(self, timeout_s: float) -> tuple[list[Change], bool]:
+        """The connection broke. Begun anew, from the newest entry; whoever waits looks at everything."""
+        if self._link is not None:
+            self._link.close()
+        self._link, self._asked = None, False
+        try:
+            self._id, self._number = self._newest()
+        except StorageTrouble as error:
+            self._ground.log("error", "the change feed is away", {"why": str(error)})
+            select.select([self._ear], [], [], min(timeout_s, 1.0))
+            return [], False
+        return [], True
+
+    def _newest(self) -> tuple[bytes, int]:
+        page = self._ground.server.call("XREVRANGE", self._key, "+", "-", "COUNT", 1)
+        return (page[0][0], self._numbered(page[0])) if page else (b"0-0", 0)
+
+    def _numbered(self, entry: Entry) -> int:
+        return int(entry[1][0]) if self._role is None else int(entry[0].split(b"-")[0])
+
+    def _taken(self, answer: list[tuple[bytes, list[Entry]]] | None) -> tuple[list[Change], bool]:
+        changes: list[Change] = []
+        gap = False
+        for entry in answer[0][1] if answer else ():
+            number = self._numbered(entry)
+            if number <= self._number:
+                continue  # read before, by another request
+            gap |= number != self._number + 1
+            self._id, self._number = entry[0], number
+            change = self._change(entry)
+            if change is not None:
+                changes.append(change)
+        return changes, gap
+
+    def _change(self, entry: Entry) -> Change | None:
+        if self._role is not None:
+            return Change(job_id=entry[1][1].decode(), role=self._role, status=Status.QUEUED)
+        told = json.loads(entry[1][1])
+        if "status" not in told or "job_id" not in told:
+            return None
+        with contextlib.suppress(ValueError):
+            return Change(
+                job_id=told["job_id"], role=told.get("next") or told.get("role"), status=Status(told["status"])
+            )
+        return None

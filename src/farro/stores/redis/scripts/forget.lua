@@ -1,0 +1,5 @@
+-- A dead agent that holds nothing any more goes. ARGV: time, agent. Answers 1 to the one that did it, else 0.
+local till = call('ZSCORE', P .. 'leases', ARGV[2])
+if not till or tonumber(till) > beat or call('EXISTS', P .. 'held:' .. ARGV[2]) == 1 then return 0 end
+call('HDEL', P .. 'agents', ARGV[2])
+return call('ZREM', P .. 'leases', ARGV[2])

@@ -1,0 +1,5 @@
+-- A new agent, already leased when anyone can see it. ARGV: time, id, {role, tags, identity}. Answers the time.
+-- A crash leaves an agent that recovery removes when its lease is over.
+call('ZADD', P .. 'leases', beat + LEASE, ARGV[2])
+call('HSET', P .. 'agents', ARGV[2], ARGV[3])
+return string.format('%.0f', now)
