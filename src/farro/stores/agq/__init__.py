@@ -82,6 +82,7 @@ class AgqStore:
         self._slots: dict[str, _Slot] = {}
         self._lock = threading.Lock()  # guards _slots and _wakes
         self._wakes = 0
+        self._swept = False
         self._here = threading.local()  # the slot that last found nothing in this thread
 
     # --- agents ---
@@ -99,6 +100,9 @@ class AgqStore:
         line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
         with self._lock:
             self._slots[agent.id] = _Slot(agent=agent, line=line)
+            swept, self._swept = self._swept, True
+        if not swept:
+            self._workspace.sweep()  # what killed workers of this machine left: over agq nobody else looks here
         return agent
 
     def leave(self, agent: Agent) -> None:

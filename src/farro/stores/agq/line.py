@@ -107,7 +107,7 @@ class Line:
                 port=self.address.port,
                 password=self.address.key,
                 client_name=self._told.worker_id,
-                single_connection_client=True,
+                max_connections=1,  # the worker is one line: goodbye on it is the worker's own
                 protocol=2,
                 socket_timeout=self._timeout_s,
                 socket_connect_timeout=self._timeout_s,
