@@ -1,4 +1,4 @@
-"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agw (DESIGN §12).
+"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agq, agw (DESIGN §12).
 
 Thin: each is a command of farro under another name, which its help and its complaints bear.
 """
@@ -36,6 +36,12 @@ def watchdogd() -> None:
     from farro.cli.daemons import watchdog
 
     _end_as("watchdogd", watchdog)
+
+
+def agq() -> None:
+    from farro.cli.agq import agq as command
+
+    _end_as("agq", command)
 
 
 def managerd() -> None:

@@ -69,6 +69,7 @@ SECTIONS = {
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
+        ("agq", "Serve the queues to Redis clients.", "farro.cli.agq:agq"),
     ),
     "Set up": (
         ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),

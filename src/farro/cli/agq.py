@@ -1,0 +1,102 @@
+"""`farro agq`: the RESP front on a port, until a signal ends it.
+
+What it understands lives in fronts.resp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import random
+from importlib import metadata
+
+import click
+
+from farro import app, config
+from farro.cli.daemons import _admit, _end, _log, _Signals
+from farro.cli.options import daemon, gate, read_root, starts_strictly
+from farro.errors import NotPermitted, StorageTrouble
+from farro.kernel.ids import IdMint
+from farro.settings import Settings
+from farro.system.clock import SystemClock
+
+
+@click.command()
+@click.option("--bind", metavar="HOST:PORT", help="Where to listen; else as the config says. Port 0: a free one.")
+@daemon
+def agq(bind: str | None, root: str | None, as_json: bool) -> int:
+    """Serve the queues to any Redis client: LPUSH and BRPOP of jobs, results, updates. Logs as a worker does.
+
+    SIGTERM or Ctrl-C: connections are closed, and jobs that their clients hold go back into their queues.
+    """
+    signals = _Signals()
+    path, settings = read_root(root)
+    host, port = _address(settings.agq.bind if bind is None else bind)
+    key = None if settings.agq.key is None else settings.agq.key.reveal(os.environ, "agq.key")
+    if key is None and not _loopback(host):
+        raise NotPermitted(
+            f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
+            '`agq.key` in the config to "${NAME}" and the variable NAME to the key, or bind to 127.0.0.1'
+        )
+    log = _log("agq", as_json, settings.runners)
+    store = app.open_store(path, settings, log=log, actor="agq")
+    _admit(store, "agq", strict=starts_strictly(settings))
+    try:
+        from farro.fronts.resp.server import Options, Server
+
+        dice = random.SystemRandom()
+        server = Server(
+            store=store,
+            library=app.library(path, settings),
+            options=Options(
+                host=host,
+                port=port,
+                key=key,
+                max_connections=settings.agq.max_connections,
+                worker_ttl_s=settings.agq.worker_ttl_s,
+                beat_s=_beat_s(settings),
+                version=metadata.version("farro"),
+            ),
+            log=log,
+            mint=IdMint(SystemClock().now, dice.getrandbits).mint,
+            gate=gate(settings, force=False),
+            contract=config.contract(path, settings),
+        )
+
+        async def serve() -> None:
+            try:
+                there = await server.start()
+            except OSError as error:
+                raise StorageTrouble(f"farro agq cannot listen on {host}:{port}: {error.strerror or error}") from error
+            signals.end(server.stop)
+            log("info", "agq started", {"host": there[0], "port": there[1], "key": key is not None, "pid": os.getpid()})
+            await server.ended()
+
+        asyncio.run(serve())
+        log("info", "agq stopped", {})
+        _end()
+    finally:
+        store.close()
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r} is no address such as 127.0.0.1:6380", param_hint="--bind")
+    return host.strip("[]"), int(port)
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _beat_s(settings: Settings) -> float:
+    """Several heartbeats in every time after which a store calls an agent dead."""
+    return max(0.2, min(5.0, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 4))

@@ -1,0 +1,18 @@
+"""What each command does: a file a topic, each with its part of the table.
+
+How commands come and answers go lives beside this package.
+"""
+
+from farro.fronts.resp.commands import common, jobs, keys, library, queues, results, subscribing
+from farro.fronts.resp.commands.table import Command
+
+TABLE: dict[bytes, Command] = {
+    **common.TABLE,
+    **queues.TABLE,
+    **results.TABLE,
+    **keys.TABLE,
+    **subscribing.TABLE,
+    **jobs.TABLE,
+    **library.TABLE,
+}
+common.LISTED.update(TABLE)

@@ -1,0 +1,229 @@
+"""Queues: pushing jobs, popping them, moving them to queue:processing and acknowledging them there.
+
+Results live in results; who holds what lives in workers, and blocking in waiting.
+
+A queue has one order, the store's (priority, then entry), whichever end is named: a queue of jobs that was read from
+its young end would starve its old ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from farro.errors import BadDocument, IdConflict
+from farro.fronts.resp import keys
+from farro.fronts.resp.commands.table import integer, seconds, table
+from farro.fronts.resp.replies import NO_ARRAY, CommandError
+from farro.fronts.resp.waiting import Waiter
+from farro.fronts.resp.workers import Held
+from farro.kernel.states import Status
+from farro.operations import memo
+
+if TYPE_CHECKING:
+    from farro.fronts.resp.connection import Connection
+
+SHOWN = 1000  # jobs that one LRANGE tells
+SHOWN_BYTES = 16 << 20
+
+
+# --- pushing ---
+
+
+async def push(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    roles = await server.roles()
+    role = keys.queue_role(args[1], roles)
+    name = keys.decoded(args[1])
+    try:
+        await server.call(
+            memo.push, server.store, args[2:], role=role, queue=name, gate=server.gate, contract=server.contract
+        )
+    except BadDocument as error:
+        raise CommandError(f"invalid job: {memo.told(error)}") from None
+    except IdConflict as error:
+        raise CommandError(f"invalid job: id: {error}") from None
+    server.moved(role, len(args) - 2)
+    return await server.length(role)
+
+
+# --- popping ---
+
+
+async def pop(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    role = keys.queue_role(args[1], await server.roles())
+    if len(args) == 2:
+        held = await _claim(connection, role)
+        return None if held is None else held.text
+    count = integer(args[2])
+    if not 0 <= count <= SHOWN:
+        raise CommandError(f"value is out of range, must be between 0 and {SHOWN}")
+    texts: list[bytes] = []
+    while len(texts) < count and (held := await _claim(connection, role)) is not None:
+        texts.append(held.text)
+    return texts or (NO_ARRAY if count else [])
+
+
+async def blocking_pop(connection: Connection, args: list[bytes]) -> Any:
+    timeout_s = seconds(args[-1])
+    roles = await connection.server.roles()
+    wanted = [(key, keys.queue_role(key, roles)) for key in args[1:-1]]
+    held = await _wait(connection, [role for _, role in wanted], timeout_s)
+    if held is None:
+        return NO_ARRAY
+    key = next(key for key, role in wanted if role == held.kind[1])
+    return [key, held.text]
+
+
+async def move(connection: Connection, args: list[bytes]) -> Any:
+    """RPOPLPUSH source destination, LMOVE source destination LEFT|RIGHT LEFT|RIGHT."""
+    held = await _claim(connection, await _source(connection, args))
+    return None if held is None else held.text
+
+
+async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
+    timeout_s = seconds(args[-1])
+    held = await _wait(connection, [await _source(connection, args)], timeout_s)
+    return None if held is None else held.text
+
+
+async def _source(connection: Connection, args: list[bytes]) -> str:
+    role = keys.queue_role(args[1], await connection.server.roles())
+    if keys.decoded(args[2]) != keys.PROCESSING:
+        raise CommandError(f"jobs are moved to {keys.PROCESSING} only; a job goes to another queue by its routing")
+    ends = args[3:5] if args[0].upper() in (b"LMOVE", b"BLMOVE") else []
+    if any(end.upper() not in (b"LEFT", b"RIGHT") for end in ends):
+        raise CommandError("syntax error")
+    return role
+
+
+async def _claim(connection: Connection, role: str) -> Held | None:
+    server = connection.server
+    held = await server.workers.claim(server.workers.of(connection), role)
+    return await _given(connection, held)
+
+
+async def _given(connection: Connection, held: Held | None) -> Held | None:
+    if held is None:
+        return None
+    connection.server.moved(held.kind[1], -1)
+    if connection.closed:  # at once, also where its worker may come back: it never learned of this job
+        await connection.server.workers.give_back(held, "its client went away before it was told")
+        return None
+    return held
+
+
+async def _wait(connection: Connection, roles: list[str], timeout_s: float) -> Held | None:
+    server = connection.server
+    queues = [server.queue(role) for role in dict.fromkeys(roles)]
+    for queue in queues:
+        if not queue.waiters and (held := await _claim(connection, queue.role)) is not None:
+            return held
+    if connection.executing or connection.closed or server.stopping:
+        return None
+    waiter = connection.waiter = Waiter(server.workers.of(connection), queues)
+    timer = asyncio.get_running_loop().call_later(timeout_s, waiter.expire) if timeout_s else None
+    waiter.enter()
+    try:
+        return await _given(connection, await waiter.future)
+    finally:
+        connection.waiter = None
+        if timer is not None:
+            timer.cancel()
+
+
+# --- looking ---
+
+
+async def length(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    if keys.decoded(args[1]) == keys.PROCESSING:
+        return len(server.workers.held)
+    role = keys.role_of(args[1], await server.roles())
+    return 0 if role is None else await server.length(role, exactly=True)
+
+
+async def range_(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    first, last = integer(args[2]), integer(args[3])
+    if keys.decoded(args[1]) == keys.PROCESSING:
+        return _sliced([held.text for held in server.workers.held.values()], first, last)
+    role = keys.role_of(args[1], await server.roles())
+    if role is None:
+        return []
+    return await server.call(_queued, server.store, role, first, last)
+
+
+def _queued(store: Any, role: str, first: int, last: int) -> list[bytes]:
+    views = store.list(roles=[role], statuses=[Status.QUEUED])
+    views.sort(key=lambda view: (view.lifecycle.enqueued_at, view.job_id))
+    shown: list[bytes] = []
+    size = 0
+    for view in _sliced(views, first, last):
+        with contextlib.suppress(FileNotFoundError):
+            shown.append(memo.queued_text(store, view))
+            size += len(shown[-1])
+        if size > SHOWN_BYTES:
+            break
+    return shown
+
+
+def _sliced(items: list[Any], first: int, last: int) -> list[Any]:
+    """As LRANGE counts: inclusive, negative from the end."""
+    count = len(items)
+    begin = max(0, first + count) if first < 0 else first
+    end = last + count if last < 0 else last
+    return items[begin : end + 1][:SHOWN] if end >= begin else []
+
+
+# --- acknowledging ---
+
+
+async def remove(connection: Connection, args: list[bytes]) -> Any:
+    """LREM queue:processing count value: the worker is done with that job, whose result it has posted."""
+    integer(args[2])
+    if keys.decoded(args[1]) != keys.PROCESSING:
+        raise CommandError(f"only {keys.PROCESSING} has LREM; JOB.CANCEL takes a job out of its queue")
+    workers = connection.server.workers
+    worker = workers.of(connection)
+    job_id = _job_id(args[3])
+    held = worker.held.get(job_id)
+    if held is not None:
+        if held.success is None:
+            raise CommandError(f"no result of {job_id} was posted: SET job:{job_id}:result first; it is still yours")
+        await workers.commit_status(workers.holding(worker, job_id))
+    return 1 if worker.posted.pop(job_id, None) is not None else 0
+
+
+def _job_id(value: bytes) -> str:
+    """Of a job as it was popped, or of its id alone."""
+    if not value.startswith(b"{"):
+        return keys.decoded(value)
+    try:
+        data = json.loads(value)
+    except (ValueError, RecursionError):
+        data = {}
+    found = data.get("id") if isinstance(data, dict) else None
+    if not isinstance(found, str):
+        raise CommandError("the value is no job: it has no id")
+    return found
+
+
+TABLE = table(
+    ("LPUSH", push, 2, None),
+    ("RPUSH", push, 2, None),
+    ("LPOP", pop, 1, 2),
+    ("RPOP", pop, 1, 2),
+    ("BLPOP", blocking_pop, 2, None),
+    ("BRPOP", blocking_pop, 2, None),
+    ("RPOPLPUSH", move, 2, 2),
+    ("LMOVE", move, 4, 4),
+    ("BRPOPLPUSH", blocking_move, 3, 3),
+    ("BLMOVE", blocking_move, 5, 5),
+    ("LLEN", length, 1, 1),
+    ("LRANGE", range_, 3, 3),
+    ("LREM", remove, 3, 3),
+)

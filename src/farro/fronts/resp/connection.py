@@ -1,0 +1,296 @@
+"""One client: its commands in order, its answers in the same order, and what it may leave lying.
+
+What commands do lives in commands; who listens lives in server.
+
+Commands that need no store are answered at once, in the call that brought their bytes. Others run in a task, and while
+one does nothing else of this client is read from what it sent: its answers stay in order, and a pipeline is bounded by
+what the socket holds. A task is never cancelled: a call of the store cannot be, and a job that it claims for a client
+that is gone must be handed back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from farro.errors import CapacityReached, FarroError, Lost, Refused, TryAgain
+from farro.fronts.resp import replies, wire
+from farro.fronts.resp.replies import CommandError
+from farro.fronts.resp.wire import Malformed, Parser
+
+if TYPE_CHECKING:
+    from farro.fronts.resp.server import Server
+    from farro.fronts.resp.waiting import Waiter
+    from farro.fronts.resp.workers import Worker
+
+AHEAD = 1 << 20  # bytes of a pipeline that are kept while a command runs
+UNREAD = 1 << 20  # bytes of answers that a client may leave lying before it is not served any more
+UNREAD_NEWS = 8 << 20  # … of messages that it subscribed to, before it is let go
+PIPELINE_TURN = 512  # commands answered before other clients have a turn
+
+_PING = b"*1\r\n$4\r\nPING\r\n"
+_PONG = b"+PONG\r\n"
+_WHILE_SUBSCRIBED = frozenset(
+    {b"SUBSCRIBE", b"UNSUBSCRIBE", b"PSUBSCRIBE", b"PUNSUBSCRIBE", b"PING", b"QUIT", b"RESET", b"HELLO"}
+)
+_UNQUEUED = frozenset({b"EXEC", b"DISCARD", b"MULTI", b"QUIT", b"RESET"})
+_BEFORE_AUTH = frozenset({b"AUTH", b"HELLO", b"QUIT", b"RESET"})
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.id = 0
+        self.proto = 2
+        self.name = ""
+        self.known = server.key is None  # said the key, or none is asked for
+        self.closed = False
+        self.worker: Worker | None = None
+        self.waiter: Waiter | None = None
+        self.channels: set[bytes] = set()
+        self.patterns: set[bytes] = set()
+        self.queued: list[list[bytes]] | None = None  # between MULTI and EXEC
+        self.spoilt = False  # … and one of them was no command
+        self.executing = False
+        self.info: dict[str, str] = {}
+        self.peer = ""
+        self.since_s = 0.0
+        self.began_s: float | None = None  # when the command began that has not come whole
+        self.stuck_s: float | None = None  # since when it does not read its answers
+        self._transport: asyncio.Transport | None = None
+        self._busy = False
+        self._quiet = False  # its answers lie unread
+        self._paused = False
+        self._parser = Parser(wire.KNOWN if self.known else wire.STRANGER, server.reserve)
+
+    # --- asyncio's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            # A machine that lost its power says nothing: without this its jobs were held for ever.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+                if hasattr(socket, option):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.since_s = self.server.now_s()
+        transport.set_write_buffer_limits(high=UNREAD)
+        if not self.server.admit(self):
+            self._refuse("ERR max number of clients reached")
+
+    def data_received(self, data: bytes) -> None:
+        if data == _PING and self._idle():  # what most clients say most of the time
+            assert self._transport is not None
+            self._transport.write(_PONG)
+            return
+        if self.closed:
+            return
+        self._parser.feed(data)
+        if not self.known and self._parser.waiting > wire.STRANGER.command:
+            self._refuse(f"ERR more than {wire.STRANGER.command} bytes before AUTH")
+            return
+        self._serve()
+
+    def _idle(self) -> bool:
+        """Whether a command can be answered as if it were the first."""
+        waits = self._busy or self._quiet or self.closed or self._parser.partial
+        return self.known and not (waits or self.queued is not None or self.channels or self.patterns)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.server.return_budget(self._parser)
+        if self.waiter is not None:
+            self.waiter.leave()
+        self.server.forget(self)
+
+    def pause_writing(self) -> None:
+        self._quiet = True
+        self.stuck_s = self.server.now_s()
+        self._flow()
+
+    def resume_writing(self) -> None:
+        self._quiet = False
+        self.stuck_s = None
+        self._serve()
+
+    # --- serving ---
+
+    def _serve(self) -> None:
+        """Answer what can be answered now."""
+        out: list[bytes] = []
+        turns = 0
+        while not (self._busy or self._quiet or self.closed):
+            if turns >= PIPELINE_TURN:
+                self._busy = True
+                asyncio.get_running_loop().call_soon(self._go_on)
+                break
+            turns += 1
+            try:
+                args = self._parser.next()
+            except Malformed as error:
+                self._say(out)
+                self._refuse(f"ERR Protocol error: {error}")
+                return
+            if args is None:
+                break
+            if not args:
+                continue
+            answer = self.answer(args)
+            if type(answer) is CoroutineType:
+                self._busy = True
+                self.server.spawn(self._finish(answer))
+            else:
+                out.append(replies.encode(answer, self.proto))
+                self.server.return_budget(self._parser)
+        if not self.closed:
+            partial = self._parser.partial and not self._busy
+            self.began_s = (self.began_s or self.server.now_s()) if partial else None
+        self._say(out)
+        self._flow()
+
+    def _go_on(self) -> None:
+        self._busy = False
+        self._serve()
+
+    async def _finish(self, running: Any) -> None:
+        answer = await self._outcome(running)
+        self.server.return_budget(self._parser)
+        self._busy = False
+        if not self.closed:
+            self.say(answer)
+            self._serve()
+
+    def answer(self, args: list[bytes]) -> Any:
+        """What a command answers, or the coroutine that will."""
+        name = args[0].upper()
+        if not self.known and name not in _BEFORE_AUTH:
+            return CommandError("Authentication required.", "NOAUTH")
+        if self.proto == 2 and (self.channels or self.patterns) and name not in _WHILE_SUBSCRIBED:
+            shown = name.decode("ascii", "replace").lower()[:40]
+            allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
+            return CommandError(f"Can't execute '{shown}': only {allowed} are allowed in this context")
+        command = self.server.commands.get(name)
+        problem = command.fault(args) if command is not None else unknown(args)
+        if problem is not None:
+            self.spoilt = self.spoilt or self.queued is not None
+            return problem
+        assert command is not None
+        if self.queued is not None and name not in _UNQUEUED:
+            if len(self.queued) >= wire.KNOWN.args or sum(map(len, args)) > AHEAD:
+                self.spoilt = True
+                return CommandError(
+                    f"at most {wire.KNOWN.args} commands of at most {AHEAD} bytes between MULTI and EXEC"
+                )
+            self.queued.append(args)
+            return replies.QUEUED
+        try:
+            return command.run(self, args)
+        except (CommandError, FarroError) as error:
+            return as_error(error)
+
+    async def _outcome(self, running: Any) -> Any:
+        try:
+            return await running
+        except (CommandError, FarroError) as error:
+            return as_error(error)
+        except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
+            self.server.log("error", "a command broke", {"error": f"{type(error).__name__}: {error}"})
+            return CommandError(f"internal error: {type(error).__name__}; the log of farro agq has more")
+
+    async def execute(self, queued: list[list[bytes]]) -> list[Any]:
+        """EXEC: one after the other. Nobody else is kept out meanwhile, and what was done stays done."""
+        self.executing = True
+        try:
+            answers = []
+            for args in queued:
+                answer = self.answer(args)
+                answers.append(await self._outcome(answer) if type(answer) is CoroutineType else answer)
+            return answers
+        finally:
+            self.executing = False
+
+    # --- saying ---
+
+    def say(self, value: Any) -> None:
+        self._say([replies.encode(value, self.proto)])
+
+    def tell(self, message: replies.Push) -> None:
+        """A message that it subscribed to. Who does not read them is let go: they would pile up for ever."""
+        if self.closed or self._transport is None:
+            return
+        if self._transport.get_write_buffer_size() > UNREAD_NEWS:
+            self.server.log("warning", "a subscriber does not read; let go", {"peer": self.peer})
+            self.drop()
+            return
+        self.say(message)
+
+    def _say(self, out: list[bytes]) -> None:
+        if out and not self.closed and self._transport is not None:
+            self._transport.write(b"".join(out))
+
+    def trust(self) -> None:
+        """It has said the key."""
+        self.known = True
+        self._parser.limits = wire.KNOWN
+
+    def distrust(self) -> None:
+        """RESET: it has to say the key again, where there is one."""
+        if self.server.key is not None:
+            self.known, self.since_s = False, self.server.now_s()
+            self._parser.limits = wire.STRANGER
+
+    def bye(self) -> None:
+        """Close when everything is written."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def drop(self) -> None:
+        """Close at once, whatever was not written."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _refuse(self, why: str) -> None:
+        if self._transport is not None:
+            self._transport.write(f"-{why}\r\n".encode())
+        self.bye()
+
+    def _flow(self) -> None:
+        """Read on, or not: what is not read stays in the client's hands."""
+        if self.closed or self._transport is None:
+            return
+        pause = (self._busy and self._parser.waiting > AHEAD) or self._quiet
+        if pause and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        elif not pause and self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+
+def unknown(args: list[bytes]) -> CommandError:
+    shown = args[0][:64].decode("utf-8", "replace")
+    printable = "".join(char if char.isprintable() else "?" for char in shown)
+    return CommandError(f"unknown command '{printable}'")
+
+
+def as_error(error: Exception) -> CommandError:
+    """What a client is told of a refusal."""
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, CapacityReached):
+        return CommandError(f"BUSY {error}")
+    if isinstance(error, Lost):
+        return CommandError(f"claim lost: {error}")
+    if isinstance(error, Refused):
+        return CommandError(f"refused: {error}")
+    if isinstance(error, TryAgain):
+        return CommandError(f"try again: {error}")
+    return CommandError(str(error))

@@ -1,0 +1,62 @@
+"""A thread that waits in `Store.changes` for everybody who wants to know, and tells the event loop.
+
+Who is woken lives in waiting and channels. One thread a role that somebody waits for, and one for all changes: clients
+that wait cost none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from farro.errors import FarroError
+from farro.observe.log import Log
+from farro.ports.store import Changes, Store
+
+LOOK_S = 10.0  # at the latest: no feed tells of a dead lock, nor of what another machine's clock makes due
+TROUBLE_S = 1.0
+
+
+class Feed:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        role: str | None,
+        told: Callable[[Changes], None],
+        log: Log,
+    ) -> None:
+        self._store = store
+        self._role = role
+        self._told = told  # called in this thread
+        self._log = log
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"agq-feed-{role or 'all'}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        cursor: int | None = None
+        while not self._over.is_set():
+            try:
+                changes = self._store.changes(cursor, role=self._role, timeout_s=self._patience_s())
+                cursor = changes.cursor
+                if not self._over.is_set():
+                    self._told(changes)
+            except (FarroError, OSError) as error:
+                self._log("error", "the change feed failed", {"role": self._role, "error": str(error)})
+                self._over.wait(TROUBLE_S)
+                cursor = None
+
+    def _patience_s(self) -> float:
+        due = None if self._role is None else self._store.next_due(self._role)
+        if due is None:
+            return LOOK_S
+        return min(LOOK_S, max(0.01, (due - datetime.now(UTC)).total_seconds() + 0.001))
+
+    def stop(self) -> None:
+        self._over.set()
+        self._store.wake(self._role)
+
+    def join(self) -> None:
+        self._thread.join(timeout=5.0)

@@ -1,0 +1,261 @@
+"""All of the RESP front on one port: connections, the store in threads, and what happens by the clock.
+
+What a connection does lives in connection, what a command does in commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from farro.errors import FarroError
+from farro.fronts.resp.channels import Channels
+from farro.fronts.resp.commands import TABLE
+from farro.fronts.resp.connection import Connection
+from farro.fronts.resp.feeds import Feed
+from farro.fronts.resp.waiting import RoleQueue
+from farro.fronts.resp.wire import Parser
+from farro.fronts.resp.workers import Worker, Workers
+from farro.observe.log import Log
+from farro.operations.admission import Gate
+from farro.operations.contract import STRICT, Contract
+from farro.ports.library import Library
+from farro.ports.store import Changes, Store
+
+THREADS = 16  # calls of the store at once
+IN_FLIGHT = 256 << 20  # bytes of large arguments on all connections together
+STRANGER_S = 10.0  # to say the key
+WHOLE_S = 60.0  # for a command that has begun to come whole
+READ_S = 60.0  # for a client to read what it was answered
+SWEEP_S = 0.5
+END_S = 8.0  # everything is handed back by then, or a watchdog does it
+ROLES_S = 5.0
+LENGTH_S = 1.0  # how long a counted length of a queue is believed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    host: str = "127.0.0.1"
+    port: int = 6380
+    key: str | None = None
+    max_connections: int = 1000
+    worker_ttl_s: float = 30.0
+    beat_s: float = 5.0
+    version: str = ""
+
+
+class Server:
+    """Invariant: everything but calls of the store happens in the event loop that `start` ran in."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        library: Library,
+        options: Options,
+        log: Log,
+        mint: Callable[[], str],
+        gate: Gate | None = None,
+        contract: Contract = STRICT,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.library = library
+        self.options = options
+        self.key = options.key
+        self.log = log
+        self.mint = mint
+        self.gate = gate
+        self.contract = contract
+        self.now_s = now_s
+        self.commands = TABLE
+        self.connections: dict[int, Connection] = {}
+        self.workers = Workers(store=store, call=self.call, now_s=now_s, ttl_s=options.worker_ttl_s, log=log)
+        self.started_s = now_s()
+        self.served = 0  # connections so far
+        self.port = options.port
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._queues: dict[str, RoleQueue] = {}
+        self._feeds: dict[str | None, Feed] = {}
+        self._lengths: dict[str, tuple[float, int]] = {}
+        self._roles: tuple[float, list[str]] = (-ROLES_S - 1 + self.started_s, [])
+        self._in_flight = 0
+        self.stopping = False
+        self._ended: asyncio.Event | None = None
+        self._listener: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.channels: Channels
+
+    # --- life ---
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; where. OSError: it cannot."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self.channels = Channels(self.store, self._loop)
+        self._listener = await self._loop.create_server(
+            lambda: Connection(self), self.options.host, self.options.port, backlog=512
+        )
+        self.spawn(self._sweep())
+        self.spawn(self._beat())
+        host, self.port = self._listener.sockets[0].getsockname()[:2]
+        return host, self.port
+
+    def stop(self) -> None:
+        """From any thread or signal: `ended` returns soon."""
+        if self._loop is not None and self._ended is not None:
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def ended(self) -> None:
+        """Wait for `stop`, then hand everything back."""
+        assert self._ended is not None
+        assert self._listener is not None
+        await self._ended.wait()
+        self.stopping = True
+        self._listener.close()
+        for connection in list(self.connections.values()):
+            if connection.waiter is not None:
+                connection.waiter.leave()
+            connection.bye()
+        for feed in self._feeds.values():
+            feed.stop()
+        try:
+            async with asyncio.timeout(END_S):
+                await self.workers.close("farro agq is stopping")
+        except TimeoutError:
+            self.log("error", "not everything was handed back in time; a watchdog recovers it", {})
+        for connection in list(self.connections.values()):
+            connection.drop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for feed in self._feeds.values():
+            await asyncio.to_thread(feed.join)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- connections ---
+
+    def admit(self, connection: Connection) -> bool:
+        if self.stopping or len(self.connections) >= self.options.max_connections:
+            return False
+        self.served += 1
+        connection.id = self.served
+        self.connections[connection.id] = connection
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.pop(connection.id, None)
+        self.channels.forget(connection)
+        worker = self.workers.left(connection, said_bye=connection.info.get("bye") == "yes")
+        if worker is not None and not self.stopping:
+            self.spawn(self._end(worker, "the connection of its worker is closed"))
+
+    async def _end(self, worker: Worker, why: str) -> None:
+        roles = {held.kind[1] for held in worker.held.values()}
+        await self.workers.end(worker, why)
+        for role in roles:
+            self._lengths.pop(role, None)
+
+    def reserve(self, size: int) -> bool:
+        if self._in_flight + size > IN_FLIGHT:
+            return False
+        self._in_flight += size
+        return True
+
+    def return_budget(self, parser: Parser) -> None:
+        if parser.reserved and not (parser.partial and parser.waiting):
+            self._in_flight -= parser.reserved
+            parser.reserved = 0
+
+    # --- running ---
+
+    def spawn(self, running: Coroutine[Any, Any, Any]) -> None:
+        """A task of its own that somebody holds on to until it is over."""
+        task = asyncio.get_running_loop().create_task(running)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """A call of the store, in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, functools.partial(function, *args, **more))
+
+    def queue(self, role: str) -> RoleQueue:
+        """Where clients wait for that role; whoever asks is going to wait."""
+        queue = self._queues.get(role)
+        if queue is None:
+            queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn)
+        if role not in self._feeds and self._loop is not None:
+            loop, kick = self._loop, queue.kick
+
+            def told(changes: Changes) -> None:
+                loop.call_soon_threadsafe(kick)
+
+            self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log)
+        return queue
+
+    def feed_updates(self) -> None:
+        """Somebody listens to `job:updates`."""
+        if None not in self._feeds and self._loop is not None:
+            self._feeds[None] = Feed(store=self.store, role=None, told=self.channels.changed, log=self.log)
+
+    async def roles(self) -> list[str]:
+        """Of the store, asked now and then: a new one is made by a person."""
+        if self.now_s() - self._roles[0] > ROLES_S:
+            self._roles = (self.now_s(), list(await self.call(self.store.roles)))
+        return self._roles[1]
+
+    def waiting(self) -> dict[str, int]:
+        """Clients in blocking pops, by role."""
+        return {role: len(queue.waiters) for role, queue in self._queues.items()}
+
+    # --- lengths ---
+
+    async def length(self, role: str, *, exactly: bool = False) -> int:
+        """How many jobs wait in that queue. Counted at most once a second; between two counts this front's own pushes
+        and pops are reckoned."""
+        known = self._lengths.get(role)
+        if known is None or exactly or self.now_s() - known[0] > LENGTH_S:
+            counted = await self.call(self._count, role)
+            self._lengths[role] = known = (self.now_s(), counted)
+        return known[1]
+
+    def moved(self, role: str, more: int) -> None:
+        known = self._lengths.get(role)
+        if known is not None:
+            self._lengths[role] = (known[0], max(0, known[1] + more))
+
+    def _count(self, role: str) -> int:
+        running = sum(len(agent.jobs) for agent in self.store.agents() if agent.role == role)
+        return max(0, self.store.load(role) - running)
+
+    # --- by the clock ---
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now_s = self.now_s()
+            for connection in list(self.connections.values()):
+                late = (
+                    (not connection.known and now_s - connection.since_s > STRANGER_S)
+                    or (connection.began_s is not None and now_s - connection.began_s > WHOLE_S)
+                    or (connection.stuck_s is not None and now_s - connection.stuck_s > READ_S)
+                )
+                if late:
+                    connection.drop()
+            for worker in self.workers.overdue():
+                self.spawn(self._end(worker, f"worker {worker.id} said nothing for {worker.ttl_s:g} s"))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.beat_s)
+            try:
+                await self.workers.beat()
+            except (FarroError, OSError) as error:
+                self.log("error", "heartbeats failed", {"error": str(error)})

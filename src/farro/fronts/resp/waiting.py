@@ -1,0 +1,118 @@
+"""Blocking pops: clients that wait for a job of some roles, first come, first served.
+
+Claiming lives in workers; where wake-ups come from lives in feeds.
+
+- A client may wait for several roles; it gets one job, and while a claim is tried for it in one role the others pass it
+  over.
+- A client that went away, or whose time is over, gets none: what was claimed for it meanwhile is handed back.
+- Nobody waits in a thread: a role has one that waits for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from farro.errors import FarroError
+from farro.fronts.resp.workers import Held, Worker, Workers
+
+
+class Waiter:
+    """One client in a blocking pop. Ends once: with a job, with nothing, or with what went wrong."""
+
+    def __init__(self, worker: Worker, queues: Sequence[RoleQueue]) -> None:
+        self.worker = worker
+        self.queues = queues
+        self.future: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
+        self.claiming = False
+        self._expired = False
+
+    @property
+    def over(self) -> bool:
+        return self.future.done()
+
+    def enter(self) -> None:
+        for queue in self.queues:
+            queue.waiters[self] = None
+        for queue in self.queues:
+            queue.kick()
+
+    def expire(self) -> None:
+        self._expired = True
+        if not self.claiming:
+            self.end(None)
+
+    def leave(self) -> None:
+        """Its client is gone."""
+        self.end(None)
+
+    def end(self, result: Held | Exception | None) -> None:
+        for queue in self.queues:
+            queue.waiters.pop(self, None)
+        if self.future.done():
+            return
+        if isinstance(result, Exception):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+    def claimed_nothing(self, by: RoleQueue) -> None:
+        self.claiming = False
+        if self._expired:
+            self.end(None)
+        for queue in self.queues:
+            if queue is not by:
+                queue.kick()  # it passed this one over meanwhile
+
+
+class RoleQueue:
+    """Those who wait for one role, in the order in which they came."""
+
+    def __init__(self, role: str, workers: Workers, spawn: Callable[[Any], object]) -> None:
+        self.role = role
+        self.waiters: dict[Waiter, None] = {}
+        self._workers = workers
+        self._spawn = spawn
+        self._serving = False
+        self._again = False
+
+    def kick(self) -> None:
+        """Something may be there."""
+        self._again = True
+        if self.waiters and not self._serving:
+            self._serving = True
+            self._spawn(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                dry: set[frozenset[str]] = set()  # workers of these tags find nothing more
+                while (waiter := self._first(dry)) is not None:
+                    tags = waiter.worker.tags
+                    if not await self._try(waiter):
+                        dry.add(tags)
+        finally:
+            self._serving = False
+
+    def _first(self, dry: set[frozenset[str]]) -> Waiter | None:
+        return next((one for one in self.waiters if not one.claiming and one.worker.tags not in dry), None)
+
+    async def _try(self, waiter: Waiter) -> bool:
+        """Claim for that one. False: there is nothing more."""
+        waiter.claiming = True
+        try:
+            held = await self._workers.claim(waiter.worker, self.role)
+        except (FarroError, OSError) as error:
+            waiter.claiming = False
+            waiter.end(error)
+            return True
+        if held is None:
+            waiter.claimed_nothing(self)
+            return False
+        if waiter.over:
+            await self._workers.give_back(held, "its client went away while it waited")
+        else:
+            waiter.end(held)
+        return True

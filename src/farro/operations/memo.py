@@ -1,0 +1,259 @@
+"""Jobs and results in the memo's form (seed 004): pushing, what a claimed job says, and committing what was posted.
+
+The rules of both documents live in plans.memo; the protocol that carries them lives in fronts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farro.documents import Document, Limits, parse_json, refusal
+from farro.errors import BadDocument, IdConflict, InputError, Problem
+from farro.execution import results
+from farro.execution.results import Inline, PlanResult, StepResult
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
+from farro.kernel.states import Reason
+from farro.operations import submit
+from farro.operations.admission import Gate, admitted
+from farro.operations.contract import STRICT, Contract
+from farro.operations.history import read_result
+from farro.operations.logs import STREAMS
+from farro.operations.steps import read_prompt
+from farro.operations.wishes import NONE
+from farro.plans import memo
+from farro.plans.forms import is_agent_prompt
+from farro.plans.loading import load_data
+from farro.plans.memo import PostedResult, PostedStep
+from farro.plans.model import Plan
+from farro.ports.store import Claim, JobView, Store, Submission
+from farro.system import fs
+
+RESULT_BYTES = 16 << 20
+_RESULT_LIMITS = Limits(size=RESULT_BYTES, depth=16, nodes=100_000)
+_RELEASES = 5  # a job whose workers vanish more often has attempts counted: it may be what ends them
+
+# --- pushing -----------------------------------------------------------------------------------------------------
+
+
+def push(
+    store: Store, texts: Sequence[bytes], *, role: str, queue: str, gate: Gate | None, contract: Contract = STRICT
+) -> list[str]:
+    """Queue each of these jobs, all of them or none; their ids. BadDocument, its source being which of them: the first
+    bad one with all of its problems."""
+    documents = [_read(text, "" if len(texts) == 1 else f"value {at}") for at, text in enumerate(texts, start=1)]
+    wanted: list[Submission] = []
+    for document in documents:
+        wanted += _wanted(store, document, role, queue, contract)
+    if len(wanted) > 1:
+        _check_twins(store, wanted)
+    return admitted(store, wanted, gate)
+
+
+def _read(text: bytes, source: str) -> Document:
+    if len(text) > memo.JOB_BYTES:
+        raise BadDocument(source, [Problem(path="", message=f"{len(text)} bytes; a job has at most {memo.JOB_BYTES}")])
+    return parse_json(text, source=source)
+
+
+def _wanted(store: Store, document: Document, role: str, queue: str, contract: Contract) -> list[Submission]:
+    data = document.data
+    if not (is_agent_prompt(data) and role != submit.DEFAULT_ROLE):
+        problems = memo.missing(document)
+        if isinstance(data, dict) and isinstance(other := data.get("role"), str) and other != role:
+            problems.append(document.problem(("role",), f"is {other}, but {queue} is the queue of {role}"))
+        if problems:
+            raise refusal(document.source, problems)
+    return submit.submissions(
+        store, [document], role=role, job_id=None, source=document.source, wishes=NONE, contract=contract
+    )
+
+
+def _check_twins(store: Store, wanted: Sequence[Submission]) -> None:
+    """Several are queued together or not at all: what the store would refuse of one is found before any is staged."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for item in wanted:
+        if item.job_id is None:
+            continue
+        if first.setdefault(item.job_id, item.prompt) != item.prompt:
+            raise IdConflict(f"{item.job_id} is the id of two jobs here; nothing was queued")
+        view = store.find(item.job_id)
+        if view is not None and read_prompt(store.folder(view)) != item.prompt:
+            raise IdConflict(f"{item.job_id} was submitted before with other content; nothing was queued")
+
+
+def told(error: BadDocument) -> str:
+    """`<where>: <what>` of the first problem, in one line, and how many more there are."""
+    problem = error.problems[0]
+    inside = problem.line is not None and (problem.line, problem.column) != (1, 1)  # else it is the whole text
+    where = problem.path or (f"line {problem.line} column {problem.column}" if inside else "job")
+    more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+    which = f"{error.source}: " if error.source.startswith("value ") else ""
+    return f"{which}{where}: {problem.message}{more}"
+
+
+# --- claimed -----------------------------------------------------------------------------------------------------
+
+
+def job_text(claim: Claim) -> bytes:
+    """What is told of a job to the worker that claimed it. BadDocument: it is no plan, and nobody can run it."""
+    return _json(memo.as_job(claim.envelope.prompt, claim.job_id))
+
+
+def queued_text(store: Store, view: JobView) -> bytes:
+    """The same of a job that waits."""
+    prompt = read_prompt(store.folder(view))
+    try:
+        return _json(memo.as_job(prompt, view.job_id))
+    except InputError:
+        return _json({**prompt, "id": view.job_id})
+
+
+def unfit(claim: Claim, error: BadDocument) -> Failed:
+    """A claimed job that is no plan: as a worker would end it."""
+    message = str(error)
+    result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
+    return Failed(
+        error=ErrorInfo(category="bad_prompt", message=message),
+        report=Report(result=result, markdown=f"# Failed\n\n**bad_prompt**: {message}\n"),
+    )
+
+
+def let_go(store: Store, claim: Claim, why: str) -> Lifecycle:
+    """Hand back a job whose worker is gone: into its queue at once. One that loses worker after worker is counted as
+    attempts, so that it ends."""
+    released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED)
+    if released < _RELEASES:
+        return store.release(claim, why)
+    message = f"{why}; it was handed back {released} times before, so this one counts as an attempt"
+    result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
+    report = Report(result=result, markdown=f"# Failed\n\n**agent_died**: {message}\n")
+    return store.commit(
+        claim, Failed(error=ErrorInfo(category="agent_died", message=message), report=report, retryable=True)
+    )
+
+
+# --- posted ------------------------------------------------------------------------------------------------------
+
+
+def read_posted(text: bytes, job_id: str) -> tuple[PostedResult, Mapping[str, Any]]:
+    """A posted result and its document, or BadDocument."""
+    document = parse_json(text, source="result", limits=_RESULT_LIMITS)
+    return memo.result(document, job_id), document.data
+
+
+def of_status(claim: Claim, *, success: bool, stdout: str, stderr: str) -> PostedResult:
+    """What AGW says in three keys instead of one result: told of the last step, as nobody said which."""
+    last = max(memo.step_ids(_plan(claim)), default=1)
+    step = PostedStep(step_number=last, exit_code=0 if success else 1, success=success, stdout=stdout, stderr=stderr)
+    return PostedResult(success=success, step_results=(step,))
+
+
+def commit(
+    store: Store, claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
+) -> Lifecycle:
+    """End the claim's attempt as the worker says. ClaimLost: somebody else has it by now."""
+    return store.commit(claim, _outcome(claim, posted, document, worker))
+
+
+def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Outcome:
+    plan = _plan(claim)
+    raw = document.get("step_results")
+    extras = raw if isinstance(raw, list) else [{}] * len(posted.step_results)
+    names = memo.step_ids(plan)
+    inline = Inline()
+    steps = tuple(
+        _step(claim.folder, names.get(step.step_number, str(step.step_number)), step, extra, inline)
+        for step, extra in zip(posted.step_results, extras, strict=True)
+    )
+    error = None if posted.success else _error(document, steps)
+    came = PlanResult(
+        success=posted.success,
+        step_results=steps,
+        steps_total=max(len(plan.steps), len(steps)),
+        duration_s=_seconds(document.get("duration_s")),
+        error=error,
+    )
+    result = came.to_json(claim.job_id, plan.plan_id)
+    if worker is not None:
+        result["worker"] = worker
+    report = Report(result=result, markdown=came.summary_md(), files=came.files)
+    return Succeeded(report=report) if error is None else Failed(error=error, report=report)
+
+
+def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], inline: Inline) -> StepResult:
+    """Its output goes where a worker of farro's own would have written it: `farro logs` shows it alike."""
+    home = f"steps/{name}"
+    for path in ("steps", home):
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(f"{folder}/{path}")
+    said = {}
+    for stream in STREAMS:
+        path = f"{home}/{stream}"
+        fs.write_atomic(f"{folder}/{path}", getattr(step, stream).encode("utf-8", "replace"), sync=False)
+        said[stream] = inline.said(folder, path)
+    why = extra.get("error")
+    return StepResult(
+        step_number=step.step_number,
+        id=name,
+        stdout=said["stdout"].text,
+        stderr=said["stderr"].text,
+        stdout_truncated=said["stdout"].truncated,
+        stderr_truncated=said["stderr"].truncated,
+        stdout_path=said["stdout"].path,
+        stderr_path=said["stderr"].path,
+        exit_code=step.exit_code,
+        success=step.success,
+        timed_out=extra.get("timed_out") is True,
+        duration_s=_seconds(extra.get("duration_s")),
+        user_s=_seconds(extra.get("user_s")),
+        system_s=_seconds(extra.get("system_s")),
+        max_rss_kb=0,
+        attempts=1,
+        error=why if isinstance(why, str) else None if step.success else f"exit code {step.exit_code}",
+        last_words="" if step.success else results.last_words([f"{folder}/{home}/{s}" for s in ("stderr", "stdout")]),
+    )
+
+
+def _error(document: Mapping[str, Any], steps: Sequence[StepResult]) -> ErrorInfo:
+    told = document.get("error")
+    if isinstance(told, dict) and isinstance(told.get("message"), str):
+        return ErrorInfo(category=str(told.get("category") or "step_failed")[:64], message=told["message"][:4096])
+    if isinstance(told, str) and told:
+        return ErrorInfo(category="step_failed", message=told[:4096])
+    bad = next((step for step in steps if not step.success), None)
+    if bad is None:
+        return ErrorInfo(category="step_failed", message="the worker says that it failed, and not why")
+    return ErrorInfo(category="step_failed", message=f"step {bad.id}: {bad.error or f'exit code {bad.exit_code}'}")
+
+
+def _seconds(value: Any) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return float(value) if good else 0.0
+
+
+def _plan(claim: Claim) -> Plan:
+    return load_data(claim.envelope.prompt, "prompt.json")
+
+
+# --- looking -----------------------------------------------------------------------------------------------------
+
+
+def result_text(store: Store, view: JobView) -> bytes | None:
+    """result.json of the latest attempt, however the job was run; None: it has none yet."""
+    if not view.lifecycle.attempt:
+        return None
+    found = read_result(store.folder(view), view.lifecycle.attempt)
+    return _json(found) if found else None
+
+
+def plan_id(store: Store, view: JobView) -> str | None:
+    found = read_prompt(store.folder(view)).get("plan_id")
+    return found if isinstance(found, str) else None
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")

@@ -1,0 +1,141 @@
+"""The memo's job and result as they go over a wire (seed 004): what a pushed job must say, what a popped one says, and
+what a posted result must be.
+
+Which protocol carries them lives in fronts; queueing and committing live in operations.memo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from farro.documents import Document, Path, refusal, shapes
+from farro.documents.constraints import Bounds, Size
+from farro.errors import Problem
+from farro.plans.forms import is_agent_prompt, shape
+from farro.plans.graph import order
+from farro.plans.loading import load_data
+from farro.plans.model import Plan, Step
+
+JOB_BYTES = 1 << 20
+RESULT_STEPS = 1000
+
+_OF_A_JOB = ("id", "plan_id", "steps")
+_OF_A_STEP = ("step_number", "tool", "command")
+
+
+def missing(document: Document) -> list[Problem]:
+    """What the memo requires and farro's own form could do without; all else is judged by the plan's own rules."""
+    data = document.data
+    if not isinstance(data, dict) or ("steps" not in data and ("command" in data or "step_number" in data)):
+        return []  # not an object, or the old single-step job: told better elsewhere
+    found = [document.problem((name,), "is required") for name in _OF_A_JOB if data.get(name) is None]
+    steps = data.get("steps")
+    for index, step in enumerate(steps if isinstance(steps, list) else ()):
+        if isinstance(step, dict):
+            lacking = (name for name in _OF_A_STEP if step.get(name) is None)
+            found += [document.problem(("steps", index, name), "is required") for name in lacking]
+    return found
+
+
+def as_job(prompt: Mapping[str, Any], job_id: str) -> dict[str, Any]:
+    """A job of any form as the memo has it: `id`, `plan_id` and numbered steps that refer to earlier ones only.
+
+    A job that was pushed comes out as it went in. Names of steps become numbers, in the order in which they run; of an
+    agent prompt, whose one step is the agent, the whole is told under `prompt`.
+    """
+    plan = load_data(prompt, "prompt.json")
+    named = {"id": job_id, "plan_id": plan.plan_id or job_id}
+    if is_agent_prompt(prompt):
+        step = {"step_number": 1, "tool": "agent", "command": prompt.get("role"), "args": [prompt.get("rubric", "")]}
+        return {**named, "steps": [step], "prompt": dict(prompt)}
+    rest = {name: value for name, value in prompt.items() if name not in ("id", "plan_id", "steps", "tasks", "$schema")}
+    if shape(dict(prompt)).numbered:
+        steps = [{**step, "tool": step.get("tool", "unix")} for step in prompt["steps"]]
+        return {**named, "steps": steps, **rest}
+    numbers = {step_id: number for number, step_id in step_ids(plan).items()}
+    return {**named, "steps": [_numbered(step, numbers) for step in order(plan)], **rest}
+
+
+def step_ids(plan: Plan) -> dict[int, str]:
+    """The step that each number means to whoever read the job from `as_job`."""
+    ordered = order(plan)
+    if all(step.id == str(step.step_number) for step in ordered):
+        return {step.step_number: step.id for step in ordered}
+    return {number: step.id for number, step in enumerate(ordered, start=1)}
+
+
+def _numbered(step: Step, numbers: Mapping[str, int]) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "step_number": numbers[step.id],
+        "tool": step.tool,
+        "command": step.command,
+        "args": list(step.args),
+    }
+    if step.needs:
+        data["needs"] = [numbers[need] for need in step.needs]
+    if step.input_from_step is not None:
+        data["input_from_step"] = numbers[step.input_from_step]
+    rest: tuple[tuple[str, Any, Any], ...] = (
+        ("timeout", step.timeout, None),
+        ("cwd", step.cwd, None),
+        ("env", dict(step.env), {}),
+        ("ok_exit_codes", list(step.ok_exit_codes), [0]),
+        ("retries", step.retries, 0),
+    )
+    return {**data, **{name: value for name, value, default in rest if value != default}}
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PostedStep:
+    """What a worker says of one step that it ran."""
+
+    takes_more: ClassVar[bool] = True
+
+    step_number: Annotated[int, Bounds(at_least=1, at_most=1_000_000)]
+    exit_code: int
+    success: bool
+    stdout: str = ""
+    stderr: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PostedResult:
+    """The memo's result."""
+
+    takes_more: ClassVar[bool] = True
+
+    job_id: str | None = None
+    plan_id: str | None = None
+    success: bool
+    step_results: Annotated[tuple[PostedStep, ...], Size(at_most=RESULT_STEPS)] = ()
+
+
+def result(document: Document, job_id: str) -> PostedResult:
+    """The result in a document, or all of its problems at once."""
+    checked = shapes.check(PostedResult, document.data)
+    found = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
+    if checked.value is not None:
+        found += [document.problem(path, message) for path, message in _contradictions(checked.value, job_id)]
+    if found or checked.value is None:
+        raise refusal(document.source, found)
+    return checked.value
+
+
+def _contradictions(told: PostedResult, job_id: str) -> list[tuple[Path, str]]:
+    found: list[tuple[Path, str]] = []
+    if told.job_id not in (None, job_id):
+        found.append((("job_id",), f"is not {job_id}, the job that this key names"))
+    seen: set[int] = set()
+    for index, step in enumerate(told.step_results):
+        at = ("step_results", index)
+        if step.step_number in seen:
+            found.append(((*at, "step_number"), f"{step.step_number} was told before; one result a step"))
+        seen.add(step.step_number)
+        if told.success and not step.success:
+            found.append(((*at, "success"), "is false, but the job's own success is true"))
+    return found
