@@ -95,7 +95,6 @@ def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str
         clock=clock,
         tools=lambda: tools,
         timeout_s=settings.redis.timeout_s,
-        alive_s=section.worker_ttl_s,
         inline_bytes=settings.redis.inline_bytes,
     )
 

@@ -67,17 +67,21 @@ class Queue:
     def start(self, *, key: str | None = None) -> Daemon:
         if key is not None:
             self.farro.env["THE_KEY"] = key
-        return self.farro.start("agq", "--bind", f"127.0.0.1:{self.port}", "--json")
+        return self.farro.start("agq", "--bind", f"127.0.0.1:{self.port}", "--json").started()
 
     def work(self, name: str, *more: str, port: int | None = None) -> Daemon:
         """An `agw` in a root of its own, as on a machine of its own."""
-        home = self.farro.path / f"machine-{name}"
+        home = self.machine(name)
         home.mkdir(exist_ok=True)
         env = {**self.farro.env, "XDG_STATE_HOME": str(home / "state")}
         store = f"agq://127.0.0.1:{port or self.port}"
         worker = Daemon([AGW, "--store", store, "--name", name, "--slots", "1", "--json", *more], home, env)
         self.workers.append(worker)
         return worker
+
+    def machine(self, name: str) -> Path:
+        """Outside of the root: nothing leads from one to the other but the port."""
+        return self.farro.path.parent / f"{self.farro.path.name}-{name}"
 
     def push(self, job: dict[str, Any]) -> str:
         self.client.lpush("queue:ready", json.dumps(job))
@@ -138,8 +142,6 @@ def test_the_memos_example_goes_from_planner_to_worker_and_back(queue: Queue) ->
     tool = queue.farro.path / "agx-ocr"
     tool.write_text('#!/bin/sh\n[ "$1" = --describe ] && exit 1\necho "$*"; cat; echo seen >&2\n')
     tool.chmod(0o755)
-    (queue.farro.path / "machine-a").mkdir()
-    (queue.farro.path / "machine-a" / "agents").mkdir()
     queue.farro.env["PATH"] = f"{queue.farro.path}{os.pathsep}{queue.farro.env['PATH']}"
     queue.work("a", "--tag", "gpu")
     queue.work("b", "--tag", "gpu")
@@ -174,7 +176,7 @@ def test_a_draining_worker_ends_when_the_queue_is_empty(queue: Queue) -> None:
         (step,) = queue.result(job_id)["step_results"]
         assert step["stdout_truncated"] is True  # in the summary; what was posted is whole
         assert len(queue.client.get(f"job:{job_id}:stdout")) == len("".join(f"{n}\n" for n in range(1, 40001)))
-    assert not list((queue.farro.path / "machine-a" / "state" / "farro" / "jobs" / ".work").iterdir())
+    assert not list((queue.machine("a") / "state" / "farro" / "jobs" / ".work").iterdir())
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------
@@ -253,7 +255,6 @@ def test_workers_outlive_agq(queue: Queue) -> None:
     queue.server.kill()
     eventually(lambda: "StorageTrouble" in _so_far(worker), "it does not notice")
     queue.server = queue.start()
-    queue.server.started()
     queue.push(shell("after", "echo after"))
     assert queue.result("after")["success"] is True
 
@@ -272,12 +273,12 @@ def test_a_wrong_address_or_key_is_told_in_a_line(farro: Program, empty: Program
     def told(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         command = [AGW, *args]
         return subprocess.run(
-            command, cwd=farro.path, env={**farro.env, **env}, capture_output=True, text=True, check=False
+            command, cwd=farro.path.parent, env={**farro.env, **env}, capture_output=True, text=True, check=False
         )
 
     nowhere = told("--store", "agq://127.0.0.1:1")
     assert nowhere.returncode == 1
-    assert re.match(r"agw: agq://127\.0\.0\.1:1: no answer .*Check that `farro agq` runs there", nowhere.stderr)
+    assert re.search(r"^agw: agq://127\.0\.0\.1:1: no answer .*Check that `farro agq` runs there", nowhere.stderr, re.M)
     assert told("--store", "agq://nohost").returncode == 2
     elsewhere = farro.run("ls", "--store", "agq://127.0.0.1:1", code=2)
     assert "this command needs the store behind it" in elsewhere.err
@@ -286,10 +287,8 @@ def test_a_wrong_address_or_key_is_told_in_a_line(farro: Program, empty: Program
     config["agq"]["key"] = "${THE_KEY}"
     (farro.path / "agents-config.json").write_text(json.dumps(config))
     queue.server.end()
-    queue.start(key="s3cret-canary").started()
-    machine = farro.path / "elsewhere"
-    machine.mkdir()
-    env = {"XDG_STATE_HOME": str(machine), "FARRO_ROOT": ""}
+    queue.start(key="s3cret-canary")
+    env = {"XDG_STATE_HOME": str(queue.machine("x"))}
     wrong = told("--store", f"agq://127.0.0.1:{queue.port}", "--drain", AGQ_KEY="wrong-canary", **env)
     assert wrong.returncode == 2
     assert "the key is missing or wrong" in wrong.stderr

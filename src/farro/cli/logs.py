@@ -76,9 +76,7 @@ def logs(
         outputs.check_step(store, told, step)
     begin = [(source, 0) for source in told.sources] if tail is None else outputs.last_lines(told.sources, tail)
     if (agent := outputs.away(store, told.view)) is not None:
-        note(
-            f"{job_id} runs on another machine ({agent}); what its steps say is seen here when the attempt ends"
-        )
+        note(f"{job_id} runs on another machine ({agent}); what its steps say is seen here when the attempt ends")
     if follow:
         _follow(Follower(store, store.root, job_id, chosen), told, begin, as_json)
         store.close()

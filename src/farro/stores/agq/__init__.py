@@ -5,7 +5,8 @@ The line to it lives in line, the posted document in results; the other side liv
 and steering are not here: those who do that open the store behind agq, or use agx.
 
 - Each slot is a worker of its own to agq. What it popped is its own while its id is alive: as long as it has a
-  connection or comes back within `agq.worker_ttl_s`. [test_a_worker_that_was_cut_off_posts_its_result]
+  connection, or comes back within the other side's `agq.worker_ttl_s`.
+  [test_a_worker_that_was_cut_off_posts_its_result]
 - A pop is never repeated. Where its answer is lost the slot says goodbye and joins under a new id, so that what it may
   have popped goes back. [test_a_killed_workers_job_is_run_by_another]
 - A result may be repeated after a lost answer: agq remembers it until the worker acknowledges (LREM), which it does
@@ -67,7 +68,6 @@ class AgqStore:
         clock: Clock,
         tools: Callable[[], Sequence[str]] = lambda: (),
         timeout_s: float = 5.0,
-        alive_s: float = 30.0,  # agq.worker_ttl_s: how long the other side waits for a worker without a connection
         inline_bytes: int = 256 << 10,
         random_bits: Callable[[int], int] = _DICE.getrandbits,
     ) -> None:
@@ -76,7 +76,6 @@ class AgqStore:
         self._clock = clock
         self._tools = tools
         self._timeout_s = timeout_s
-        self._alive_s = alive_s
         self._inline_bytes = inline_bytes
         self._random_bits = random_bits
         self._slots: dict[str, _Slot] = {}
@@ -93,10 +92,8 @@ class AgqStore:
         agent = Agent(
             id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags))
         )
-        told = Announcement(
-            worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()), alive_s=max(1, int(self._alive_s))
-        )
-        line = Line(self._address, told, self._clock, timeout_s=self._timeout_s, retry_s=self._alive_s)
+        told = Announcement(worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()))
+        line = Line(self._address, told, self._clock, timeout_s=self._timeout_s)
         line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
         with self._lock:
             self._slots[agent.id] = _Slot(agent=agent, line=line)
@@ -115,7 +112,7 @@ class AgqStore:
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
         slot = self._mine(agent)
         now_s = self._clock.monotonic_s()
-        if now_s - slot.looked_s < (self._alive_s / 4 if claim is None else LOOK_S):
+        if now_s - slot.looked_s < (slot.line.alive_s / 4 if claim is None else LOOK_S):
             return
         if claim is None:
             slot.line.ask(lambda client: client.execute_command("PING", agent.id), again=False)

@@ -47,18 +47,17 @@ class Announcement:
     worker_id: str
     tags: frozenset[str] = frozenset()
     tools: tuple[str, ...] = ()
-    alive_s: int = 30
 
 
 class Line:
     """Used by one thread at a time."""
 
-    def __init__(self, address: Address, told: Announcement, clock: Clock, *, timeout_s: float, retry_s: float) -> None:
+    def __init__(self, address: Address, told: Announcement, clock: Clock, *, timeout_s: float) -> None:
         self.address = address
+        self.alive_s = 30.0  # how long the other side waits for a worker without a connection: it says so
         self._told = told
         self._clock = clock
         self._timeout_s = timeout_s
-        self._retry_s = retry_s
         self._lock = threading.RLock()
         self._client: Any = None
 
@@ -66,7 +65,7 @@ class Line:
         """What `say` makes of the client. `again`: it may be repeated after a broken connection, for as long as the
         other side waits for this worker. StorageTrouble: there was no answer, and nobody knows whether it was done."""
         redis = _redis()
-        until_s = self._clock.monotonic_s() + (self._retry_s if again else 0.0)
+        until_s = self._clock.monotonic_s() + (self.alive_s if again else 0.0)
         with self._lock:
             while True:
                 try:
@@ -116,10 +115,13 @@ class Line:
             )
             worker = f"worker:{self._told.worker_id}"
             pipe = client.pipeline(transaction=False)
-            pipe.set(f"{worker}:alive", "1", ex=self._told.alive_s)
+            pipe.set(f"{worker}:alive", "1")
+            pipe.pttl(f"{worker}:alive")
             pipe.set(f"{worker}:tags", ",".join(sorted(self._told.tags))[:FACT_BYTES])
             pipe.set(f"{worker}:tools", _fitting(self._told.tools))
-            pipe.execute()
+            left_ms = pipe.execute()[1]
+            if left_ms > 0:
+                self.alive_s = left_ms / 1000
             self._client = client
         return self._client
 
