@@ -22,6 +22,7 @@ needed=(
   redis-server:redis-server
   redis-benchmark:redis-tools
   ip:iproute2
+  rabbitmqctl:rabbitmq-server
 )
 
 missing=()

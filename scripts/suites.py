@@ -35,8 +35,8 @@ CHECKS: dict[str, list[str]] = {
     "types": ["mypy"],
 }
 SUITES = (
-    *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "golden"),
-    *("providers", "services", "crash", "flows", "storm"),
+    *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "redis", "golden"),
+    *("providers", "services", "resp", "crash", "flows", "storm"),
 )
 UNMEASURED = ("house", "golden", "crash", "storm")  # they look at texts, or make the same calls many thousand times
 BRANCHES = 0.85  # of src that the other suites must take
@@ -89,9 +89,11 @@ def main() -> int:
 
 
 def environment() -> dict[str, str]:
-    """The suites' environment: make's own variables would reach every `make` that a test starts."""
+    """The suites' environment: make's own variables would reach every `make` that a test starts. And what is compiled
+    is kept: each suite has three processes, which else compile the same modules thirteen times."""
     of_make = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "SUITES", "ARGS", "PYTHON"}
-    env = {name: value for name, value in os.environ.items() if name not in of_make}
+    left_out = {*of_make, "PYTHONDONTWRITEBYTECODE"}
+    env = {name: value for name, value in os.environ.items() if name not in left_out}
     env["PATH"] = BIN + os.pathsep + env.get("PATH", os.defpath)
     return env
 

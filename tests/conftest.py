@@ -19,7 +19,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from pytest_socket import socket_allow_hosts
 
 import measured
-from servers import RedisServer
+from servers import RabbitServer, RedisServer
 from support import ROOT, torture, write_figure
 
 # Before the first import of farro. `make test` names the folder.
@@ -106,5 +106,13 @@ def figure() -> Callable[..., None]:
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One for all tests of this process: each takes a name of its own in it."""
     server = RedisServer(folder=tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """One for all tests of this process: each removes its queues."""
+    server = RabbitServer(folder=tmp_path_factory.mktemp("rabbit")).start()
     yield server
     server.stop()

@@ -6,13 +6,17 @@ What is played against them lives in the tests.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
+import psutil
 import pytest
 
 PATIENCE_S = 30.0
@@ -73,5 +77,85 @@ class RedisServer:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    stop = kill
+
+
+@dataclass(kw_only=True)
+class RabbitServer:
+    """A rabbitmq-server with a node name, ports, a home and an epmd of its own, all of which end with it."""
+
+    PROGRAMS: ClassVar[str] = "/usr/lib/rabbitmq/bin"  # not Debian's wrappers, which want to be their own user
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self._epmd_port, self._dist_port = free_port(), free_port()
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def _env(self) -> dict[str, str]:
+        folder = str(self.folder)
+        return {
+            **os.environ,
+            "HOME": folder,  # the cookie
+            "RABBITMQ_NODENAME": f"farro{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_MNESIA_BASE": f"{folder}/data",
+            "RABBITMQ_LOG_BASE": f"{folder}/log",
+            "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",  # not a scheduler that spins on every core
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+
+    def start(self) -> RabbitServer:
+        program = f"{self.PROGRAMS}/rabbitmq-server"
+        if shutil.which(program) is None:
+            pytest.skip("there is no rabbitmq-server; scripts/packages.sh installs it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "plugins").write_text("[].\n")
+        (self.folder / "rabbitmq.conf").write_text("loopback_users = none\ndisk_free_limit.absolute = 50MB\n")
+        with (self.folder / "out").open("ab") as log:
+            self.process = subprocess.Popen(
+                [program], env=self._env(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        deadline = time.monotonic() + 2 * PATIENCE_S
+        while not self._answers():
+            assert self.process.poll() is None, (self.folder / "out").read_text()
+            assert time.monotonic() < deadline, "rabbitmq-server does not answer"
+            time.sleep(0.1)
+        return self
+
+    def _answers(self) -> bool:
+        """Whether it speaks AMQP: it says so in answer to a header of another version."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+                connection.sendall(b"AMQP\x00\x00\x00\x00")
+                return connection.recv(4) == b"AMQP"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """As a power switch: the whole group, and the epmd that it started."""
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+        subprocess.run(["epmd", "-port", str(self._epmd_port), "-kill"], capture_output=True, check=False)
+        self._end_epmd()
+
+    def _end_epmd(self) -> None:
+        for process in psutil.process_iter(["name", "environ"]):
+            environ = process.info["environ"] or {}
+            if process.info["name"] == "epmd" and environ.get("ERL_EPMD_PORT") == str(self._epmd_port):
+                process.kill()
 
     stop = kill

@@ -260,7 +260,7 @@ def _expand(data: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
 def _secret(path: Path, text: str) -> str | Secret | None:
     """What is not expanded, for it may be a secret: it stays a name until it is used."""
     if path in (("redis", "password"), ("agq", "key")):
-        return text  # the shape makes a Secret of it, or refuses it
+        return text
     if path[:1] != ("providers",):
         return None
     if path[2:] == ("api_key",):

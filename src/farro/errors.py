@@ -21,7 +21,8 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     │   └── AlreadyRunning    a component of that name lives
     ├── ProviderTrouble       a provider gave no answer (ports.provider): tried again, elsewhere, or told
     ├── TryAgain              nothing changed; the same call may succeed later
-    │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
+    │   ├── StorageTrouble    the filesystem said no (full, I/O error, too many files)
+    │   └── BusTrouble        the broker is away, or said no
     ├── Lost                  somebody else owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead
@@ -148,6 +149,10 @@ class TryAgain(FarroError):
 
 class StorageTrouble(TryAgain):
     """The filesystem refused a call, also after retries on new temporary files. Existing state is intact."""
+
+
+class BusTrouble(TryAgain):
+    """What carries a swarm's messages did not answer, or refused. Nobody knows whether a message was sent."""
 
 
 class Lost(FarroError):

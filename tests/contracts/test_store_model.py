@@ -1,4 +1,4 @@
-"""Random lives of both stores against a small model of what a store is: which job is where, whose, and in which order.
+"""Random lives of every store against a small model of what a store is: which job is where, whose, and in which order.
 
 The model is written from the design, not from the code: it shares no rule with kernel. Each example is a life of some
 fifteen steps; after every step the store is asked everything and must say what the model says.
@@ -27,6 +27,7 @@ from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Su
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Status
 from farro.ports.store import Agent, Claim, Submission
+from servers import RedisServer
 from stage import plan, report
 from support import torture
 
@@ -71,6 +72,7 @@ class Job:
 class StoreMachine(RuleBasedStateMachine):
     kind = "memory"
     folder = ""
+    server: RedisServer | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,6 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.adapter = make_adapter(
             self.kind,
             self.root,
+            self.server,
             retry=RetryPolicy(base_s=DELAY_S, max_attempts=LIMIT),
             stale_after_s=1e9,
         )
@@ -395,8 +398,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert {view.id for view in self.store.agents() if view.alive} == living
 
 
-def play(kind: str, folder: str, part: int, examples: int) -> None:
-    machine = type(f"{kind.title()}Part{part}", (StoreMachine,), {"kind": kind, "folder": folder})
+def play(kind: str, folder: str, part: int, examples: int, server: RedisServer | None = None) -> None:
+    about = {"kind": kind, "folder": folder, "server": server}
+    machine = type(f"{kind.title()}Part{part}", (StoreMachine,), about)
     if not torture():  # the long form looks for new lives each time
         machine = hypothesis.seed(part)(machine)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
@@ -419,3 +423,10 @@ def test_the_memory_store_lives_as_the_model_says(shm: Path, part: int) -> None:
 def test_the_files_store_lives_as_the_model_says(shm: Path, part: int) -> None:
     play(("power", "process", "journal")[part % 3], str(shm), part, EXAMPLES)
     add_figure("stateful examples", EXAMPLES, "examples")
+
+
+@pytest.mark.parametrize("part", range(10, 12))
+def test_the_redis_store_lives_as_the_model_says(shm: Path, part: int, redis_server: RedisServer) -> None:
+    examples = EXAMPLES // 3  # every question is a round trip
+    play("redis", str(shm), part, examples, redis_server)
+    add_figure("stateful examples", examples, "examples")

@@ -5,10 +5,13 @@ What it tries lives in hostile.py; what it is held by, in src/farro/guard.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -44,6 +47,52 @@ class Came:
     message: str
     left: list[int]  # processes
     changes: list[str] = field(default_factory=list)  # what the ground noticed, whatever the program says
+
+
+class Driver:
+    """The process that makes one of itself for each order: importing farro takes longer than most of them."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "drive.py"), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(ROOT, "src")), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        theirs.close()
+
+    def carry_out(self, order: dict[str, Any], timeout_s: float) -> str:
+        """What it said."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            self._orders.settimeout(None)
+            socket.send_fds(self._orders, [json.dumps(order).encode()], [out.fileno(), err.fileno()])
+            pid = int(self._orders.recv(100))
+            self._orders.settimeout(timeout_s)
+            try:
+                code = int(self._orders.recv(100))
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                self._orders.settimeout(None)
+                self._orders.recv(100)
+                raise
+            for said in (out, err):
+                said.seek(0)
+            assert code == 0, err.read()
+            return out.read()
+
+    def close(self) -> None:
+        self._orders.close()  # it ends then
+        self._process.wait()
+
+
+@functools.cache
+def driver() -> Driver:
+    """One for all tests of this process."""
+    made = Driver()
+    atexit.register(made.close)
+    return made
 
 
 class Ground:
@@ -122,16 +171,8 @@ class Ground:
             "user": self.user,
             "provider": provider,  # a role's, instead of a step of a plan
         }
-        done = subprocess.run(
-            [sys.executable, str(HERE / "drive.py"), json.dumps(order)],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            cwd="/",
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(ROOT, "src")), "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-        came = Came(**{"left": [], **json.loads(done.stdout.splitlines()[-1])})
+        told = driver().carry_out(order, timeout_s)
+        came = Came(**{"left": [], **json.loads(told.splitlines()[-1])})
         came.changes = self.changes()
         return came
 

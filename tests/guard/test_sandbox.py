@@ -313,6 +313,9 @@ def test_what_two_calls_of_one_job_left_ends_with_the_later_one(monkeypatch: pyt
     """Two agents of one plan carry one mark: the end of the first must not take the daemon of the second."""
     marked = subprocess.Popen(["sleep", "60"], env={"FARRO_CLAIM": "both"})
     try:
+        until = time.monotonic() + 60
+        while not process_table.carries(marked.pid, "FARRO_CLAIM=both") and time.monotonic() < until:
+            time.sleep(0.005)  # it is told to have started before the kernel shows what it was started with
         monkeypatch.setattr(process_tree, "reap_adopted", lambda: [marked.pid] if marked.poll() is None else [])
         monkeypatch.setattr(strays, "_confined", lambda pid: True)
         strays.opened("both")

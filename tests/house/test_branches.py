@@ -44,7 +44,8 @@ def project(tmp_path: Path) -> Path:
     """The scripts and the head of the tests, with another src: one choice that this machine has, one test."""
     own = {"pyproject.toml": PYPROJECT, "src/farro/choice.py": CHOICE, "tests/rules/test_choice.py": TEST}
     own["src/farro/__init__.py"] = ""
-    for name in ("scripts/suites", "scripts/branches", "tests/conftest", "tests/support", "tests/measured"):
+    copied = ("suites", "branches"), ("conftest", "support", "measured", "servers")
+    for name in (*(f"scripts/{one}" for one in copied[0]), *(f"tests/{one}" for one in copied[1])):
         own[f"{name}.py"] = Path(ROOT, f"{name}.py").read_text()
     for name, text in own.items():
         target = tmp_path / name

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farro.documents import Document, Limits, parse_json, refusal
-from farro.errors import BadDocument, IdConflict, InputError, Problem
+from farro.errors import BadDocument, ClaimLost, IdConflict, InputError, Problem
 from farro.execution import results
 from farro.execution.results import Inline, PlanResult, StepResult
 from farro.kernel.envelope import Lifecycle
@@ -156,7 +156,11 @@ def commit(
     store: Store, claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
 ) -> Lifecycle:
     """End the claim's attempt as the worker says. ClaimLost: somebody else has it by now."""
-    return store.commit(claim, _outcome(claim, posted, document, worker))
+    try:
+        outcome = _outcome(claim, posted, document, worker)
+    except FileNotFoundError as error:  # its folder moved on with the job
+        raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)") from error
+    return store.commit(claim, outcome)
 
 
 def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Outcome:

@@ -28,8 +28,10 @@ _OF_A_STEP = ("step_number", "tool", "command")
 def missing(document: Document) -> list[Problem]:
     """What the memo requires and farro's own form could do without; all else is judged by the plan's own rules."""
     data = document.data
-    if not isinstance(data, dict) or ("steps" not in data and ("command" in data or "step_number" in data)):
-        return []  # not an object, or the old single-step job: told better elsewhere
+    if not isinstance(data, dict):
+        return [document.problem((), 'must be an object: {"id": …, "plan_id": …, "steps": […]}')]
+    if "steps" not in data and ("command" in data or "step_number" in data):
+        return []  # the old single-step job: told better elsewhere
     found = [document.problem((name,), "is required") for name in _OF_A_JOB if data.get(name) is None]
     steps = data.get("steps")
     for index, step in enumerate(steps if isinstance(steps, list) else ()):

@@ -120,6 +120,10 @@ class Inotify:
         except BlockingIOError:
             return []
 
+    def fileno(self) -> int:
+        """For a loop that waits for many things: readable when there are events. Not told of `wake`."""
+        return int(self._fd)
+
     def wake(self) -> None:
         """Make the read that is blocked, else the next one, return at once. After `close` nothing happens."""
         with self._state:

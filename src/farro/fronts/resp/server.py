@@ -169,9 +169,9 @@ class Server:
         return True
 
     def return_budget(self, parser: Parser) -> None:
-        if parser.reserved and not (parser.partial and parser.waiting):
-            self._in_flight -= parser.reserved
-            parser.reserved = 0
+        """The command is done with, or its connection is: nothing else was read of it meanwhile."""
+        self._in_flight -= parser.reserved
+        parser.reserved = 0
 
     # --- running ---
 

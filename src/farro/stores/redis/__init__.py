@@ -216,7 +216,11 @@ class RedisStore:
         return self._feed(role).since(cursor, timeout_s)
 
     def wake(self, role: str | None) -> None:
-        self._feed(role).wake()
+        if role is not None:
+            self._ground.check_role(role)
+        feed = self._feeds.get(role)
+        if feed is not None:  # else nobody waits: whoever does has a cursor of it
+            feed.wake()
 
     def _feed(self, role: str | None) -> Feed:
         if role is not None:

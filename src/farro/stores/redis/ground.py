@@ -131,7 +131,7 @@ class Ground:
     def write(self, event: str, codes: Mapping[str, Any]) -> None:
         """A line of the common audit log that is no transition. A server that is away keeps nobody from his work."""
         with contextlib.suppress(TryAgain):
-            self.server.run(self.scripts.note, self.time(), line({"event": event, **codes}))
+            self.server.run(self.scripts.note, self.time(), line({"event": event, **codes}), self.token())
 
     def tell_foreign(self, job_id: str) -> None:
         if job_id not in self.foreign:

@@ -228,14 +228,17 @@ class Server:
                 raise redis.ConnectionError(text) from error
             raise trouble.refused(self.address.url, text) from error
         if not self._seen:
-            self._check_version(link)
+            try:
+                self._check_version(link)
+            except BaseException:
+                link.close()
+                raise
         return link
 
     def _check_version(self, link: Link) -> None:
         link.send(pack(("INFO", "server")))
         answer = link.receive()
         if isinstance(answer, hiredis.ReplyError):
-            link.close()
             text = str(answer)
             if text.startswith(trouble.PASSING):
                 raise redis.ConnectionError(text)
@@ -244,7 +247,6 @@ class Server:
         version = found[1].decode("ascii", "replace") if found else "?"
         major = version.split(".")[0]
         if not major.isdigit() or int(major) < 7:
-            link.close()
             raise trouble.too_old(self.address.url, version)
         self._seen = True
 

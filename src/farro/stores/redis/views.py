@@ -180,7 +180,7 @@ def audit_lines(ground: Ground, since_ms: int, job_id: str | None = None) -> Ite
     start = f"{max(since_ms, 0)}"
     while True:
         page = ground.server.call("XRANGE", ground.keys.log, start, "+", "COUNT", _PAGE)
-        for entry, (_, text) in page:
+        for entry, (_, text, *_) in page:
             told = json.loads(text)
             if job_id is None or told.get("job_id") == job_id:
                 yield {"ts": timestamp(moment(int(entry.split(b"-")[0]))), **told}

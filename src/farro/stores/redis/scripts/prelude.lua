@@ -29,10 +29,11 @@
 --   foreign             set   jobs of a schema version that whoever met them did not know
 --   names               hash  name -> id
 --   agents              hash  id -> {role, tags, identity}
---   leases              zset  id -> until when it is alive, in ms of the server's clock; 0: it left or was fenced
+--   leases              zset  id -> until when it is alive, in ms of the server's clock; 0: it left; -1: fenced
 --   held:<agent>        hash  job -> correlation id of its claim
 --   seq                 int   the number of the last change
---   log                 stream of all changes and of the audit log; the one field of an entry is its number
+--   log                 stream of all changes and of the audit log; a field of an entry is its number;
+--                     `k` the call that wrote a line which is no change
 --   fed:<Role>, feed:<Role>   int, and a stream of entries into that queue, with that number as its id
 --   lib:*               plans and actions (stores/redis/library.py)
 --   seat:*              the manager's seat (services/seat.py)
@@ -68,9 +69,13 @@ local function alive(agent)
 end
 
 -- One line of the common log; its number is the entry's own in the whole store.
-local function tell(line)
+local function tell(line, token)
   local n = call('INCR', P .. 'seq')
-  call('XADD', P .. 'log', 'MAXLEN', '~', LOG, '*', n, line)
+  if token then
+    call('XADD', P .. 'log', 'MAXLEN', '~', LOG, '*', n, line, 'k', token)
+  else
+    call('XADD', P .. 'log', 'MAXLEN', '~', LOG, '*', n, line)
+  end
   return n
 end
 

@@ -3,6 +3,7 @@
 if not alive(ARGV[2]) then return 'lost' end
 local id = ARGV[3]
 local job = call('HMGET', P .. 'job:' .. id, 'wh', 'role', 'nm')
+if again and not job[1] then return 'ok' end
 if not job[1] or not FINAL[job[1]] then return 'no' end
 call('ZREM', P .. 'at:' .. job[2] .. ':' .. job[1], id)
 for name in string.gmatch(job[3] or '', '[^,]+') do

@@ -1,0 +1,255 @@
+"""The bus on RabbitMQ, over aio-pika: topic exchanges, durable queues, publisher confirms, and a connection that comes
+back by itself.
+
+What is sent lives in swarm; the files adapter needs no server and keeps the same promises.
+
+- `publish` waits for the broker's confirm. While the broker is away it is tried again, with the same message id, until
+  `patience_s` is over: a confirm that was lost on the way makes a second message, which readers know by its id.
+- A consumer that lost its connection goes on when it is back. What it had taken was given to others meanwhile: to
+  acknowledge that changes nothing.
+- A queue keeps its kind: to declare one otherwise than it is (its dead letters, `quorum`) is refused by the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from farro.errors import BusTrouble, InputError
+from farro.ports.bus import Binding, Depth, Message
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractIncomingMessage, AbstractRobustChannel, AbstractRobustConnection
+
+PATIENCE_S = 30.0
+_RETRY_S = 0.2
+T = TypeVar("T")
+
+
+class AmqpBus:
+    """The Bus port. `opened` makes one."""
+
+    def __init__(self, connection: AbstractRobustConnection, address: str, *, quorum: bool, patience_s: float) -> None:
+        self._connection = connection
+        self._address = address
+        self._quorum = quorum
+        self._patience_s = patience_s
+        self._channel: AbstractRobustChannel | None = None
+        self._exchanges: set[str] = set()
+        self._consumers: list[AmqpConsumer] = []
+
+    @classmethod
+    async def opened(cls, url: str, *, quorum: bool = False, patience_s: float = PATIENCE_S) -> AmqpBus:
+        """BusTrouble: nobody answers there, or it does not take the password."""
+        try:
+            import aio_pika
+            from aio_pika import exceptions
+        except ImportError as error:
+            raise InputError("the amqp bus needs aio-pika: pip install 'farro[amqp]'") from error
+        parts = urlsplit(url)
+        address = f"{parts.hostname}:{parts.port or 5672}"  # without the password, for messages
+        try:
+            async with asyncio.timeout(patience_s):
+                connection = await aio_pika.connect_robust(url, reconnect_interval=_RETRY_S)
+        except exceptions.ProbableAuthenticationError as error:
+            raise BusTrouble(f"{address} refuses the user or the password") from error
+        except (OSError, TimeoutError, *exceptions.CONNECTION_EXCEPTIONS) as error:
+            raise BusTrouble(f"no RabbitMQ answers at {address}: {str(error) or 'no answer in time'}") from error
+        return cls(connection, address, quorum=quorum, patience_s=patience_s)
+
+    async def declare(
+        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
+    ) -> None:
+        arguments: dict[str, Any] = {}
+        if dead_letters is not None:
+            arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters}
+        if self._quorum and not exclusive:
+            arguments["x-queue-type"] = "quorum"
+
+        async def declare() -> None:
+            channel = await self._open_channel()
+            made = await channel.declare_queue(queue, durable=not exclusive, exclusive=exclusive, arguments=arguments)
+            for binding in bindings:
+                await self._declare_exchange(channel, binding.exchange)
+                await made.bind(binding.exchange, binding.key)
+
+        await self._patiently(declare, f"declare {queue}")
+
+    async def unbind(self, queue: str, binding: Binding) -> None:
+        async def unbind() -> None:
+            channel = await self._open_channel()
+            found = await channel.get_queue(queue)
+            await found.unbind(binding.exchange, binding.key)
+
+        await self._patiently(unbind, f"unbind {queue}")
+
+    async def delete(self, queue: str) -> None:
+        async def delete() -> None:
+            channel = await self._open_channel()
+            await channel.queue_delete(queue)
+
+        await self._patiently(delete, f"delete {queue}")
+
+    async def publish(self, exchange: str, message: Message) -> None:
+        import aio_pika
+
+        sent = aio_pika.Message(
+            message.body,
+            message_id=message.message_id,
+            headers=dict(message.headers),
+            content_type="application/json",
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+
+        async def publish() -> None:
+            channel = await self._open_channel()
+            await self._declare_exchange(channel, exchange)
+            target = await channel.get_exchange(exchange, ensure=False)
+            await target.publish(sent, message.key, mandatory=False, timeout=self._patience_s)
+
+        await self._patiently(publish, f"publish {message.key}")
+
+    async def consume(self, queue: str, *, prefetch: int = 1) -> AmqpConsumer:
+        async def consume() -> AmqpConsumer:
+            await self._connected()
+            if await self._counts(queue) is None:
+                raise InputError(f"there is no queue {queue}; declare it first")
+            channel = await self._connection.channel()
+            await channel.set_qos(prefetch_count=max(1, prefetch))
+            consumer = AmqpConsumer(channel)
+            found = await channel.declare_queue(queue, passive=True)  # one that is consumed again after a reconnect
+            await found.consume(consumer.hear)
+            self._consumers.append(consumer)
+            return consumer
+
+        return await self._patiently(consume, f"consume {queue}")
+
+    async def depth(self, queue: str) -> Depth | None:
+        return await self._patiently(lambda: self._counts(queue), f"look at {queue}")
+
+    async def _counts(self, queue: str) -> Depth | None:
+        """A passive declaration of one that is not there closes its channel: so it has one of its own."""
+        from aio_pika.exceptions import ChannelNotFoundEntity
+
+        async with self._connection.channel() as channel:
+            try:
+                found = await channel.declare_queue(queue, passive=True, robust=False)
+            except ChannelNotFoundEntity:
+                return None
+            counts = found.declaration_result
+            return Depth(ready=counts.message_count or 0, taken=None, consumers=counts.consumer_count or 0)
+
+    async def close(self) -> None:
+        for consumer in self._consumers:
+            await consumer.close()
+        with contextlib.suppress(Exception):  # whatever it is: the connection is over
+            await self._connection.close()
+
+    async def _open_channel(self) -> AbstractRobustChannel:
+        await self._connected()
+        if self._channel is None or self._channel.is_closed:
+            self._exchanges.clear()
+            self._channel = await self._connection.channel(publisher_confirms=True)
+        assert self._channel is not None
+        return self._channel
+
+    async def _connected(self) -> None:
+        await self._connection.connected.wait()
+
+    async def _declare_exchange(self, channel: AbstractRobustChannel, name: str) -> None:
+        if name not in self._exchanges:
+            await channel.declare_exchange(name, "topic", durable=True)
+            self._exchanges.add(name)
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        """Again while the broker is away. What is wrong with the request itself is told at once."""
+        from aio_pika import exceptions
+
+        until_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                async with asyncio.timeout(max(0.01, until_s - time.monotonic())):
+                    return await call()
+            except (exceptions.ChannelPreconditionFailed, exceptions.ChannelNotFoundEntity) as error:
+                raise InputError(f"the broker at {self._address} refuses to {what}: {error}") from error
+            except exceptions.ChannelClosed as error:
+                if "RESOURCE_LOCKED" in str(error) or "ACCESS_REFUSED" in str(error):
+                    raise InputError(f"the broker at {self._address} refuses to {what}: {error}") from error
+                trouble: BaseException = error
+            except (exceptions.AMQPError, ConnectionError, OSError, TimeoutError, RuntimeError) as error:
+                trouble = error
+            if time.monotonic() >= until_s:
+                why = str(trouble) or "no answer in time"
+                raise BusTrouble(f"the broker at {self._address} did not {what}: {why}") from trouble
+            await asyncio.sleep(_RETRY_S)
+
+
+@dataclass(kw_only=True)
+class AmqpDelivery:
+    message: Message
+    redelivered: bool
+    incoming: AbstractIncomingMessage = field(repr=False)
+    _settled: bool = False
+
+    async def ack(self) -> None:
+        await self._settle(lambda: self.incoming.ack())
+
+    async def reject(self, *, requeue: bool) -> None:
+        await self._settle(lambda: self.incoming.reject(requeue=requeue))
+
+    async def _settle(self, call: Callable[[], Awaitable[None]]) -> None:
+        from aio_pika.exceptions import AMQPError
+
+        if not self._settled:
+            self._settled = True
+            with contextlib.suppress(AMQPError, ConnectionError, RuntimeError):  # its channel is over: others have it
+                await call()
+
+
+class AmqpConsumer:
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._came: asyncio.Queue[AmqpDelivery | None] = asyncio.Queue()
+        self._closed = False
+
+    async def hear(self, incoming: AbstractIncomingMessage) -> None:
+        message = Message(
+            key=_first_key(incoming),
+            body=incoming.body,
+            message_id=incoming.message_id or "",
+            headers={name: str(value) for name, value in incoming.headers.items() if not name.startswith("x-")},
+        )
+        before = bool(incoming.redelivered) or "x-death" in incoming.headers
+        await self._came.put(AmqpDelivery(message=message, redelivered=before, incoming=incoming))
+
+    def __aiter__(self) -> AmqpConsumer:
+        return self
+
+    async def __anext__(self) -> AmqpDelivery:
+        found = None if self._closed else await self._came.get()
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+    async def close(self) -> None:
+        """The broker gives what was not acknowledged to others when the channel ends."""
+        if not self._closed:
+            self._closed = True
+            await self._came.put(None)
+            with contextlib.suppress(Exception):  # whatever it is: the channel is over
+                await self._channel.close()
+
+
+def _first_key(incoming: AbstractIncomingMessage) -> str:
+    """The key that it was sent with. A dead letter comes under the name of its queue, and tells of the first."""
+    deaths = incoming.headers.get("x-death")
+    if isinstance(deaths, list) and deaths and isinstance(deaths[-1], dict):
+        keys = deaths[-1].get("routing-keys")
+        if isinstance(keys, list) and keys:
+            return str(keys[0])
+    return incoming.routing_key or ""

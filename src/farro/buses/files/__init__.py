@@ -1,0 +1,206 @@
+"""The bus in files: a queue is a folder, a message is a file, taking one is a rename. No server, one machine.
+
+Consuming lives in consuming, the layout in layout; this is the Bus port over both, for asyncio.
+
+- A message is staged, synced, and linked into every queue whose binding fits: each has it whole or not at all.
+- A consumer is a leased folder (flock, as agents of the file store): what a dead one held goes back into the queue, by
+  whoever looks next. A taken message lies in its taker's folder; acknowledging removes it.
+- Waiting is inotify on the queue's folder. The loop of asyncio never waits for the disk: calls run on one thread, which
+  also keeps the order of what one process publishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from farro.buses.files import consuming, layout
+from farro.buses.files.consuming import FilesConsumer
+from farro.buses.files.layout import Layout
+from farro.errors import InputError
+from farro.ports.bus import Binding, Depth, Message
+from farro.swarm.names import matches
+from farro.system import fs, leases, trees
+
+T = TypeVar("T")
+
+
+class FilesBus:
+    """The Bus port. `folder` is made when it is not there; `durable` syncs what is published."""
+
+    def __init__(self, folder: str, *, durable: bool = True) -> None:
+        self._layout = Layout(folder)
+        self._durable = durable
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus")
+        self._known: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → its file's inode, and what it says
+        self._exclusive: dict[str, leases.Lease] = {}
+        self._consumers: list[FilesConsumer] = []
+        self._layout.make()
+
+    async def declare(
+        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
+    ) -> None:
+        await self._do(lambda: self._declare(layout.check(queue), tuple(bindings), dead_letters, exclusive))
+
+    def _declare(self, queue: str, bindings: tuple[Binding, ...], dead_letters: str | None, exclusive: bool) -> None:
+        for binding in bindings:
+            layout.check(binding.exchange)
+        if dead_letters is not None:
+            layout.check(dead_letters)
+        told = {
+            "bindings": [[binding.exchange, binding.key] for binding in bindings],
+            "dead_letters": dead_letters,
+            "exclusive": exclusive,
+        }
+        with leases.exclusively(self._layout.lock):
+            if not fs.exists(self._layout.queue(queue)):
+                self._build(queue, told, exclusive)
+            else:
+                self._declare_again(queue, told, exclusive)
+
+    def _build(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
+        """In staging, then renamed in: a queue appears with its bindings."""
+        staged = fs.temporary(self._layout.staging)
+        fs.mkdir(staged)
+        for name in (layout.READY, layout.TAKEN):
+            fs.mkdir(f"{staged}/{name}")
+        fs.create(f"{staged}/{layout.ABOUT}", json.dumps(told).encode() + b"\n")
+        lease = leases.create(f"{staged}/{layout.LEASE}", b"") if exclusive else None
+        try:
+            if self._durable:
+                fs.sync_all([f"{staged}/{layout.ABOUT}", staged])
+            fs.move(staged, self._layout.queue(queue))
+            if self._durable:
+                fs.sync_all([self._layout.queues])
+        except BaseException:
+            if lease is not None:
+                lease.drop()
+            raise
+        if lease is not None:
+            self._exclusive[queue] = lease
+
+    def _declare_again(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
+        path = self._layout.about(queue)
+        before = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
+        if bool(before["exclusive"]) != exclusive or (exclusive and queue not in self._exclusive):
+            raise InputError(f"the queue {queue} is there already, and somebody else's")
+        if before["dead_letters"] != told["dead_letters"]:
+            raise InputError(f"the queue {queue} is there already, with other dead letters")
+        more = [pair for pair in told["bindings"] if pair not in before["bindings"]]
+        if more:
+            self._write(queue, {**before, "bindings": [*before["bindings"], *more]})
+
+    def _write(self, queue: str, told: Mapping[str, Any]) -> None:
+        fs.write_atomic(self._layout.about(queue), json.dumps(told).encode() + b"\n", sync=self._durable)
+
+    async def unbind(self, queue: str, binding: Binding) -> None:
+        await self._do(lambda: self._unbind(layout.check(queue), [binding.exchange, binding.key]))
+
+    def _unbind(self, queue: str, pair: list[str]) -> None:
+        with leases.exclusively(self._layout.lock):
+            try:
+                before = json.loads(fs.read_bytes(self._layout.about(queue), layout.ABOUT_LIMIT))
+            except FileNotFoundError:
+                return
+            left = [other for other in before["bindings"] if other != pair]
+            if left != before["bindings"]:
+                self._write(queue, {**before, "bindings": left})
+
+    async def delete(self, queue: str) -> None:
+        await self._do(lambda: self._delete(layout.check(queue)))
+
+    def _delete(self, queue: str) -> None:
+        lease = self._exclusive.pop(queue, None)
+        if lease is not None:
+            lease.drop()
+        with leases.exclusively(self._layout.lock):
+            self._layout.remove(queue)
+
+    async def publish(self, exchange: str, message: Message) -> None:
+        await self._do(lambda: self._publish(layout.check(exchange), message))
+
+    def _publish(self, exchange: str, message: Message) -> None:
+        bound = [queue for queue in self._layout.names() if self._fits(queue, exchange, message.key)]
+        if not bound:
+            return
+        data = layout.encode(message)
+        name = self._layout.new_name()
+        staged = f"{self._layout.staging}/{name}"
+        fs.create(staged, data)
+        try:
+            if self._durable:
+                fs.sync_all([staged])
+            reached = []
+            for queue in bound:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    fs.link(staged, f"{self._layout.ready(queue)}/{name}")
+                    reached.append(queue)
+            if self._durable and reached:
+                fs.sync_all([self._layout.ready(queue) for queue in reached])
+        finally:
+            with contextlib.suppress(OSError):
+                fs.unlink(staged)
+
+    def _fits(self, queue: str, exchange: str, key: str) -> bool:
+        return any(binding.exchange == exchange and matches(binding.key, key) for binding in self._bindings(queue))
+
+    def _bindings(self, queue: str) -> tuple[Binding, ...]:
+        """As the queue's file says; it is replaced as a whole, so its number tells whether it is the same."""
+        path = self._layout.about(queue)
+        try:
+            inode = fs.lstat(path).st_ino
+            known = self._known.get(queue)
+            if known is not None and known[0] == inode:
+                return known[1]
+            told = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
+        except FileNotFoundError:
+            self._known.pop(queue, None)
+            return ()
+        found = tuple(Binding(exchange, key) for exchange, key in told["bindings"])
+        self._known[queue] = (inode, found)
+        return found
+
+    async def consume(self, queue: str, *, prefetch: int = 1) -> FilesConsumer:
+        layout.check(queue)
+        folder = await self._do(lambda: consuming.join(self._layout, queue))
+        consumer = FilesConsumer(self._layout, queue, *folder, prefetch=prefetch, do=self._do)
+        self._consumers.append(consumer)
+        await consumer.open()
+        return consumer
+
+    async def depth(self, queue: str) -> Depth | None:
+        return await self._do(lambda: consuming.depth(self._layout, layout.check(queue)))
+
+    async def close(self) -> None:
+        for consumer in self._consumers:
+            await consumer.close()
+        for queue in list(self._exclusive):
+            await self.delete(queue)
+        self._thread.shutdown(wait=True)
+
+    async def _do(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def sweep(folder: str) -> list[str]:
+    """Remove what dead processes left: staged messages, exclusive queues. What they had taken, consumers take back."""
+    place = Layout(folder)
+    gone = []
+    for queue in place.names():
+        lease_path = f"{place.queue(queue)}/{layout.LEASE}"
+        if fs.exists(lease_path) and not leases.is_held(lease_path):
+            with leases.exclusively(place.lock):
+                place.remove(queue)
+            gone.append(queue)
+    for name in fs.listdir(place.staging):
+        path = f"{place.staging}/{name}"
+        with contextlib.suppress(FileNotFoundError):
+            if place.old(path):
+                trees.remove_tree(path) if os.path.isdir(path) else fs.unlink(path)
+                gone.append(name)
+    return gone

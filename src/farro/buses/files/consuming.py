@@ -1,0 +1,226 @@
+"""Taking messages out of a queue of the files bus: by a leased consumer, one rename each.
+
+Publishing and declaring live in the package itself.
+
+A consumer that dies at any instruction leaves its folder with what it had taken, and a lease that nobody holds: the
+next consumer that looks takes the lease and moves each message back under a name that says so. Of two who look, the
+lease decides; a crash in the middle leaves the rest to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from farro.buses.files import layout
+from farro.buses.files.layout import Layout
+from farro.errors import Damaged, InputError
+from farro.ports.bus import Depth, Message
+from farro.system import fs, inotify, leases, trees
+
+RECOVER_S = 5.0  # so often a waiting consumer looks for those who died
+Do = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+def join(place: Layout, queue: str) -> tuple[str, leases.Lease]:
+    """A consumer's own folder, which appears already leased."""
+    staged = fs.temporary(place.staging)
+    fs.mkdir(staged)
+    lease = leases.create(f"{staged}/{layout.LEASE}", f"{os.getpid()}\n".encode())
+    folder = f"{place.taken(queue)}/c{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        fs.move(staged, folder)
+    except FileNotFoundError as error:
+        lease.drop()
+        trees.remove_tree(staged)
+        raise InputError(f"there is no queue {queue}; declare it first") from error
+    return folder, lease
+
+
+def recover(place: Layout, queue: str) -> int:
+    """Give back what dead consumers had taken; how many messages."""
+    count = 0
+    for name in fs.subdirectories(place.taken(queue)):
+        folder = f"{place.taken(queue)}/{name}"
+        try:
+            lease = leases.take(f"{folder}/{layout.LEASE}")
+        except FileNotFoundError:
+            continue  # another has just seen to it
+        if lease is None:
+            continue
+        try:
+            count += give_back(place, queue, folder)
+        finally:
+            lease.drop()
+    return count
+
+
+def give_back(place: Layout, queue: str, folder: str) -> int:
+    """Everything in a consumer's folder, which goes. The caller holds its lease."""
+    names = [name for name in fs.listdir(folder) if layout.is_message(name)]
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            fs.move(f"{folder}/{name}", f"{place.ready(queue)}/{layout.given_again(name)}")
+    with contextlib.suppress(OSError):
+        fs.unlink(f"{folder}/{layout.LEASE}")
+        fs.rmdir(folder)
+    return len(names)
+
+
+def depth(place: Layout, queue: str) -> Depth | None:
+    try:
+        ready = sum(1 for name in fs.listdir(place.ready(queue)) if layout.is_message(name))
+        consumers = fs.subdirectories(place.taken(queue))
+    except FileNotFoundError:
+        return None
+    taken = 0
+    for name in consumers:
+        with contextlib.suppress(FileNotFoundError):
+            taken += sum(1 for each in fs.listdir(f"{place.taken(queue)}/{name}") if layout.is_message(each))
+    return Depth(ready=ready, taken=taken, consumers=len(consumers))
+
+
+@dataclass(kw_only=True)
+class FilesDelivery:
+    message: Message
+    redelivered: bool
+    name: str
+    consumer: FilesConsumer = field(repr=False)
+    _settled: bool = False
+
+    async def ack(self) -> None:
+        if not self._settled:
+            self._settled = True
+            await self.consumer.remove(self.name)
+
+    async def reject(self, *, requeue: bool) -> None:
+        if not self._settled:
+            self._settled = True
+            await self.consumer.send_back(self.name, requeue=requeue)
+
+
+class FilesConsumer:
+    """Invariant: what lies in `folder` is what it was given and has not settled, at most `prefetch` messages."""
+
+    def __init__(self, place: Layout, queue: str, folder: str, lease: leases.Lease, *, prefetch: int, do: Do) -> None:
+        self._place = place
+        self._queue = queue
+        self._folder = folder
+        self._lease = lease
+        self._prefetch = max(1, prefetch)
+        self._do = do
+        self._known: deque[str] = deque()  # names seen in ready/, in order; some may be gone by now
+        self._held = 0
+        self._woken = asyncio.Event()
+        self._closed = False
+        self._inotify = inotify.Inotify()
+
+    async def open(self) -> None:
+        self._inotify.watch(self._place.ready(self._queue), inotify.MOVED_TO | inotify.CREATE)
+        asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._hear)
+        await self._do(lambda: recover(self._place, self._queue))
+
+    def __aiter__(self) -> FilesConsumer:
+        return self
+
+    async def __anext__(self) -> FilesDelivery:
+        while not self._closed:
+            self._woken.clear()  # before the look: what comes after it sets it again
+            if self._held < self._prefetch:
+                found = await self._do(self._take)
+                if found is not None:
+                    self._held += 1
+                    name, message = found
+                    return FilesDelivery(
+                        message=message, redelivered=layout.given_before(name), name=name, consumer=self
+                    )
+            try:
+                await asyncio.wait_for(self._woken.wait(), RECOVER_S)
+            except TimeoutError:
+                await self._do(lambda: recover(self._place, self._queue))
+        raise StopAsyncIteration
+
+    def _take(self) -> tuple[str, Message] | None:
+        """The next message, moved into our folder. None: there is none now."""
+        for looked in (False, True):
+            if looked:
+                names = fs.listdir(self._place.ready(self._queue)) if self._there() else []
+                self._known = deque(sorted(name for name in names if layout.is_message(name)))
+            while self._known:
+                name = self._known.popleft()
+                try:
+                    fs.move(f"{self._place.ready(self._queue)}/{name}", f"{self._folder}/{name}")
+                except FileNotFoundError:
+                    continue  # another was quicker
+                message = self._read(name)
+                if message is not None:
+                    return name, message
+        return None
+
+    def _there(self) -> bool:
+        return fs.exists(self._place.ready(self._queue))
+
+    def _read(self, name: str) -> Message | None:
+        path = f"{self._folder}/{name}"
+        try:
+            return layout.decode(fs.read_bytes(path, layout.MESSAGE_LIMIT), path)
+        except Damaged:
+            # Nobody can read it, now or later: kept for a person, out of the way of all others.
+            fs.move(path, f"{self._place.queue(self._queue)}/damaged-{name}")
+            return None
+
+    def _hear(self) -> None:
+        self._inotify.read(0)
+        self._woken.set()
+
+    async def remove(self, name: str) -> None:
+        def unlink() -> None:
+            with contextlib.suppress(FileNotFoundError):  # the queue was deleted, or somebody took it for dead
+                fs.unlink(f"{self._folder}/{name}")
+
+        await self._do(unlink)
+        self._let_go()
+
+    async def send_back(self, name: str, *, requeue: bool) -> None:
+        target = self._queue if requeue else await self._do(self._dead_letters)
+        if target is None:
+            await self.remove(name)
+            return
+        again = layout.given_again(name)
+
+        def move() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                fs.move(f"{self._folder}/{name}", f"{self._place.ready(target)}/{again}")
+
+        await self._do(move)
+        self._let_go()
+
+    def _dead_letters(self) -> str | None:
+        """Where the queue's rejected messages go, when that is there."""
+        told = json.loads(fs.read_bytes(self._place.about(self._queue), layout.ABOUT_LIMIT))
+        name = told["dead_letters"]
+        return name if isinstance(name, str) and fs.exists(self._place.ready(name)) else None
+
+    def _let_go(self) -> None:
+        self._held -= 1
+        self._woken.set()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._woken.set()
+        asyncio.get_running_loop().remove_reader(self._inotify.fileno())
+        self._inotify.close()
+        await self._do(self._leave)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            give_back(self._place, self._queue, self._folder)
+        self._lease.drop()

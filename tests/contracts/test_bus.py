@@ -1,0 +1,362 @@
+"""The Bus port: what its guarantees say in words, on every adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from farro.buses.amqp import AmqpBus
+from farro.buses.files import FilesBus, sweep
+from farro.errors import BadName, BusTrouble, InputError
+from farro.ports.bus import Binding, Bus, Consumer, Delivery, Message
+from farro.system import fs
+from servers import RabbitServer, free_port
+
+PATIENCE_S = 30.0
+CONTROL = "ph.control"
+
+
+Open = Callable[[], AbstractAsyncContextManager[Bus]]
+
+
+@pytest.fixture
+def folder(shm: Path) -> str:
+    return str(shm / "bus")
+
+
+QUEUES = ("one", "two", "three", "q", "dead", "plain", "mine")
+
+
+@pytest.fixture(params=["files", "amqp", "amqp[quorum]"])
+def opened(request: pytest.FixtureRequest, folder: str) -> Iterator[Open]:
+    """Another process on the same bus, at each call."""
+    if request.param == "files":
+        yield lambda: in_files(folder)
+        return
+    server: RabbitServer = request.getfixturevalue("rabbit_server")
+    yield lambda: on_rabbit(server.url, quorum=request.param == "amqp[quorum]")
+
+    async def tidy() -> None:
+        async with on_rabbit(server.url, quorum=False) as bus:
+            for queue in QUEUES:
+                await bus.delete(queue)
+
+    run(tidy)
+
+
+@asynccontextmanager
+async def in_files(folder: str) -> AsyncIterator[FilesBus]:
+    bus = FilesBus(folder, durable=False)
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def on_rabbit(url: str, *, quorum: bool) -> AsyncIterator[AmqpBus]:
+    bus = await AmqpBus.opened(url, quorum=quorum)
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+def run(play: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await play()
+
+    asyncio.run(bounded())
+
+
+async def until(bus: Bus, queue: str, ready: int) -> None:
+    """A broker counts a moment later than it confirms."""
+    while (depth := await bus.depth(queue)) is None or depth.ready != ready:
+        await asyncio.sleep(0.02)
+
+
+def message(number: int = 0, key: str = "sig.swarm-start.demo", body: bytes = b"") -> Message:
+    return Message(key=key, body=body or f"{number}".encode(), message_id=f"m{number}", headers={"n": str(number)})
+
+
+async def take(consumer: Consumer) -> Delivery:
+    return await anext(aiter(consumer))
+
+
+def test_what_was_published_is_there(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as other:
+            await bus.declare("one", [Binding(CONTROL, "sig.#"), Binding(CONTROL, "sig.swarm-start.*")])
+            await bus.declare("two", [Binding(CONTROL, "sig.swarm-start.demo")])
+            await bus.declare("three", [Binding(CONTROL, "ev.#"), Binding("ph.demo.hive", "#")])
+            body = bytes(range(256)) * 10 + b"\n\n"
+            await other.publish(CONTROL, message(1, body=body))  # another process knows them too
+            for queue, ready in (("one", 1), ("two", 1), ("three", 0)):  # once, though two bindings fit
+                await until(bus, queue, ready)
+            assert await bus.depth("four") is None
+            found = await take(await other.consume("two"))
+            assert (found.message, found.redelivered) == (message(1, body=body), False)
+            await found.ack()
+            await found.ack()
+            await until(bus, "two", 0)
+            depth = await bus.depth("two")
+            assert depth is not None
+            assert depth.consumers == 1
+
+    run(play)
+
+
+def test_messages_come_in_order_and_to_one_consumer_each(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as other:
+            await bus.declare("q", [Binding("x", "#")])
+            for number in range(40):
+                await bus.publish("x", message(number))
+            consumers = [await bus.consume("q", prefetch=5), await other.consume("q", prefetch=5)]
+            seen: list[list[str]] = [[], []]
+
+            async def work(which: int) -> None:
+                async for delivery in consumers[which]:
+                    seen[which].append(delivery.message.message_id)
+                    await delivery.ack()
+                    await asyncio.sleep(0)
+                    if sum(map(len, seen)) == 40:
+                        for consumer in consumers:
+                            await consumer.close()
+
+            await asyncio.gather(work(0), work(1))
+            assert sorted(seen[0] + seen[1]) == sorted(f"m{number}" for number in range(40))
+            for each in seen:
+                assert each == sorted(each, key=lambda name: int(name[1:]))
+
+    run(play)
+
+
+def test_a_waiting_consumer_wakes(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as other:
+            await bus.declare("q", [Binding("x", "#")])
+            waiting = asyncio.create_task(take(await bus.consume("q")))
+            await asyncio.sleep(0)
+            await other.publish("x", message(7))
+            assert (await waiting).message.message_id == "m7"
+
+    run(play)
+
+
+def test_a_consumer_holds_no_more_than_it_may(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            for number in range(5):
+                await bus.publish("x", message(number))
+            consumer = await bus.consume("q", prefetch=2)
+            held = [await take(consumer), await take(consumer)]
+            third = asyncio.create_task(take(consumer))
+            await until(bus, "q", 3)
+            await asyncio.sleep(0.05)
+            assert not third.done()
+            await held[0].ack()
+            assert (await third).message.message_id == "m2"
+
+    run(play)
+
+
+def test_what_was_not_acknowledged_goes_back_when_its_consumer_ends(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            for number in range(3):
+                await bus.publish("x", message(number))
+            first = await bus.consume("q", prefetch=3)
+            taken = [await take(first) for _ in range(3)]
+            await taken[1].ack()
+            await first.close()
+            await taken[0].ack()  # too late: somebody else has it
+            second = await bus.consume("q", prefetch=3)
+            again = [await take(second) for _ in range(2)]
+            assert [(one.message.message_id, one.redelivered) for one in again] == [("m0", True), ("m2", True)]
+
+    run(play)
+
+
+def test_a_rejected_message_goes_back_or_to_the_dead_letters(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus:
+            await bus.declare("dead")
+            await bus.declare("q", [Binding("x", "#")], dead_letters="dead")
+            await bus.declare("plain", [Binding("y", "#")])
+            await bus.publish("x", message(1))
+            consumer = await bus.consume("q")
+            await (await take(consumer)).reject(requeue=True)
+            again = await take(consumer)
+            assert again.redelivered
+            await again.reject(requeue=False)
+            await until(bus, "q", 0)
+            assert (await take(await bus.consume("dead"))).message == message(1)
+            await bus.publish("y", message(2))
+            await (await take(await bus.consume("plain"))).reject(requeue=False)
+            await until(bus, "plain", 0)
+
+    run(play)
+
+
+def test_a_queue_may_be_declared_again_bound_anew_and_deleted(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as other:
+            for _ in range(2):
+                await bus.declare("q", [Binding("x", "a.*")])
+            await other.publish("x", message(1, key="a.b"))
+            await bus.declare("q", [Binding("x", "c.*")])
+            await bus.unbind("q", Binding("x", "a.*"))
+            await bus.unbind("q", Binding("x", "a.*"))
+            await other.publish("x", message(2, key="a.b"))
+            await other.publish("x", message(3, key="c.d"))
+            await until(bus, "q", 2)
+            await bus.delete("q")
+            await bus.delete("q")
+            await other.publish("x", message(4, key="c.d"))  # nobody is bound: it is gone, and no error
+            assert await bus.depth("q") is None
+            with pytest.raises(InputError, match="there is no queue q; declare it first"):
+                await bus.consume("q")
+
+    run(play)
+
+
+def test_an_exclusive_queue_ends_with_its_owner(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as other:
+            async with opened() as bus:
+                await bus.declare("mine", [Binding("x", "#")], exclusive=True)
+                await bus.declare("mine", [Binding("x", "a")], exclusive=True)
+                with pytest.raises(InputError, match="mine"):
+                    await other.declare("mine", exclusive=True)
+            while await other.depth("mine") is not None:
+                await asyncio.sleep(0.02)
+
+    run(play)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "a..b", ".x", "Ü", "a\n"])
+def test_no_path_is_built_from_what_is_no_name(folder: str, name: str) -> None:
+    async def play() -> None:
+        async with in_files(folder) as bus:
+            with pytest.raises(BadName):
+                await bus.declare(name)
+            with pytest.raises(BadName):
+                await bus.publish(name, message())
+            with pytest.raises(BadName):
+                await bus.consume(name)
+
+    run(play)
+
+
+VICTIM = """
+    import asyncio, os, sys
+    from farro.buses.files import FilesBus
+    from farro.ports.bus import Binding, Message
+
+    async def main():
+        bus = FilesBus(sys.argv[1], durable=False)
+        await bus.declare("mine", [Binding("x", "#")], exclusive=True)
+        consumer = await bus.consume("q", prefetch=3)
+        held = [await anext(consumer) for _ in range(3)]
+        await held[0].ack()
+        print("taken", flush=True)
+        await asyncio.sleep(600)
+
+    asyncio.run(main())
+"""
+
+
+def test_a_dead_consumers_messages_come_back(folder: str) -> None:
+    async def play() -> None:
+        async with in_files(folder) as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            for number in range(3):
+                await bus.publish("x", message(number))
+            victim = subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(VICTIM), folder], stdout=subprocess.PIPE, text=True
+            )
+            assert victim.stdout is not None
+            assert await asyncio.to_thread(victim.stdout.readline) == "taken\n"
+            os.kill(victim.pid, signal.SIGKILL)
+            victim.wait()
+            victim.stdout.close()
+            consumer = await bus.consume("q", prefetch=3)
+            again = [await take(consumer) for _ in range(2)]
+            assert [(one.message.message_id, one.redelivered) for one in again] == [("m1", True), ("m2", True)]
+            assert sweep(folder) == ["mine"]
+            assert await bus.depth("mine") is None
+
+    run(play)
+
+
+def test_what_is_no_message_is_put_aside_and_stops_nobody(folder: str) -> None:
+    async def play() -> None:
+        async with in_files(folder) as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            (Path(folder) / "queues/q/ready/00000000000000000001.0000000000.0123456789abcdef").write_bytes(b"no")
+            (Path(folder) / "queues/q/ready/README").write_bytes(b"hello")
+            await bus.publish("x", message(1))
+            assert (await take(await bus.consume("q"))).message == message(1)
+            assert any(name.startswith("damaged-") for name in fs.listdir(f"{folder}/queues/q"))
+
+    run(play)
+
+
+def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_server: RabbitServer) -> None:
+    async def play() -> None:
+        url = rabbit_server.url
+        async with on_rabbit(url, quorum=False) as bus, on_rabbit(url, quorum=False) as other:
+            await bus.declare("q", [Binding("x", "#")])
+            consumer = await bus.consume("q", prefetch=1)
+            await other.publish("x", message(1))
+            held = await take(consumer)
+            await other.publish("x", message(2))
+            await asyncio.to_thread(rabbit_server.kill)
+            late = asyncio.create_task(other.publish("x", message(3)))
+            await asyncio.sleep(0.5)
+            assert not late.done()  # it waits for the broker
+            await asyncio.to_thread(rabbit_server.start)
+            await late
+            await held.ack()  # of a connection that is over: it changes nothing
+            seen: list[str] = []
+            while {"m1", "m2", "m3"} - set(seen):
+                delivery = await take(consumer)
+                seen.append(delivery.message.message_id)
+                await delivery.ack()
+
+    async def bounded() -> None:
+        async with asyncio.timeout(4 * PATIENCE_S):
+            await play()
+
+    asyncio.run(bounded())
+
+
+def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
+    async def play() -> None:
+        with pytest.raises(BusTrouble, match=f"no RabbitMQ answers at 127.0.0.1:{port}") as caught:
+            await AmqpBus.opened(f"amqp://guest:secret@127.0.0.1:{port}/", patience_s=5)
+        assert "secret" not in str(caught.value)
+
+    port = free_port()
+    run(play)
+
+
+def test_a_wrong_password_is_told(rabbit_server: RabbitServer) -> None:
+    async def play() -> None:
+        with pytest.raises(BusTrouble, match="refuses the user or the password"):
+            await AmqpBus.opened(f"amqp://guest:no@127.0.0.1:{rabbit_server.port}/", patience_s=10)
+
+    run(play)

@@ -1,0 +1,334 @@
+"""The server goes away, comes back, is full, old, strange or strict: what stays, and what is said."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hiredis
+import pytest
+
+from farro.errors import ClaimLost, FarroError, InputError, NotPermitted, StorageTrouble, SyncFailed
+from farro.kernel.outcome import Succeeded
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Agent
+from farro.stores.redis import RedisStore
+from redis_rig import Rig, life
+from servers import RedisServer, free_port
+from stage import plan, report, submission
+from support import ROOT
+
+PATIENCE_S = 60.0
+
+
+@contextlib.contextmanager
+def rigged(server: RedisServer, folder: Path) -> Iterator[Rig]:
+    rig = Rig(folder, server.url)
+    try:
+        yield rig
+    finally:
+        rig.close()
+        server.stop()
+
+
+def work_all(store: RedisStore, agent: Agent) -> int:
+    done = 0
+    while (claim := store.claim(agent)) is not None:
+        store.commit(claim, Succeeded(report=report(claim)))
+        done += 1
+    return done
+
+
+# --- killed ---
+
+
+def test_what_was_acknowledged_is_there_after_the_server_was_killed(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis", durable=True).start()
+    with rigged(server, tmp_path) as rig:
+        store = rig.store(real=True)
+        agent = store.join("w", role="Runner")
+        made = store.enqueue_many([submission(n) for n in range(30)])
+        claims = [store.claim(agent) for _ in range(6)]
+        for claim in claims[:3]:
+            assert claim is not None
+            store.commit(claim, Succeeded(report=report(claim)))
+        server.kill()
+        server.start()  # and with it the scripts are gone
+        assert [view.job_id for view in store.list()] == made
+        assert store.count()[Status.SUCCEEDED] == 3
+        for claim in claims[3:]:
+            assert claim is not None
+            assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
+        assert work_all(store, agent) == 24
+        assert store.count()[Status.SUCCEEDED] == 30
+
+
+def test_a_server_that_is_killed_during_the_work_loses_nothing(tmp_path: Path, figure: Callable[..., None]) -> None:
+    server = RedisServer(folder=tmp_path / "redis", durable=True).start()
+    with rigged(server, tmp_path) as rig:
+        acknowledged: list[str] = []
+        committed: list[str] = []
+        troubles: list[BaseException] = []
+        stop = threading.Event()
+
+        def submit() -> None:
+            try:
+                store = rig.store(real=True, retry_s=PATIENCE_S)
+                while not stop.is_set():
+                    acknowledged.append(store.enqueue(submission()))
+            except BaseException as error:
+                troubles.append(error)
+
+        def work() -> None:
+            try:
+                store = rig.store(real=True, retry_s=PATIENCE_S, lease_s=600)
+                agent = store.join("w", role="Runner")
+                while not stop.is_set() or store.count()[Status.QUEUED]:
+                    claim = store.claim(agent)
+                    if claim is None:
+                        continue
+                    with contextlib.suppress(ClaimLost):
+                        store.commit(claim, Succeeded(report=report(claim)))
+                        committed.append(claim.job_id)
+            except BaseException as error:
+                troubles.append(error)
+
+        threads = [threading.Thread(target=call) for call in (submit, work, work)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            goal, until = len(committed) + 20, time.monotonic() + PATIENCE_S
+            while len(committed) < goal and not troubles and time.monotonic() < until:
+                time.sleep(0.01)
+            server.kill()
+            server.start()
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert troubles == []
+        store = rig.store(real=True)
+        views = {view.job_id: view for view in store.list()}
+        assert set(acknowledged) <= set(views), "LOST"
+        assert len(committed) == len(set(committed)), "ACCEPTED TWICE"
+        for job_id in committed:
+            assert [hop.reason for hop in views[job_id].lifecycle.hops] == [Reason.COMMITTED]
+        assert {view.status for view in views.values()} == {Status.SUCCEEDED}
+        figure("redis: jobs done while the server was killed three times", len(committed), "jobs")
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(rig: Rig) -> None:
+    store = rig.store()
+    store.enqueue(submission())
+    agent = store.join("w", role="Runner")
+    for _ in range(3):
+        store._ground.server.call("SCRIPT", "FLUSH")
+        claim = store.claim(agent)
+        assert claim is not None
+        store._ground.server.call("SCRIPT", "FLUSH")
+        store.release(claim)
+
+
+def test_whoever_waits_for_changes_is_told_of_the_gap_when_the_server_was_away(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis", durable=True).start()
+    with rigged(server, tmp_path) as rig:
+        store = rig.store(real=True)
+        cursor = store.changes(None, role="Runner").cursor
+        answers: list[object] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(store.changes(cursor, role="Runner", timeout_s=PATIENCE_S))
+        )
+        thread.start()
+        until = time.monotonic() + PATIENCE_S
+        while b"cmd=xread" not in store._ground.server.call("CLIENT", "LIST") and time.monotonic() < until:
+            time.sleep(0.01)
+        server.kill()
+        server.start()
+        thread.join(PATIENCE_S)
+        assert [answer.gap for answer in answers] == [True]  # type: ignore[attr-defined]
+        cursor = answers[0].cursor  # type: ignore[attr-defined]
+        job_id = store.enqueue(submission())
+        told = store.changes(cursor, role="Runner", timeout_s=PATIENCE_S)
+        assert [item.job_id for item in told.items] == [job_id]
+
+
+def test_whoever_waits_asks_the_server_nothing(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis").start()
+    with rigged(server, tmp_path) as rig:
+        store, other = rig.store(real=True), rig.store(real=True)
+        cursor = store.changes(None, role="Runner").cursor
+        answers: list[object] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(store.changes(cursor, role="Runner", timeout_s=PATIENCE_S))
+        )
+        thread.start()
+
+        until = time.monotonic() + PATIENCE_S
+        blocked = rb" idle=[1-9]\d* flags=b .* cmd=xread"  # it has said nothing for a second, and waits in the server
+        while not re.search(blocked, other._ground.server.call("CLIENT", "LIST")):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert answers == []
+        job_id = other.enqueue(submission())
+        thread.join(PATIENCE_S)
+        assert [item.job_id for item in answers[0].items] == [job_id]  # type: ignore[attr-defined]
+
+
+# --- in words ---
+
+
+def test_a_server_that_is_away_is_said_in_words(rig: Rig) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    store = rig.store(url=url, retry_s=2.0)
+    before = rig.clock.monotonic_s()
+    with pytest.raises(StorageTrouble, match="no answer from the Redis server") as told:
+        store.enqueue(submission())
+    assert url in str(told.value)
+    assert "redis-cli PING" in str(told.value)
+    assert 2.0 <= rig.clock.monotonic_s() - before < 4.0, "tried for that long"
+    with pytest.raises(StorageTrouble):
+        store.changes(None)
+
+
+def test_a_wrong_password_is_said_in_words_and_never_told(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis", options=("--requirepass", "right")).start()
+    with rigged(server, tmp_path) as rig:
+        for password in (None, "wr0ng-secret"):
+            with pytest.raises(InputError, match=r"redis\.password") as told:
+                rig.store(password=password).enqueue(submission())
+            assert "wr0ng-secret" not in str(told.value)
+            assert told.value.__context__ is None or "wr0ng-secret" not in str(told.value.__context__)
+        assert rig.store(password="right").enqueue(submission())
+
+
+def test_a_server_that_is_too_old_is_said_in_words(rig: Rig) -> None:
+    with old_server() as url, pytest.raises(InputError, match=r"Redis 6\.2\.14; farro needs Redis 7") as told:
+        rig.store(url=url).enqueue(submission())
+    assert "Valkey" in str(told.value)
+
+
+@contextlib.contextmanager
+def old_server() -> Iterator[str]:
+    """Speaks enough of the protocol to be asked for its version."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    text = b"# Server\r\nredis_version:6.2.14\r\n"
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            client, _ = listener.accept()
+            with client:
+                reader = hiredis.Reader()
+                while data := client.recv(4096):
+                    reader.feed(data)
+                    while (request := reader.gets()) is not False:
+                        is_info = request[0].upper() == b"INFO"
+                        client.sendall(b"$%d\r\n%b\r\n" % (len(text), text) if is_info else b"+OK\r\n")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def test_a_server_that_is_full_is_said_in_words_and_nothing_is_half_done(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis").start()
+    with rigged(server, tmp_path) as rig:
+        store = rig.store()
+        store.enqueue(submission(job_id="j"))
+        agent = store.join("w", role="Runner")
+        claim = store.claim(agent)
+        assert claim is not None
+        store._ground.server.call("CONFIG", "SET", "maxmemory", "1")
+        for refused in (
+            lambda: store.enqueue(submission()),
+            lambda: store.commit(claim, Succeeded(report=report(claim))),
+        ):
+            with pytest.raises(StorageTrouble, match=r"full \(maxmemory\)"):
+                refused()
+        assert [(view.job_id, view.status) for view in store.list()] == [("j", Status.IN_PROGRESS)]
+        store._ground.server.call("CONFIG", "SET", "maxmemory", "0")
+        assert store.count()[Status.IN_PROGRESS] == 1
+
+
+def test_a_replica_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis").start()
+    with rigged(server, tmp_path) as rig:
+        store = rig.store(retry_s=1.0)
+        store._ground.server.call("REPLICAOF", "127.0.0.1", free_port())
+        with pytest.raises(StorageTrouble, match="is a replica"):
+            store.enqueue(submission())
+
+
+# --- replicas ---
+
+
+def test_what_is_acknowledged_has_reached_the_replicas_that_were_asked_for(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis").start()
+    replica = RedisServer(folder=tmp_path / "replica", options=("--replicaof", f"127.0.0.1 {server.port}")).start()
+    try:
+        with rigged(server, tmp_path) as rig:
+            plain = rig.store()
+            until = time.monotonic() + PATIENCE_S
+            while b"state=online" not in plain._ground.server.call("INFO", "replication"):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            store = rig.store(wait_replicas=1, wait_s=30.0)
+            store.enqueue(submission(job_id="safe"))
+            copy = rig.store(url=replica.url)
+            found = copy._ground.server.call("HGET", copy._ground.keys.job("safe"), "wh")
+            assert found == b"queued"
+            before = store._ground.server.requests
+            store.enqueue(submission(job_id="safe-too"))
+            assert store._ground.server.requests == before + 1, "the wait goes with the request"
+            replica.kill()
+            short = rig.store(wait_replicas=1, wait_s=0.05)
+            with pytest.raises(SyncFailed, match="done on the master, but only 0 of 1 replicas"):
+                short.enqueue(submission(job_id="alone"))
+            assert plain.find("alone") is not None
+    finally:
+        replica.stop()
+
+
+# --- rights ---
+
+
+def acl_line() -> str:
+    text = (Path(ROOT) / "docs/redis.md").read_text(encoding="utf-8")
+    found = re.search(r"^ACL SETUSER farro .*$", text, re.MULTILINE)
+    assert found is not None, "docs/redis.md has no ACL SETUSER line"
+    return found[0].replace("NAME", "PLACE").replace(">PASSWORD", ">secret")
+
+
+def test_the_rights_of_the_documentation_are_enough_and_no_more(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis").start()
+    with rigged(server, tmp_path) as rig:
+        admin = rig.store()
+        rig.name = "PLACE"
+        admin._ground.server.call(*acl_line().split())
+        store = rig.store(user="farro", password="secret", beat_s=0.0)
+        life(store)
+        store.enqueue(submission(job_id="j"))
+        view = store.find("j")
+        assert view is not None
+        assert store.folder(view)
+        assert store.list()
+        assert list(store.audit_lines())
+        assert store.pending("Runner")
+        assert store.load(None)
+        assert store.next_due("Runner") is None
+        cursor = store.changes(None, role="Runner").cursor
+        store.enqueue(submission())
+        assert store.changes(cursor, role="Runner", timeout_s=PATIENCE_S).items
+        for beyond in (("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("GET", "elsewhere"), ("ACL", "LIST")):
+            with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
+                store._ground.server.call(*beyond)
+        rig.name = "another"
+        with pytest.raises(FarroError):
+            rig.store(user="farro", password="secret").enqueue(submission(plan_id=plan()["plan_id"]))

@@ -1,0 +1,137 @@
+"""`farro agq` as a process: where it listens, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from flows.program import Daemon, Program
+from resp.stage import eventually, job, result
+from servers import free_port
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fresh")
+    Program(path).run("init", code=0)
+    return path
+
+
+@pytest.fixture
+def farro(tmp_path: Path, made_once: Path) -> Iterator[Program]:
+    shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
+    program = Program(tmp_path)
+    yield program
+    program.clean_up()
+
+
+def served(farro: Program, *args: str) -> tuple[Daemon, int]:
+    port = free_port()
+    daemon = farro.start("agq", "--bind", f"127.0.0.1:{port}", *args)
+    return daemon.started(), port
+
+
+def client(port: int, **options: object) -> redis.Redis:
+    return redis.Redis(port=port, decode_responses=True, single_connection_client=True, **options)  # type: ignore[arg-type]
+
+
+def test_a_job_goes_through_a_front_a_worker_and_back(farro: Program) -> None:
+    """Pushed over RESP, run by farro's own worker, told over RESP; and the other way round."""
+    daemon, port = served(farro)
+    with client(port) as one:
+        one.lpush("queue:ready", job("a", "date"))
+        farro.worked()
+        assert one.get("job:a:status") == "succeeded"
+        assert json.loads(one.get("job:a:result"))["step_results"][0]["exit_code"] == 0
+        assert "20" in one.get("job:a:stdout")
+        farro.enqueue({"id": "b", "steps": [{"id": "say", "command": "echo", "args": ["hi"]}]})
+        assert json.loads(one.brpop("queue:ready", 20)[1])["steps"][0]["command"] == "echo"
+        one.set("job:b:result", result("b", stdout="hi\n"))
+        assert farro.call("logs", "b", code=0).out.strip().endswith("hi")
+        assert farro.job("b")["status"] == "succeeded"
+    assert daemon.end().code == 0
+
+
+def test_sigterm_hands_back_what_was_popped_within_ten_seconds(farro: Program) -> None:
+    daemon, port = served(farro)
+    with client(port) as holder, client(port) as waiter:
+        holder.client_setname("worker-1")
+        holder.lpush("queue:ready", *(job(f"j{number}") for number in range(5)))
+        assert len(holder.rpop("queue:ready", 5)) == 5
+        waiter.execute_command("PING")
+        began = time.monotonic()
+        done = daemon.end(signal.SIGTERM)
+        assert done.code == 0
+        assert time.monotonic() - began < 10 or os.getloadavg()[0] > 4
+    assert {farro.status(f"j{number}") for number in range(5)} == {"queued"}
+    assert "agq stopped" in done.out
+
+
+def test_what_a_killed_front_held_is_recovered_by_a_watchdog(farro: Program) -> None:
+    daemon, port = served(farro)
+    with client(port) as holder:
+        holder.lpush("queue:ready", job("a"))
+        holder.rpop("queue:ready")
+        daemon.kill()
+    farro.run("watchdog", "--once", code=0)
+    assert farro.status("a") == "stale"
+    farro.run("manager", "--once", code=0)
+    again, port = served(farro)
+    with client(port) as other:
+        assert json.loads(other.brpop("queue:ready", 20)[1])["id"] == "a"
+        other.set("job:a:result", result("a"))
+    assert farro.status("a") == "succeeded"
+    assert again.end().code == 0
+
+
+def test_beyond_loopback_a_key_is_needed(farro: Program) -> None:
+    refused = farro.run("agq", "--bind", "0.0.0.0:0", code=3)
+    assert "does not listen on 0.0.0.0 without a key" in refused.err
+    (farro.path / "agents-config.json").unlink(missing_ok=True)
+    (farro.path / "agents-config.yaml").write_text('agq: {key: "${AGQ_KEY}"}\n')
+    missing = farro.run("agq", "--bind", "127.0.0.1:0", code=2)
+    assert "AGQ_KEY is not set" in missing.err
+    farro.env["AGQ_KEY"] = "a-long-secret"
+    port = free_port()
+    daemon = farro.start("agq", "--bind", f"0.0.0.0:{port}").started()
+    with client(port, password="a-long-secret") as one:
+        assert one.ping() is True
+    with client(port) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+    done = daemon.end()
+    assert done.code == 0
+    assert "a-long-secret" not in done.out + done.err
+
+
+def test_a_port_that_is_taken_and_an_address_that_is_none_are_told(farro: Program) -> None:
+    _, port = served(farro)
+    taken = farro.run("agq", "--bind", f"127.0.0.1:{port}", code=1)
+    assert f"cannot listen on 127.0.0.1:{port}" in taken.err
+    assert "is no address such as 127.0.0.1:6380" in farro.run("agq", "--bind", "here", code=2).err
+
+
+def test_agq_is_farro_agq_under_its_own_name(farro: Program) -> None:
+    alias = os.path.join(os.path.dirname(sys.executable), "agq")
+    if not os.path.exists(alias):
+        pytest.skip("installed before there was an alias; scripts/venv.sh makes it")
+    done = subprocess.run([alias, "--help"], capture_output=True, text=True, check=False, env=farro.env)
+    assert done.stdout.startswith("Usage: agq ")
+
+
+def test_a_free_port_may_be_chosen_and_is_told(farro: Program) -> None:
+    daemon = farro.start("agq", "--bind", "127.0.0.1:0")
+    assert daemon.process.stdout is not None
+    told = json.loads(daemon.process.stdout.readline())
+    with client(told["port"]) as one:
+        eventually(one.ping, "it answers")
+    assert daemon.end().code == 0
