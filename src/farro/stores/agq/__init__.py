@@ -194,8 +194,8 @@ class AgqStore:
     def _claimed(self, slot: _Slot, text: bytes) -> Claim:
         agent = slot.agent
         job_id, prompt = _job(text)
-        found = slot.line.ask(lambda client: client.hgetall(f"job:{job_id}"), again=True)
-        now, attempt = self._clock.now(), _attempt(found) or 1
+        said = slot.line.ask(lambda client: client.hget(f"job:{job_id}", "attempt"), again=True)
+        now, attempt = self._clock.now(), _attempt({b"attempt": said or b""}) or 1
         assert agent.role is not None
         life = moves.claimed(
             moves.enqueued(job_id=job_id, role=agent.role, now=now),
