@@ -147,7 +147,13 @@ def command(*words: str | bytes) -> bytes:
 def job(job_id: str, *commands: str, **more: Any) -> str:
     """The memo's job: each command on the stdout of the one before it."""
     steps: list[dict[str, Any]] = [
-        {"step_number": at, "tool": "unix", "command": each, "args": [], **({"input_from_step": at - 1} if at > 1 else {})}
+        {
+            "step_number": at,
+            "tool": "unix",
+            "command": each,
+            "args": [],
+            **({"input_from_step": at - 1} if at > 1 else {}),
+        }
         for at, each in enumerate(commands or ("true",), start=1)
     ]
     return json.dumps({"id": job_id, "plan_id": f"plan-of-{job_id}", "steps": steps, **more})

@@ -63,7 +63,9 @@ def test_garbage_words_are_unknown_commands_and_are_not_repeated_raw(front: Fron
     assert len(one) < 200
 
 
-def test_a_stranger_may_say_little_and_not_for_long(make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_may_say_little_and_not_for_long(
+    make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "STRANGER_S", 0.3)
     front = make_front(key="secret")
     for data in (
@@ -212,7 +214,14 @@ def test_a_hostile_result_writes_nowhere_else(front: Front) -> None:
     client.rpop("queue:ready")
     steps = [
         {"step_number": 1, "id": "../../../evil", "stdout": "x", "exit_code": 0, "success": True},
-        {"step_number": 999, "id": "/etc/evil", "stdout": "y", "exit_code": 0, "success": True, "stdout_path": "/etc/x"},
+        {
+            "step_number": 999,
+            "id": "/etc/evil",
+            "stdout": "y",
+            "exit_code": 0,
+            "success": True,
+            "stdout_path": "/etc/x",
+        },
     ]
     client.set("job:a:result", json.dumps({"success": True, "step_results": steps}))
     told = json.loads(client.get("job:a:result"))
@@ -223,6 +232,13 @@ def test_a_hostile_result_writes_nowhere_else(front: Front) -> None:
 @pytest.mark.parametrize("key", ["job:../a:result", "job:a/b", "queue:../../x", "worker:../x:alive", "job:"])
 def test_no_key_is_a_path(front: Front, key: str) -> None:
     raw = front.raw()
-    for words in (("GET", key), ("SET", key, "1"), ("LLEN", key), ("HGETALL", key), ("EXISTS", key), ("LPUSH", key, "x")):
+    for words in (
+        ("GET", key),
+        ("SET", key, "1"),
+        ("LLEN", key),
+        ("HGETALL", key),
+        ("EXISTS", key),
+        ("LPUSH", key, "x"),
+    ):
         raw.send(command(*words))
         assert raw.line()[:1] in (b"$", b"-", b":", b"*")

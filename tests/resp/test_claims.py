@@ -31,7 +31,7 @@ def test_a_result_is_taken_only_from_who_holds_the_claim(front: Front) -> None:
     holder.lpush("queue:ready", job("a"))
     holder.rpop("queue:ready")
     for key in ("job:a:result", "job:a:status", "job:a:stdout"):
-        with pytest.raises(redis.ResponseError, match="^claim lost: a is not held by this connection's worker"):
+        with pytest.raises(redis.ResponseError, match=r"^claim lost: a is not held by this connection's worker"):
             other.set(key, result("a"))
     with pytest.raises(redis.ResponseError, match="claim lost"):
         other.set("job:none:result", result("none"))
@@ -84,7 +84,7 @@ def test_a_job_that_was_killed_is_lost_to_its_worker(front: Front) -> None:
     holder.lpush("queue:ready", job("a"), job("b"))
     holder.rpop("queue:ready", 2)
     assert person.execute_command("JOB.CANCEL", "a") == "killed"
-    with pytest.raises(redis.ResponseError, match="^claim lost"):
+    with pytest.raises(redis.ResponseError, match=r"^claim lost"):
         holder.set("job:a:result", result("a"))
     person.execute_command("JOB.CANCEL", "b")
     eventually(lambda: holder.llen("queue:processing") == 0, "the heartbeat tells")

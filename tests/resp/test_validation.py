@@ -1,4 +1,4 @@
-"""The memo's rules of a job, each kept and each broken: what is refused is told where and why, and nothing is queued."""
+"""The memo's rules of a job, each kept and each broken: what is refused is told with its place, and not queued."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ RULES: dict[str, tuple[Any, Any, str]] = {
     "a job has a plan_id": (plan(), without(plan(), "plan_id"), "plan_id: is required"),
     "a job has steps": (plan(), without(plan(), "steps"), "steps: is required"),
     "steps is an array": (plan(), plan() | {"steps": "true"}, "steps: must be a list, not text"),
-    "steps is not empty": (plan(), plan() | {"steps": []}, "steps: must have at least 1; it has 0; a plan has at least one step"),
+    "steps is not empty": (
+        plan(),
+        plan() | {"steps": []},
+        "steps: must have at least 1; it has 0; a plan has at least one step",
+    ),
     "a step has a step_number": (
         plan(),
         plan(without(STEP, "step_number")),
@@ -92,7 +96,7 @@ def test_a_rule_of_the_memo_is_kept(front: Front, rule: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"id": "a", "id": "b"}', "\x00", '{"a": NaN}', "[" * 5000])
 def test_what_is_no_json_is_refused_with_its_place(front: Front, text: str) -> None:
-    with pytest.raises(redis.ResponseError, match="^invalid job: "):
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: "):
         front.client().lpush("queue:ready", text)
 
 
@@ -102,9 +106,9 @@ def test_several_are_queued_together_or_not_at_all(front: Front) -> None:
         client.lpush("queue:ready", job("a"), '{"id": "b", "plan_id": "p"}', job("c"))
     assert front.store.list() == []
     client.lpush("queue:ready", job("c"))
-    with pytest.raises(redis.ResponseError, match="^invalid job: id: c was submitted before with other content"):
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: id: c was submitted before with other content"):
         client.lpush("queue:ready", job("a"), job("b"), job("c", "false"))
-    with pytest.raises(redis.ResponseError, match="^invalid job: id: d is the id of two jobs here"):
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: id: d is the id of two jobs here"):
         client.lpush("queue:ready", job("d"), job("d", "false"))
     assert [view.job_id for view in front.store.list()] == ["c"]
 
@@ -114,14 +118,14 @@ def test_an_id_is_one_job_however_often_it_is_pushed(front: Front) -> None:
     for _ in range(3):
         client.lpush("queue:ready", job("a"))
     assert client.llen("queue:ready") == 1
-    with pytest.raises(redis.ResponseError, match="^invalid job: id: a was submitted before with other content"):
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: id: a was submitted before with other content"):
         client.lpush("queue:ready", job("a", "false"))
 
 
 def test_a_job_of_more_than_a_mebibyte_is_refused_and_the_connection_goes_on(front: Front) -> None:
     client = front.client()
     big = job("a", metadata={"x": "y" * (1 << 20)})
-    with pytest.raises(redis.ResponseError, match="^invalid job: job: [0-9]+ bytes; a job has at most 1048576"):
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: job: [0-9]+ bytes; a job has at most 1048576"):
         client.lpush("queue:ready", big)
     assert client.ping() is True
     assert client.lpush("queue:ready", job("a", metadata={"x": "y" * (1 << 19)})) == 1
@@ -131,7 +135,7 @@ def test_a_full_queue_says_that_it_is_busy(make_front: Callable[..., Front]) -> 
     front = make_front(config_of={"capacity": {"roles": {"Runner": 2}}})
     client = front.client()
     assert client.lpush("queue:ready", job("a"), job("b")) == 2
-    with pytest.raises(redis.ResponseError, match="^BUSY no room for 1 more job: Runner has 2 of at most 2"):
+    with pytest.raises(redis.ResponseError, match=r"^BUSY no room for 1 more job: Runner has 2 of at most 2"):
         client.lpush("queue:ready", job("c"))
     assert front.status("c") is None
     assert client.lpush("queue:ready", job("a")) >= 2, "what is there already is not added"

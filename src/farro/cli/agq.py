@@ -74,6 +74,10 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
             await server.ended()
 
         asyncio.run(serve())
+        if server.stuck:  # a store that does not answer: its leases end with this process, and a watchdog goes on
+            log("error", "agq stopped while the store did not answer", {})
+            _end()
+            os._exit(1)
         log("info", "agq stopped", {})
         _end()
     finally:

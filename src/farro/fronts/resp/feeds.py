@@ -59,4 +59,4 @@ class Feed:
         self._store.wake(self._role)
 
     def join(self) -> None:
-        self._thread.join(timeout=5.0)
+        self._thread.join(timeout=1.0)

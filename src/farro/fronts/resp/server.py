@@ -6,10 +6,9 @@ What a connection does lives in connection, what a command does in commands.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +80,7 @@ class Server:
         self.port = options.port
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls: set[Future[Any]] = set()
         self._queues: dict[str, RoleQueue] = {}
         self._feeds: dict[str | None, Feed] = {}
         self._lengths: dict[str, tuple[float, int]] = {}
@@ -135,8 +135,7 @@ class Server:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for feed in self._feeds.values():
-            await asyncio.to_thread(feed.join)
+        await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- connections ---
@@ -179,12 +178,25 @@ class Server:
         """A task of its own that somebody holds on to until it is over."""
         task = asyncio.get_running_loop().create_task(running)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log("error", "something broke", {"error": f"{type(error).__name__}: {error}"})
 
     async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """A call of the store, in a thread."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, functools.partial(function, *args, **more))
+        running = self._pool.submit(function, *args, **more)
+        self._calls.add(running)
+        running.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(running, loop=loop)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
+        return any(call.running() for call in list(self._calls))
 
     def queue(self, role: str) -> RoleQueue:
         """Where clients wait for that role; whoever asks is going to wait."""

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from farro.errors import FarroError
 from farro.fronts.resp.workers import Held, Worker, Workers
 
 
@@ -104,7 +103,7 @@ class RoleQueue:
         waiter.claiming = True
         try:
             held = await self._workers.claim(waiter.worker, self.role)
-        except (FarroError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - told to the one who waits; the others are still served
             waiter.claiming = False
             waiter.end(error)
             return True

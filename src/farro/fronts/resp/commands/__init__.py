@@ -3,11 +3,11 @@
 How commands come and answers go lives beside this package.
 """
 
-from farro.fronts.resp.commands import common, jobs, keys, library, queues, results, subscribing
+from farro.fronts.resp.commands import connecting, jobs, keys, library, queues, results, subscribing
 from farro.fronts.resp.commands.table import Command
 
 TABLE: dict[bytes, Command] = {
-    **common.TABLE,
+    **connecting.TABLE,
     **queues.TABLE,
     **results.TABLE,
     **keys.TABLE,
@@ -15,4 +15,4 @@ TABLE: dict[bytes, Command] = {
     **jobs.TABLE,
     **library.TABLE,
 }
-common.LISTED.update(TABLE)
+connecting.LISTED.update(TABLE)

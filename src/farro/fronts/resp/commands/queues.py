@@ -25,6 +25,7 @@ from farro.operations import memo
 if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
 
+MANAGER = "Manager"
 SHOWN = 1000  # jobs that one LRANGE tells
 SHOWN_BYTES = 16 << 20
 
@@ -53,8 +54,7 @@ async def push(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def pop(connection: Connection, args: list[bytes]) -> Any:
-    server = connection.server
-    role = keys.queue_role(args[1], await server.roles())
+    role = _worked(args[1], await connection.server.roles())
     if len(args) == 2:
         held = await _claim(connection, role)
         return None if held is None else held.text
@@ -70,7 +70,7 @@ async def pop(connection: Connection, args: list[bytes]) -> Any:
 async def blocking_pop(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
     roles = await connection.server.roles()
-    wanted = [(key, keys.queue_role(key, roles)) for key in args[1:-1]]
+    wanted = [(key, _worked(key, roles)) for key in args[1:-1]]
     held = await _wait(connection, [role for _, role in wanted], timeout_s)
     if held is None:
         return NO_ARRAY
@@ -91,12 +91,20 @@ async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def _source(connection: Connection, args: list[bytes]) -> str:
-    role = keys.queue_role(args[1], await connection.server.roles())
+    role = _worked(args[1], await connection.server.roles())
     if keys.decoded(args[2]) != keys.PROCESSING:
         raise CommandError(f"jobs are moved to {keys.PROCESSING} only; a job goes to another queue by its routing")
     ends = args[3:5] if args[0].upper() in (b"LMOVE", b"BLMOVE") else []
     if any(end.upper() not in (b"LEFT", b"RIGHT") for end in ends):
         raise CommandError("syntax error")
+    return role
+
+
+def _worked(key: bytes, roles: list[str]) -> str:
+    """The role whose queue workers may work."""
+    role = keys.queue_role(key, roles)
+    if role == MANAGER:
+        raise CommandError("the manager's queue is worked by `farro manager`")
     return role
 
 
