@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from farro.errors import InputError, Refused
+from farro.errors import Refused
 from farro.observe.audit import AuditLog, AuditPolicy
 from farro.observe.log import Log, redact_with
 from farro.ports.clock import Clock
@@ -52,11 +52,6 @@ def open_store(
     """The store of a root, wired to the real machine: its folders, or where `store` says. `actor` is who enqueues, for
     the audit log; `brief` is for a process that ends at once: it needs no thread to write that log, and somebody waits
     for its answer."""
-    if settings.store.startswith(AGQ):
-        raise InputError(
-            f"{settings.store} is a queue for workers (`farro worker`, agw) and planners (agx); this command needs the "
-            "store behind it: --store redis://HOST:PORT/DB, or --root of the machine on which `farro agq` runs"
-        )
     audit = AuditLog(
         f"{root}/logs",
         actor=actor,
@@ -163,9 +158,8 @@ def release_worker() -> None:
 
 
 def _identity() -> Mapping[str, Any]:
-    cgroup = {"cgroup": _cgroup} if _cgroup is not None else {}
-    tool_names = {"tools": list(_tool_names)} if _tool_names else {}
-    return {**process_identity.identity(), **cgroup, **tool_names}
+    more = {"cgroup": _cgroup, "tools": list(_tool_names) or None}
+    return {**process_identity.identity(), **{name: value for name, value in more.items() if value is not None}}
 
 
 def _reap(markers: list[str], identity: Mapping[str, Any]) -> None:
@@ -243,9 +237,8 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
 
 
 def _steps_env(settings: Settings) -> dict[str, str]:
-    """What steps see: a command of farro among them finds the same jobs."""
-    told = settings.store != "files" and not settings.store.startswith(AGQ)  # agq is for workers, not for commands
-    elsewhere = {"FARRO_STORE": settings.store} if told else {}
+    """What steps see: a command of farro among them finds the same jobs, but over agq, which is for workers only."""
+    elsewhere = {} if settings.store.startswith(("files", AGQ)) else {"FARRO_STORE": settings.store}
     return {**settings.runners.allowed(os.environ), **elsewhere}
 
 

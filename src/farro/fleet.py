@@ -18,6 +18,7 @@ from farro.ports.fleet import Fleet
 from farro.ports.seat import Seat
 from farro.ports.store import Store, StorePolicy
 from farro.settings import Settings
+from farro.settings.engines import AGQ
 from farro.system import process_identity
 
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str
 
 def redis_address(settings: Settings, *, brief: bool = False) -> Address:
     """Where the server is. Whoever waits for an answer is told soon that there is none."""
+    if settings.store.startswith(AGQ):
+        raise InputError(
+            f"{settings.store} is a queue for workers (`farro worker`, agw) and planners (agx); this command needs the "
+            "store behind it: --store redis://HOST:PORT/DB, or --root of the machine on which `farro agq` runs"
+        )
     try:
         from farro.stores.redis.server import Address
     except ImportError as error:
