@@ -74,8 +74,9 @@ def mark(tree: ast.Module) -> list[Branch]:
     return branches
 
 
-def start(folder: str) -> Callable[[], None]:
-    """Measure what is imported from now on. The answer writes into the folder what was taken until then."""
+def start(folder: str, *, copies: bool = False) -> Callable[[], None]:
+    """Measure what is imported from now on. The answer writes into the folder what was taken until then; with `copies`,
+    a fork's too."""
     from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
     taken: dict[str, set[Branch]] = {}
@@ -117,9 +118,9 @@ def start(folder: str) -> Callable[[], None]:
     pid = os.getpid()
 
     def write() -> None:
-        if os.getpid() != pid:
+        if os.getpid() != pid and not copies:
             return  # a copy of this process
-        with open(os.path.join(folder, f"{pid}.txt"), "a", encoding="utf-8") as file:
+        with open(os.path.join(folder, f"{os.getpid()}.txt"), "a", encoding="utf-8") as file:
             for path, branches in list(taken.items()):
                 name = os.path.relpath(path, ROOT)
                 file.write("".join(f"{name} {source} {target}\n" for source, target in branches.copy()))

@@ -24,9 +24,9 @@ from farro.ports.store import StorePolicy, Submission
 from farro.stores.redis import RedisStore
 from farro.stores.redis.ground import Ground
 from farro.stores.redis.server import Address
+from farro.stores.redis.workspace import LocalWorkspace
 from farro.system.clock import ManualClock, SystemClock
 from stage import EPOCH, ROLES, plan, report, submission
-from workspaces import SmallWorkspace
 
 _NUMBERS = itertools.count()
 RETRY = RetryPolicy(base_s=0.0, max_delay_s=0.0)
@@ -42,6 +42,7 @@ class Rig:
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
+        (folder / "jobs").mkdir(parents=True, exist_ok=True)
         self.url = url
         self.name = fresh()
         self.clock = ManualClock(EPOCH)
@@ -66,20 +67,19 @@ class Rig:
             "policy": changes.pop("policy", StorePolicy(retry=RETRY)),
             "clock": SystemClock() if real else self.clock,
             "own_time": not real,
-            "workspace": SmallWorkspace(str(self._folder / f"work{len(self.stores)}")),
+            "workspace": LocalWorkspace(str(self._folder), name=self.name, clock=self.clock),
             "log": lambda level, message, fields: self.logged.append((level, message, fields)),
             "audit": kept_in(self.audited),
             "random_bits": dice.getrandbits,
             "uniform": low,
             **changes,
         }
-        made = RedisStore(Ground(**about))
+        made = RedisStore(Ground(**about), on_close=about["workspace"].close)
         self.stores.append(made)
         return made
 
     def close(self) -> None:
         for store in self.stores:
-            store._ground.address = store._ground.server.address = Address(url="redis://127.0.0.1:1/0", retry_s=0)
             store.close()
 
 

@@ -74,6 +74,7 @@ def open_redis(
             keep_audit=section.keep_audit,
             identity=identity,
             reap=reap,
+            actor=audit.actor,
             log=log,
             audit=audit.record,
         ),

@@ -22,10 +22,10 @@ from farro.stores.memory import MemoryStore
 from farro.stores.redis import RedisStore
 from farro.stores.redis import ground as redis_ground
 from farro.stores.redis.server import Address
+from farro.stores.redis.workspace import LocalWorkspace
 from farro.system.clock import ManualClock
 from servers import RedisServer
 from stage import ROLES, make, read, small_journal
-from workspaces import SmallWorkspace
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 RETRY = RetryPolicy()
@@ -174,11 +174,13 @@ class Redis:
     stores: list[RedisStore] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        os.makedirs(f"{self.root}/jobs", exist_ok=True)
         self.space = f"t{os.getpid()}-{next(_SPACES)}"  # a key space of its own in the server that all tests share
         self.store = self.process()
 
     def process(self) -> RedisStore:
         dice = random.Random(len(self.stores))
+        workspace = LocalWorkspace(self.root, name=self.space, clock=self.clock)
         store = RedisStore(
             redis_ground.Ground(
                 root=self.root,
@@ -188,14 +190,15 @@ class Redis:
                 policy=self.policy,
                 clock=self.clock,
                 own_time=True,
-                workspace=SmallWorkspace(f"{self.root}/{len(self.stores)}"),
+                workspace=workspace,
                 lease_s=self.policy.stale_after_s,
                 beat_s=0.0,
                 log=lambda level, message, fields: self.logged.append((level, message, fields)),
                 audit=kept_in(self.audited),
                 random_bits=dice.getrandbits,
                 uniform=low,
-            )
+            ),
+            on_close=workspace.close,
         )
         self.stores.append(store)
         return store

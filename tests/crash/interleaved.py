@@ -51,7 +51,7 @@ from farro.kernel.states import Reason
 from farro.ports.store import Agent, Claim, StorePolicy, Submission
 from farro.stores.files import FilesStore, records
 from farro.system import fs
-from stage import EPOCH, History, die, drain, everywhere, judge, open_files, plan, report
+from stage import EPOCH, History, die, drain, everywhere, judge, open_files, plan, remove, report
 
 FINAL = frozenset({Reason.COMMITTED, Reason.KILLED, Reason.GAVE_UP, Reason.FORCE_COMPLETED})
 _LEAVES = (".journal", ".staging", ".ids", ".held", "outbox", "stale", "quarantine")
@@ -517,8 +517,13 @@ class Stage:
 
     def sweep(self) -> None:
         for leaf in self.leaves:
-            for entry in os.scandir(leaf):
-                _remove(entry)
+            with os.scandir(leaf) as found:
+                entries = list(found)
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    remove(entry.path)
+                else:
+                    os.unlink(entry.path)
 
     def lying(self) -> dict[str, str]:
         """job → where it lies; stage.judge has made sure that it is one place. Much cheaper than a walk."""
@@ -531,15 +536,6 @@ class Stage:
                     inside = f"{leaf}/{name}"
                     found.update({job: inside[len(self.root) + 1 :] for job in os.listdir(inside) if "." not in job})
         return found
-
-
-def _remove(entry: os.DirEntry[str]) -> None:
-    if entry.is_dir(follow_symlinks=False):
-        for inner in os.scandir(entry.path):
-            _remove(inner)
-        os.rmdir(entry.path)
-    else:
-        os.unlink(entry.path)
 
 
 def play(scenario: Scenario, stage: Stage, strategy: Strategy) -> Run:

@@ -10,7 +10,6 @@ import dataclasses
 import errno
 import json
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from stage import (
     plan,
     policy,
     read,
+    remove,
     tree,
 )
 
@@ -600,7 +600,7 @@ def check(state: State, recorded: Recorded, root: str) -> None:
                 f"  acknowledged: {acks or 'nothing'}; then: {', '.join(coming_back)}; old staging: {old_staging}"
             ) from error
         finally:
-            shutil.rmtree(root, ignore_errors=True)
+            remove(root)
 
 
 def after_the_cut(

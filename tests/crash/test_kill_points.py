@@ -9,7 +9,6 @@ processes and judged: lost, duplicated, unexpected.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 
 import pytest
@@ -176,7 +175,7 @@ def recoveries(world: World, scenario: Scenario, depth: int, how: str, seed: int
             world.root = root
             count += recoveries(world, scenario, depth - 1, deeper, seed + 100)
             world.root = base
-            shutil.rmtree(root)
+            stage.remove(root)
         else:
             finish(world, scenario, root, seed + 1, deeper)
             count += 1
@@ -198,7 +197,7 @@ def play_pairs(shm: Path, name: str, part: int, *, durable: bool, depth: int) ->
         killed(world, scenario, seam)
         world.everybody_dies()
         count += recoveries(world, scenario, depth, f"{seam!r}", KEEPER)
-        shutil.rmtree(world.root)
+        stage.remove(world.root)
     return count
 
 

@@ -5,20 +5,24 @@ The fixtures are in conftest.py.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import measured
+from copies import Original
 from support import need
 
 FARRO = os.path.join(os.path.dirname(sys.executable), "farro")
@@ -92,14 +96,71 @@ class Daemon:
                 stream.close()
 
 
+@functools.cache
+def ready() -> Original:
+    """One for all tests of this process."""
+    measuring = [os.environ["FARRO_BRANCHES"]] if "FARRO_BRANCHES" in os.environ else []
+    made = Original(str(Path(__file__).with_name("ready.py")), *measuring, env=_ready_env())
+    atexit.register(made.close)
+    return made
+
+
+def _ready_env() -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("FARRO_", "PYTHON"))}
+    return {**env, "LC_ALL": "C.UTF-8"}
+
+
+def _at_start(name: str) -> bool:
+    """Whether an interpreter looks at this variable before it runs anything."""
+    return name.startswith(("PYTHON", "LC_", "LANG", "TZ"))
+
+
+_one = threading.Lock()
+
+
+def copied(args: Sequence[str], cwd: str, env: Mapping[str, str], source: bytes) -> Done | None:
+    """The command in a copy of a process that has imported it; None where that one is busy."""
+    if not _one.acquire(blocking=False):
+        return None
+    try:
+        order = json.dumps({"argv": [FARRO, *args], "cwd": cwd, "env": dict(env)}).encode()
+        ins, outs, errs = os.pipe(), os.pipe(), os.pipe()
+        pid = ready().copy(order, [ins[0], outs[1], errs[1]])
+        for fd in (ins[0], outs[1], errs[1]):
+            os.close(fd)
+        with open(ins[1], "wb") as stdin, open(outs[0], "rb") as stdout, open(errs[0], "rb") as stderr:
+            said: dict[str, bytes] = {}
+            readers = [
+                threading.Thread(target=_feed, args=(stdin, source)),
+                threading.Thread(target=lambda: said.update(out=stdout.read())),
+                threading.Thread(target=lambda: said.update(err=stderr.read())),
+            ]
+            for reader in readers:
+                reader.start()
+            code = ready().ended(PATIENCE_S)
+            if code is None:
+                ready().kill(pid)
+            for reader in readers:
+                reader.join(PATIENCE_S)  # to the end: what it left running must not hold them
+                assert not reader.is_alive(), f"somebody holds the streams of farro {' '.join(args)}"
+        assert code is not None, f"no end of farro {' '.join(args)}"
+        return Done(code=code, out=said["out"].decode(), err=said["err"].decode())
+    finally:
+        _one.release()
+
+
+def _feed(stdin: BinaryIO, source: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), stdin:
+        stdin.write(source)
+
+
 class Program:
     """farro in one folder. `run` waits for a command, `start` leaves a daemon running until the test is over."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.daemons: list[Daemon] = []
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith(("FARRO_", "PYTHON"))}
-        self.env["LC_ALL"] = "C.UTF-8"
+        self.env = _ready_env()
         self.env[HOME] = str(path)
         self.env["XDG_STATE_HOME"] = str(path / ".state")  # never the root of whoever runs the tests
 
@@ -112,17 +173,21 @@ class Program:
         prefix: Sequence[str] = (),
         code: int | None = None,
     ) -> Done:
-        """Run a command; with `code`, it must end with that exit code."""
-        done = subprocess.run(
-            [*prefix, FARRO, *args],
-            cwd=cwd or self.path,
-            env={**self.env, **(env or {})},
-            input=(stdin.encode() if isinstance(stdin, str) else stdin) or b"",
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        told = Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+        """Run a command in a process of its own; with `code`, it must end with that exit code."""
+        whole = {**self.env, **(env or {})}
+        source = (stdin.encode() if isinstance(stdin, str) else stdin) or b""
+        anew = prefix or any(value != _ready_env().get(name) for name, value in whole.items() if _at_start(name))
+        if anew or (told := copied(args, str(cwd or self.path), whole, source)) is None:
+            done = subprocess.run(
+                [*prefix, FARRO, *args],
+                cwd=cwd or self.path,
+                env=whole,
+                input=source,
+                capture_output=True,
+                check=False,
+                timeout=PATIENCE_S,
+            )
+            told = Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
         assert "Traceback" not in told.err, told.err
         assert code is None or told.code == code, f"exit {told.code} of farro {' '.join(args)}\n{told.out}\n{told.err}"
         return told

@@ -37,6 +37,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def killed(*pids: int) -> None:
+    """And gone: a signal that was sent may still be on its way when the next command looks."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        eventually(lambda pid=pid: not alive(pid), "it lives")  # type: ignore[misc]
+
+
 def becomes(farro: Program, job_id: str, status: str) -> None:
     eventually(lambda: farro.status(job_id) == status, f"{job_id} does not become {status}")
 
@@ -63,8 +71,7 @@ def test_start_enqueue_done_stop(quick: Program, runner: str) -> None:
 def test_starting_twice_starts_what_is_missing(quick: Program) -> None:
     quick.run("start", code=0)
     before = {name: record(quick, name)["pid"] for name in ALL}
-    os.kill(before["watchdog"], signal.SIGKILL)
-    eventually(lambda: not alive(before["watchdog"]), "it lives")
+    killed(before["watchdog"])
     told = quick.run("start", "--workers", "2", "--json", code=0).json["components"]
     assert [(item["name"], item["what"]) for item in told] == [
         ("manager", "already runs"),
@@ -114,8 +121,7 @@ def test_a_restart_in_the_middle_of_a_job_ends_it_once(quick: Program, runner: s
     quick.run("start", "--runner", runner, code=0)
     quick.enqueue(once_endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
-    for name in ALL:
-        os.kill(record(quick, name)["pid"], signal.SIGKILL)
+    killed(*(record(quick, name)["pid"] for name in ALL))
     quick.run("start", "--runner", runner, code=0)
     becomes(quick, "long", "succeeded")
     assert marked(quick.path) == []
@@ -128,8 +134,7 @@ def test_a_worker_that_hangs_is_killed_by_stop_with_what_it_runs(quick: Program)
     quick.run("start", "--runner", "process", code=0)
     quick.enqueue(endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
-    pid = record(quick, "worker-1")["pid"]
-    os.kill(pid, signal.SIGKILL)  # dead, and its steps may be left for a moment
+    killed(record(quick, "worker-1")["pid"])  # its steps may be left for a moment
     told = quick.run("stop", "--json", code=0).json["components"]
     assert {"name": "worker-1", "what": "was gone"} in told
     assert marked(quick.path) == []

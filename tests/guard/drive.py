@@ -1,7 +1,6 @@
 """Runs plans of one hostile step, or asks a hostile provider, as any user would: JSON in and out, a process for each.
 
-Started by ground.py, which looks at what came of it: `drive.py FD`, a socket on which each order comes with what will
-be stdout and stderr. Its process is a copy of this one, which has only imported what all of them need.
+Started by ground.py, which looks at what came of it: `drive.py FD`, and a copy of it (copies.py) for each order.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ import codecs
 import ctypes
 import json
 import os
-import socket
 import subprocess
 import sys
-import traceback
-from typing import Any, NoReturn
+from typing import Any
 
+import copies
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.execution.work import Plans, perform_work
@@ -153,37 +151,5 @@ def as_provider(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def serve(orders: socket.socket) -> None:
-    """Each order is answered twice: by the id of its process, and by how that ended."""
-    while True:
-        words, given, _, _ = socket.recv_fds(orders, 1 << 20, 2)
-        if not words:
-            return  # whoever gave them is gone
-        pid = os.fork()
-        if pid == 0:
-            orders.close()
-            carry_out(words, given)
-        for fd in given:
-            os.close(fd)
-        orders.send(str(pid).encode())
-        orders.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-
-
-def carry_out(words: bytes, given: list[int]) -> NoReturn:
-    code = 1
-    try:
-        for fd, wanted in zip(given, (1, 2), strict=True):
-            os.dup2(fd, wanted)
-            os.close(fd)
-        print(json.dumps(main(json.loads(words))), flush=True)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
-
-
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as orders:
-        serve(orders)
+    print(json.dumps(main(json.loads(copies.await_order(int(sys.argv[1]))))))

@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from copies import Original
 from support import ROOT, need
 
 NOBODY = 65534
@@ -49,50 +49,27 @@ class Came:
     changes: list[str] = field(default_factory=list)  # what the ground noticed, whatever the program says
 
 
-class Driver:
-    """The process that makes one of itself for each order: importing farro takes longer than most of them."""
-
-    def __init__(self) -> None:
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "drive.py"), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            cwd="/",
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(ROOT, "src")), "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-        theirs.close()
-
-    def carry_out(self, order: dict[str, Any], timeout_s: float) -> str:
-        """What it said."""
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            self._orders.settimeout(None)
-            socket.send_fds(self._orders, [json.dumps(order).encode()], [out.fileno(), err.fileno()])
-            pid = int(self._orders.recv(100))
-            self._orders.settimeout(timeout_s)
-            try:
-                code = int(self._orders.recv(100))
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                self._orders.settimeout(None)
-                self._orders.recv(100)
-                raise
-            for said in (out, err):
-                said.seek(0)
-            assert code == 0, err.read()
-            return out.read()
-
-    def close(self) -> None:
-        self._orders.close()  # it ends then
-        self._process.wait()
-
-
 @functools.cache
-def driver() -> Driver:
+def driver() -> Original:
     """One for all tests of this process."""
-    made = Driver()
+    path = os.pathsep.join((os.path.join(ROOT, "src"), os.path.join(ROOT, "tests")))
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    made = Original(str(HERE / "drive.py"), env=env)
     atexit.register(made.close)
     return made
+
+
+def drive(order: dict[str, Any], timeout_s: float) -> str:
+    """What a copy of it said."""
+    with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        pid = driver().copy(json.dumps(order).encode(), [nothing.fileno(), out.fileno(), err.fileno()])
+        code = driver().ended(timeout_s)
+        if code is None:
+            driver().kill(pid)
+        for said in (out, err):
+            said.seek(0)
+        assert code == 0, err.read()
+        return out.read()
 
 
 class Ground:
@@ -171,7 +148,7 @@ class Ground:
             "user": self.user,
             "provider": provider,  # a role's, instead of a step of a plan
         }
-        told = driver().carry_out(order, timeout_s)
+        told = drive(order, timeout_s)
         came = Came(**{"left": [], **json.loads(told.splitlines()[-1])})
         came.changes = self.changes()
         return came

@@ -13,7 +13,7 @@ from pathlib import Path
 import hiredis
 import pytest
 
-from farro.errors import ClaimLost, FarroError, InputError, NotPermitted, StorageTrouble, SyncFailed
+from farro.errors import ClaimLost, FarroError, InputError, NotPermitted, NotReplicated, StorageTrouble
 from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent
@@ -119,6 +119,27 @@ def test_a_server_that_is_killed_during_the_work_loses_nothing(tmp_path: Path, f
             assert [hop.reason for hop in views[job_id].lifecycle.hops] == [Reason.COMMITTED]
         assert {view.status for view in views.values()} == {Status.SUCCEEDED}
         figure("redis: jobs done while the server was killed three times", len(committed), "jobs")
+
+
+def test_a_server_that_is_away_for_a_while_ends_no_attempt(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis", durable=True).start()
+    with rigged(server, tmp_path) as rig:
+        store = rig.store(lease_s=600.0, beat_s=0.0)
+        store.enqueue(submission())
+        agent = store.join("w", role="Runner")
+        claim = store.claim(agent)
+        assert claim is not None
+        server.kill()
+        for _ in range(5):
+            rig.clock.advance(2)
+            store.heartbeat(agent, claim)  # not heard, and no trouble of the job's
+        assert store.next_due("Runner") is None
+        server.start()
+        assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
+        server.kill()
+        store.leave(agent)  # nobody hears it: the lease ends by itself
+        server.start()
+        assert [view.id for view in store.agents()] == [agent.id]
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(rig: Rig) -> None:
@@ -289,7 +310,7 @@ def test_what_is_acknowledged_has_reached_the_replicas_that_were_asked_for(tmp_p
             assert store._ground.server.requests == before + 1, "the wait goes with the request"
             replica.kill()
             short = rig.store(wait_replicas=1, wait_s=0.05)
-            with pytest.raises(SyncFailed, match="done on the master, but only 0 of 1 replicas"):
+            with pytest.raises(NotReplicated, match="done on the master, but only 0 of 1 replicas"):
                 short.enqueue(submission(job_id="alone"))
             assert plain.find("alone") is not None
     finally:

@@ -2,12 +2,14 @@
 const Redis = require(process.argv[2] + "/node_modules/ioredis");
 const options = { port: Number(process.argv[3]), host: "127.0.0.1", connectionName: "node-worker" };
 const assert = require("node:assert");
+const { once } = require("node:events");
 
 (async () => {
   const producer = new Redis({ ...options, connectionName: "node-producer" });
   const worker = new Redis(options);
   const listener = new Redis({ ...options, connectionName: "node-listener" });
-  await new Promise((resolve) => worker.once("ready", resolve)); // ioredis has read INFO
+  // ioredis reads INFO first; a SUBSCRIBE that overtakes it would fail with any Redis.
+  for (const client of [producer, worker, listener]) if (client.status !== "ready") await once(client, "ready");
   const seen = [];
   listener.on("message", (channel, text) => seen.push(`${JSON.parse(text).job_id} ${JSON.parse(text).status}`));
   assert.strictEqual(await listener.subscribe("job:updates"), 1);

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from farro import app, config
 from farro.fronts.resp.server import Options, Server
@@ -65,9 +67,7 @@ class Front:
 
     def client(self, *, protocol: int = 2, **options: Any) -> redis.Redis:
         """redis-py, one connection, so that a worker is one."""
-        made = redis.Redis(
-            port=self.port, protocol=protocol, decode_responses=True, single_connection_client=True, **options
-        )
+        made = connected(self.port, protocol=protocol, **options)
         self._open.append(made)
         return made
 
@@ -87,6 +87,12 @@ class Front:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         self.store.close()
+
+
+def connected(port: int, **options: Any) -> redis.Redis:
+    """No trying again behind our back: what goes wrong shall be seen."""
+    once = {"retry": Retry(NoBackoff(), 0), "socket_timeout": None}
+    return redis.Redis(port=port, decode_responses=True, single_connection_client=True, **{**once, **options})
 
 
 class Raw:

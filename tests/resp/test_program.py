@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from flows.program import Daemon, Program
-from resp.stage import eventually, job, result
+from resp.stage import connected, eventually, job, result
 from servers import free_port
 
 
@@ -42,7 +42,7 @@ def served(farro: Program, *args: str) -> tuple[Daemon, int]:
 
 
 def client(port: int, **options: object) -> redis.Redis:
-    return redis.Redis(port=port, decode_responses=True, single_connection_client=True, **options)  # type: ignore[arg-type]
+    return connected(port, **options)
 
 
 def test_a_job_goes_through_a_front_a_worker_and_back(farro: Program) -> None:

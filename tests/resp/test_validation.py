@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from resp.stage import Front, job
+from resp.stage import Front, command, job
 
 STEP = {"step_number": 1, "tool": "unix", "command": "true"}
 
@@ -129,6 +129,27 @@ def test_a_job_of_more_than_a_mebibyte_is_refused_and_the_connection_goes_on(fro
         client.lpush("queue:ready", big)
     assert client.ping() is True
     assert client.lpush("queue:ready", job("a", metadata={"x": "y" * (1 << 19)})) == 1
+
+
+def test_pushes_of_many_clients_are_each_answered_for_themselves(make_front: Callable[..., Front]) -> None:
+    """They are taken to the store together; the bad ones among them spoil nobody else's."""
+    front = make_front(config_of={"capacity": {"roles": {"Runner": 30}}})
+    front.client().lpush("queue:ready", job("taken"))
+    raws = [front.raw() for _ in range(60)]
+    texts = [(job("taken", "false"), "{}", job(f"good-{number}"))[number % 3] for number in range(60)]
+    for raw, text in zip(raws, texts, strict=True):
+        raw.send(command("LPUSH", "queue:ready", text))
+    said = [raw.line() for raw in raws]
+    assert all(line.startswith(b"-ERR invalid job: id: taken was submitted before") for line in said[0::3])
+    assert all(line.startswith(b"-ERR invalid job: id: is required") for line in said[1::3])
+    assert all(line.startswith(b":") for line in said[2::3])
+    assert len(front.store.list()) == 21
+    more = [front.raw() for _ in range(20)]
+    for number, raw in enumerate(more):
+        raw.send(command("LPUSH", "queue:ready", job(f"more-{number}")))
+    busy = [raw.line()[:9] for raw in more].count(b"-ERR BUSY")
+    assert busy >= 1  # a cap is a brake: two batches may ask in the same moment, and both be let in
+    assert len(front.store.list()) == 21 + 20 - busy
 
 
 def test_a_full_queue_says_that_it_is_busy(make_front: Callable[..., Front]) -> None:

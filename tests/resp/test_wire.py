@@ -55,7 +55,7 @@ def test_anything_at_all_is_commands_or_malformed_and_what_is_kept_is_bounded() 
         st.integers(-5, 200).map(lambda number: b"$%d\r\n" % number),
     )
 
-    @settings(max_examples=100_000 if torture() else 4_000)
+    @settings(max_examples=100_000 if torture() else 800)
     @given(st.lists(grain, max_size=30))
     def play(pieces: list[bytes]) -> None:
         if time.monotonic() > until:

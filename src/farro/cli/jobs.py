@@ -92,7 +92,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
 
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
-    store, _ = open_root(root)
+    store, settings = open_root(root)
     from farro.cli.costs import cost_text, spent_data
     from farro.operations.costs import of_job
 
@@ -113,7 +113,8 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     say(f"{life.job_id}  {life.status}  ({life.role}, attempt {life.attempt})")
     if details.name is not None:
         say(f"  name      {details.name}")
-    say(f"  lies in   {details.view.place}/{life.job_id}")
+    where = "" if settings.store == "files" else f" of {settings.redis.name} in {settings.store}"
+    say(f"  lies in   {details.view.place}/{life.job_id}{where}")
     for name, value in (
         ("created", life.created_at),
         ("after", ", ".join(details.view.waits_for)),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from farro import app
+from farro import app, config
 from farro.cli.options import common, person, read_root
 from farro.cli.tables import Bar
 from farro.cli.terminal import answer, note, say
@@ -58,6 +58,8 @@ def migrate(source: str, target: str, dry_run: bool, root: str | None, as_json: 
         answer(_data(told, source, target, dry_run))
     else:
         _tell(told, target, address, dry_run)
+        if told.moved and (now := address if target == "redis" else "files") != config.load(path).store:
+            note(f"Commands look there with --store {now}; for good: farro init --store {now}")
     return 1 if told.remains else 0
 
 
@@ -97,9 +99,6 @@ def _tell(told: Migration, target: str, address: str, dry_run: bool) -> None:
         say(f"finished jobs stay where they are: {told.finished}")
     if told.remains:
         note(f"{_count(len(told.remains))} could not be removed here yet, and will not run here; run this again")
-    if not dry_run and jobs:
-        store = address if target == "redis" else "files"
-        note(f"Commands look there with --store {store}; for good: farro init --store {store}")
 
 
 def _count(number: int) -> str:

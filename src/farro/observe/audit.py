@@ -60,7 +60,7 @@ class AuditLog:
         log: Log | None = None,
     ) -> None:
         self._folder = folder
-        self._actor = actor
+        self.actor = actor
         self._clock = clock
         self._policy = policy or AuditPolicy()
         self._background = background and not self._policy.strict
@@ -112,7 +112,7 @@ class AuditLog:
         second = int(moment.timestamp())
         if second != self._second[0]:
             self._second = (second, timestamp(moment)[:20])
-        actor = actor or self._actor
+        actor = actor or self.actor
         texts, parts = _spelled(codes)
         texts += event + actor
         if len(texts) > _LONGEST or not _is_code(texts):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from farro.documents import Document, Limits, parse_json, refusal
-from farro.errors import BadDocument, ClaimLost, IdConflict, InputError, Problem
+from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
 from farro.execution import results
 from farro.execution.results import Inline, PlanResult, StepResult
 from farro.kernel.envelope import Lifecycle
@@ -39,18 +40,59 @@ _RELEASES = 5  # a job whose workers vanish more often has attempts counted: it 
 # --- pushing -----------------------------------------------------------------------------------------------------
 
 
-def push(
-    store: Store, texts: Sequence[bytes], *, role: str, queue: str, gate: Gate | None, contract: Contract = STRICT
-) -> list[str]:
-    """Queue each of these jobs, all of them or none; their ids. BadDocument, its source being which of them: the first
-    bad one with all of its problems."""
-    documents = [_read(text, "" if len(texts) == 1 else f"value {at}") for at, text in enumerate(texts, start=1)]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Push:
+    """Jobs that one client wants queued, all of them or none."""
+
+    texts: Sequence[bytes]
+    role: str
+    queue: str  # as the client calls it
+
+
+def push(store: Store, asked: Push, *, gate: Gate | None, contract: Contract = STRICT) -> list[str]:
+    """Queue its jobs; their ids. BadDocument, its source being which of them: the first bad one with all of its
+    problems."""
+    return admitted(store, _prepared(store, asked, contract), gate)
+
+
+def push_all(
+    store: Store, asked: Sequence[Push], *, gate: Gate | None, contract: Contract = STRICT
+) -> list[list[str] | FarroError]:
+    """The same of many clients, each answered for itself, with the syncs of all merged.
+
+    Tried together first; where that fails each is tried alone, which is safe to repeat for jobs that have ids.
+    """
+    answers: list[list[str] | FarroError] = []
+    waiting: dict[int, list[Submission]] = {}
+    for at, one in enumerate(asked):
+        answers.append([])
+        try:
+            waiting[at] = _prepared(store, one, contract)
+        except FarroError as error:
+            answers[at] = error
+    together = [at for at, wanted in waiting.items() if all(item.job_id is not None for item in wanted)]
+    if len(together) > 1:
+        with contextlib.suppress(FarroError):
+            made = iter(admitted(store, [item for at in together for item in waiting[at]], gate))
+            for at in together:
+                answers[at] = [next(made) for _ in waiting.pop(at)]
+    for at, wanted in waiting.items():
+        try:
+            answers[at] = admitted(store, wanted, gate)
+        except FarroError as error:
+            answers[at] = error
+    return answers
+
+
+def _prepared(store: Store, asked: Push, contract: Contract) -> list[Submission]:
+    several = len(asked.texts) > 1
+    documents = [_read(text, f"value {at}" if several else "") for at, text in enumerate(asked.texts, start=1)]
     wanted: list[Submission] = []
     for document in documents:
-        wanted += _wanted(store, document, role, queue, contract)
-    if len(wanted) > 1:
+        wanted += _wanted(store, document, asked.role, asked.queue, contract)
+    if several:
         _check_twins(store, wanted)
-    return admitted(store, wanted, gate)
+    return wanted
 
 
 def _read(text: bytes, source: str) -> Document:

@@ -26,9 +26,11 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Reason, Status
 from farro.operations.jobs import operator
+from farro.operations.moments import moment_or_none
 from farro.operations.prune import remove_one
 from farro.plans import after
 from farro.ports.clock import Clock
+from farro.ports.fleet import Fleet
 from farro.ports.store import Agent, JobView, Store, Submission
 from farro.system import fs
 
@@ -143,9 +145,10 @@ def _queue(target: Store, submission: Submission, name: str | None) -> None:
         return
     try:
         target.enqueue_named(name, submission)
-    except NameTaken as taken:
-        if taken.job_id != submission.job_id:
-            target.enqueue(submission)  # given away there since we looked: the job matters more than its name
+    except NameTaken:
+        # It is this job's, by a run that was killed before the job itself was there; or it was given away there since
+        # we looked, and the job matters more than its name.
+        target.enqueue(submission)
 
 
 def _removed(source: Store, agent: Agent, view: JobView, clock: Clock) -> bool:
@@ -223,7 +226,7 @@ def _planned(source: Store, target: Store) -> tuple[Migration, list[_Job]]:
         told.left.setdefault(why, []).append(view.job_id)
     staying = _linked(jobs, source, target)
     told.left.update({LINKED: [job_id for job_id in jobs if job_id in staying]} if staying else {})
-    ordered = _ordered({job_id: job for job_id, job in jobs.items() if job_id not in staying})
+    ordered = _ordered({job_id: job for job_id, job in jobs.items() if job_id not in staying}, _entries(source, jobs))
     told.moves = [job.id for job in ordered]
     return told, ordered
 
@@ -270,9 +273,27 @@ def _linked(jobs: dict[str, _Job], source: Store, target: Store) -> set[str]:
     return {job_id for job_id in stay if not jobs[job_id].marked}
 
 
-def _ordered(jobs: Mapping[str, _Job]) -> list[_Job]:
+def _entries(source: Store, jobs: Mapping[str, _Job]) -> Callable[[_Job], tuple[Any, ...]]:
+    """What tells when each entered its queue, also of those that did in the same millisecond: the time of job.json in
+    the file store, the common log in another."""
+    if not isinstance(source, Fleet):
+        return lambda job: (job.view.lifecycle.enqueued_at, _written_ns(source, job.view), job.id)
+    first = min((job.view.lifecycle.enqueued_at for job in jobs.values()), default=None)
+    since = None if first is None else moment_or_none(first)
+    told = source.audit_lines(0 if since is None else int(since.timestamp() * 1000) - 60_000)
+    places = {line.get("job_id"): place for place, line in enumerate(told) if line.get("status") == "queued"}
+    return lambda job: (job.view.lifecycle.enqueued_at, places.get(job.id, 0), job.id)
+
+
+def _written_ns(source: Store, view: JobView) -> int:
+    with contextlib.suppress(OSError):
+        return fs.lstat(f"{source.folder(view)}/job.json").st_mtime_ns
+    return 0
+
+
+def _ordered(jobs: Mapping[str, _Job], entry: Callable[[_Job], tuple[Any, ...]]) -> list[_Job]:
     """By their entry into their queue; those that wait after all that they wait for."""
-    by_entry = sorted(jobs.values(), key=lambda job: (job.view.lifecycle.enqueued_at, job.id))
+    by_entry = sorted(jobs.values(), key=entry)
     done: dict[str, _Job] = {job.id: job for job in by_entry if not job.needs}
     left = [job for job in by_entry if job.needs]
     while left:

@@ -1,4 +1,4 @@
-"""The adapters of the Store port: files (default) and memory (tests).
+"""The adapters of the Store port: files (default), redis (many machines) and memory (tests).
 
 The rules they consult live in kernel.
 """

@@ -5,6 +5,7 @@ What a job may say lives in plans.memo, what is done with it in operations.memo;
     wire         bytes → commands, within limits that are checked before anything is kept
     replies      values → bytes, in RESP2 or RESP3
     connection   one client: order of answers, MULTI, limits of what it may leave lying
+    pushing      pushes of all connections, taken to the store together
     workers      who holds which job, and what becomes of it when they are gone
     waiting      blocking pops: first come, first served
     channels     subscriptions, and the feed of job:updates

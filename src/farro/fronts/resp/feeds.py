@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from farro.errors import FarroError
 from farro.observe.log import Log
@@ -39,7 +38,7 @@ class Feed:
         cursor: int | None = None
         while not self._over.is_set():
             try:
-                changes = self._store.changes(cursor, role=self._role, timeout_s=self._patience_s())
+                changes = self._store.changes(cursor, role=self._role, timeout_s=LOOK_S)
                 cursor = changes.cursor
                 if not self._over.is_set():
                     self._told(changes)
@@ -47,12 +46,6 @@ class Feed:
                 self._log("error", "the change feed failed", {"role": self._role, "error": str(error)})
                 self._over.wait(TROUBLE_S)
                 cursor = None
-
-    def _patience_s(self) -> float:
-        due = None if self._role is None else self._store.next_due(self._role)
-        if due is None:
-            return LOOK_S
-        return min(LOOK_S, max(0.01, (due - datetime.now(UTC)).total_seconds() + 0.001))
 
     def stop(self) -> None:
         self._over.set()

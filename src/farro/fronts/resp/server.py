@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from farro.errors import FarroError
@@ -17,12 +18,15 @@ from farro.fronts.resp.channels import Channels
 from farro.fronts.resp.commands import TABLE
 from farro.fronts.resp.connection import Connection
 from farro.fronts.resp.feeds import Feed
+from farro.fronts.resp.pushing import Pushing
 from farro.fronts.resp.waiting import RoleQueue
 from farro.fronts.resp.wire import Parser
 from farro.fronts.resp.workers import Worker, Workers
 from farro.observe.log import Log
+from farro.operations import memo
 from farro.operations.admission import Gate
 from farro.operations.contract import STRICT, Contract
+from farro.operations.memo import Push
 from farro.ports.library import Library
 from farro.ports.store import Changes, Store
 
@@ -75,6 +79,7 @@ class Server:
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
         self.workers = Workers(store=store, call=self.call, now_s=now_s, ttl_s=options.worker_ttl_s, log=log)
+        self.pushing = Pushing(self._push_all, self.spawn)
         self.started_s = now_s()
         self.served = 0  # connections so far
         self.port = options.port
@@ -198,11 +203,16 @@ class Server:
         """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
         return any(call.running() for call in list(self._calls))
 
+    async def _push_all(self, asked: Sequence[Push]) -> Sequence[list[str] | Exception]:
+        answers: Sequence[list[str] | Exception]
+        answers = await self.call(memo.push_all, self.store, asked, gate=self.gate, contract=self.contract)
+        return answers
+
     def queue(self, role: str) -> RoleQueue:
         """Where clients wait for that role; whoever asks is going to wait."""
         queue = self._queues.get(role)
         if queue is None:
-            queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn)
+            queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
         if role not in self._feeds and self._loop is not None:
             loop, kick = self._loop, queue.kick
 
@@ -211,6 +221,14 @@ class Server:
 
             self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log)
         return queue
+
+    async def _next_due_s(self, role: str) -> float | None:
+        try:
+            due = await self.call(self.store.next_due, role)
+        except (FarroError, OSError) as error:
+            self.log("error", "the next delayed job is not known", {"role": role, "error": str(error)})
+            return None
+        return None if due is None else (due - datetime.now(UTC)).total_seconds()
 
     def feed_updates(self) -> None:
         """Somebody listens to `job:updates`."""

@@ -11,10 +11,12 @@ Claiming lives in workers; where wake-ups come from lives in feeds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from farro.fronts.resp.workers import Held, Worker, Workers
+
+_SOON_S = 0.01
 
 
 class Waiter:
@@ -68,11 +70,19 @@ class Waiter:
 class RoleQueue:
     """Those who wait for one role, in the order in which they came."""
 
-    def __init__(self, role: str, workers: Workers, spawn: Callable[[Any], object]) -> None:
+    def __init__(
+        self,
+        role: str,
+        workers: Workers,
+        spawn: Callable[[Any], object],
+        next_due_s: Callable[[str], Awaitable[float | None]],
+    ) -> None:
         self.role = role
         self.waiters: dict[Waiter, None] = {}
         self._workers = workers
         self._spawn = spawn
+        self._next_due_s = next_due_s  # in so many seconds
+        self._timer: asyncio.TimerHandle | None = None
         self._serving = False
         self._again = False
 
@@ -92,8 +102,19 @@ class RoleQueue:
                     tags = waiter.worker.tags
                     if not await self._try(waiter):
                         dry.add(tags)
+                if self.waiters:
+                    await self._wait_for_the_next()
         finally:
             self._serving = False
+
+    async def _wait_for_the_next(self) -> None:
+        """A delayed job enters nobody's feed when its time comes."""
+        due_s = await self._next_due_s(self.role)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if due_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(due_s, _SOON_S), self.kick)
 
     def _first(self, dry: set[frozenset[str]]) -> Waiter | None:
         return next((one for one in self.waiters if not one.claiming and one.worker.tags not in dry), None)

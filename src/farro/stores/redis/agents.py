@@ -9,13 +9,16 @@ What becomes of a dead agent's jobs lives in recover.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection
 
+from farro.errors import TryAgain
 from farro.kernel import ids
 from farro.ports.store import Agent, AgentView, Claim
 from farro.stores.redis.ground import Ground, agent_lost, claim_lost
 
+PATIENCE_S = 1.0  # of what must not keep a worker from its work, nor from its end, while the server is away
 LOOK_S = 1.0  # how often a worker at most asks whether its job is still its own: a kill is seen within this
 
 
@@ -31,7 +34,9 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
 
 def leave(ground: Ground, agent: Agent) -> None:
     ground.beats.pop(agent.id, None)
-    ground.server.run(ground.scripts.leave, ground.time(), agent.id)
+    ground.lost.pop(agent.id, None)
+    with contextlib.suppress(TryAgain):  # a server that is away: its lease ends by itself
+        ground.server.run(ground.scripts.leave, ground.time(), agent.id, patience_s=PATIENCE_S)
     ground.workspace.leave(agent.id)
 
 
@@ -42,10 +47,16 @@ def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
     if now_s - ground.beats.get(agent.id, float("-inf")) < (every_s if claim is None else min(every_s, LOOK_S)):
         return
     job = ("", 0) if claim is None else (claim.job_id, claim.attempt)
-    answer = ground.server.run(ground.scripts.beat, ground.time(), agent.id, *job)
+    try:
+        answer = ground.server.run(ground.scripts.beat, ground.time(), agent.id, *job, patience_s=PATIENCE_S)
+    except TryAgain as error:
+        # A server that is away ends no attempt: should the lease be over when it is back, the commit is refused.
+        ground.log("warning", "the server did not hear this heartbeat", {"agent": agent.id, "why": str(error)})
+        ground.beats[agent.id] = ground.clock.monotonic_s() - every_s + PATIENCE_S
+        return
     if answer == b"taken":
         assert claim is not None
-        ground.workspace.end(agent.id, claim.job_id)
+        ground.lost.setdefault(agent.id, []).append(claim.job_id)  # its processes may live: removed with the next claim
         raise claim_lost(claim.job_id, agent)
     if answer == b"lost":
         raise agent_lost(agent)

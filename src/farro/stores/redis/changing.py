@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from farro import documents
-from farro.errors import IllegalTransition, TryAgain, UnknownJob
+from farro.errors import IllegalTransition, TryAgain, UnknownJob, UnknownSchema
 from farro.kernel import ids, moves, states, telling
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
@@ -171,6 +171,20 @@ def put(
     if told is None:
         ground.tell(after)
     return [job_id.decode() for job_id in reply[1]]
+
+
+def put_aside(ground: Ground, by: str, job_id: str, why: Exception) -> None:
+    """A job whose lifecycle cannot be read: shown as failed and damaged, kept as it is, and in nobody's way. One of
+    another schema version is only told of."""
+    if isinstance(why, UnknownSchema):
+        ground.tell_foreign(job_id)
+        return
+    ground.log("critical", "a job that cannot be read was put aside", {"job_id": job_id, "why": str(why)})
+    (seen,) = ground.look([job_id])
+    if seen is not None and seen.wh in ("held", "marked"):
+        told = line({"event": "quarantined", "actor": by, "job_id": job_id, "role": seen.role})
+        args: list[Arg] = [ground.time(), "", job_id, seen.version, ground.token(), seen.life, "failed", seen.role]
+        ground.server.run(ground.scripts.decide, *args, 0, told, seen.attempts, 0)
 
 
 def written(report: Report) -> Posted:

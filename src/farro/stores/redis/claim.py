@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from farro.errors import Damaged, StorageTrouble
+from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.kernel.outcome import Released
 from farro.ports.store import Agent, Claim
-from farro.stores.redis import commit
+from farro.stores.redis import changing, commit
 from farro.stores.redis.ground import Ground, agent_lost
 from farro.stores.redis.records import folded, material, milliseconds, moment, pairs
 
@@ -25,6 +25,9 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
     policy = ground.policy.policy_version(agent.role) or ""
+    if ground.lost:
+        for job_id in ground.lost.pop(agent.id, ()):
+            ground.workspace.end(agent.id, job_id)
     while True:
         corr = f"{ground.random_bits(128):032x}"
         answer = ground.server.run(
@@ -47,10 +50,8 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
     try:
         before = Lifecycle.from_json(life)
         lifecycle = folded(before, agent.id, int(attempt), corr, at_ms, policy_at.decode())
-    except Damaged as error:
-        # It stays in this agent's hands, where nobody else trips over it, and is shown as damaged.
-        fields = {"job_id": job_id.decode(), "why": str(error)}
-        ground.log("critical", "a job that cannot be read was left alone", fields)
+    except (Damaged, IllegalTransition) as error:
+        changing.put_aside(ground, agent.id, job_id.decode(), error)
         return None
     return begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
 
@@ -82,5 +83,8 @@ def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, sto
 def next_due(ground: Ground, role: str) -> datetime | None:
     now_ms = milliseconds(ground.now())
     key = ground.keys.due(ground.check_role(role))
-    found = ground.server.call("ZRANGEBYSCORE", key, f"({now_ms}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
+    try:
+        found = ground.server.call("ZRANGEBYSCORE", key, f"({now_ms}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
+    except TryAgain:
+        return None  # whoever asks is about to wait, and finds out
     return moment(int(float(found[1]))) if found else None

@@ -85,7 +85,10 @@ class Stream:
 
     def _poll(self) -> tuple[list[Change], bool]:
         """What has happened already, by an ordinary request: the one that waits may not have its answer yet."""
-        answer = self._ground.server.call("XREAD", "COUNT", _MANY, "STREAMS", self._key, self._id)
+        try:
+            answer = self._ground.server.call("XREAD", "COUNT", _MANY, "STREAMS", self._key, self._id)
+        except StorageTrouble:
+            return [], False  # it will be told by the next one, as a gap
         return self._taken(answer)
 
     def _wait(self, timeout_s: float) -> tuple[list[Change], bool]:

@@ -55,11 +55,15 @@ class Ground:
     identity: Callable[[], Mapping[str, Any]] = dict
     # Ends the processes that a dead agent's attempts left behind on this machine.
     reap: Callable[[list[str], Mapping[str, Any]], None] = lambda markers, identity: None
+    actor: str = "farro"  # who enqueues, for the common audit log
     log: Log = no_log
     audit: Audit = no_audit
     random_bits: Callable[[int], int] = random.SystemRandom().getrandbits
     uniform: Uniform = random.uniform
     beats: dict[str, float] = field(default_factory=dict)  # agent → when the server last heard of it
+
+    # agent → jobs that were taken from it, and whose folders it still has
+    lost: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.roles = tuple(sorted(map(ids.check_role, self.roles)))
@@ -131,7 +135,8 @@ class Ground:
     def write(self, event: str, codes: Mapping[str, Any]) -> None:
         """A line of the common audit log that is no transition. A server that is away keeps nobody from his work."""
         with contextlib.suppress(TryAgain):
-            self.server.run(self.scripts.note, self.time(), line({"event": event, **codes}), self.token())
+            told = {"event": event, **codes, "actor": codes.get("actor") or self.actor}
+            self.server.run(self.scripts.note, self.time(), line(told), self.token())
 
     def tell_foreign(self, job_id: str) -> None:
         if job_id not in self.foreign:

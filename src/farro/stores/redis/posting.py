@@ -4,7 +4,8 @@ directory, or cut and noted.
 The folders themselves live in workspace; docs/decisions/0031 has the reasons.
 
 What the result names is kept, with the records of its steps (`steps.jsonl`, by which a later attempt goes on) and the
-config and policies that it worked under (`.snapshot`). Anything else that a step left beside them is not.
+config and policies that it worked under (`.snapshot`), and what agents answered. Anything else that a step left beside
+them is not.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from farro.ports.workspace import Posted
 from farro.system import fs, links
 
 SNAPSHOT = ".snapshot"
-RECORDS = "steps.jsonl"
+RECORDS, CALLS = "steps.jsonl", "calls"
 TASKS = ("task.json", "task.md")  # in the job's own snapshot: for all of its attempts
 TOTAL = 8 << 20  # bytes of all files of an attempt that are kept by content …
 LEAST = 1024  # … beside which each has this much of its beginning
@@ -133,6 +134,7 @@ class Posting:
         own: list[str] = []
         with contextlib.suppress(FileNotFoundError):
             own = [name for name in fs.listdir(home) if name not in TASKS]
+            self._take_calls()
         for folder, names in ((above, tasks), (home, own)):
             for name in names:
                 with contextlib.suppress(OSError):
@@ -140,6 +142,18 @@ class Posting:
                         data = fs.read_bytes(f"{folder}/{name}", _SNAPSHOT_LIMIT)
                         if len(data) <= _SNAPSHOT_LIMIT:
                             self._files[f"{SNAPSHOT}/{name}"] = data
+
+    def _take_calls(self) -> None:
+        """What agents answered (`steps/<id>/calls/<n>.json`): for replay, and so that a later attempt asks for nothing
+        twice. Half of one tells nothing."""
+        for step in fs.subdirectories(f"{self._folder}/steps"):
+            with contextlib.suppress(FileNotFoundError):
+                for name in sorted(fs.listdir(f"{self._folder}/steps/{step}/{CALLS}")):
+                    if name.endswith(".json"):
+                        path = f"steps/{step}/{CALLS}/{name}"
+                        self._take(path)
+                        if self._cut.pop(path, None) is not None:
+                            del self._files[path]
 
 
 def _noted(result: Mapping[str, Any], elsewhere: Mapping[str, str], cut: Mapping[str, int]) -> Mapping[str, Any]:

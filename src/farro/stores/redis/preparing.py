@@ -72,6 +72,7 @@ def checked(ground: Ground, submissions: Sequence[Submission]) -> list[New]:
                 blocks=blocks.get(index, ()),
                 narrative=submission.narrative,
                 payload=submission.payload,
+                actor=ground.actor,
             )
         )
     return news

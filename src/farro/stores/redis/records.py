@@ -16,7 +16,7 @@ from typing import Any
 
 from farro import documents
 from farro.encoding import encoder
-from farro.errors import Damaged
+from farro.errors import Damaged, IllegalTransition
 from farro.kernel import ids, moves, places, telling
 from farro.kernel.envelope import SCHEMA_VERSION, Lifecycle
 from farro.kernel.states import Status
@@ -105,6 +105,7 @@ class New:
     blocks: Sequence[str] = ()
     narrative: str | None = None
     payload: Mapping[str, bytes] | None = None
+    actor: str = "farro"
 
     def args(self) -> list[Arg]:
         """As `create` in the prelude reads it."""
@@ -120,7 +121,7 @@ class New:
             SCHEMA_VERSION,
             life.to_json(),
             self.prompt_text,
-            line(telling.codes(life)),
+            line({**telling.codes(life), "actor": self.actor}),
             len(self.blocks),
             *self.blocks,
         ]
@@ -225,6 +226,13 @@ class Seen:
         return folded(before, self.own, self.attempts, corr, int(at), policy)
 
     @property
+    def readable(self) -> bool:
+        try:
+            return bool(self.lifecycle)
+        except Damaged:
+            return False
+
+    @property
     def prompt(self) -> Mapping[str, Any]:
         found = json.loads(self.prompt_text or b"{}")
         return found if isinstance(found, dict) else {}
@@ -234,7 +242,7 @@ class Seen:
         damaged = None
         try:
             now = self.lifecycle
-        except Damaged as error:
+        except (Damaged, IllegalTransition) as error:
             damaged = str(error)
             guess = moves.enqueued(job_id=self.job_id, role=self.role or "Runner", now=_EPOCH)
             now = guess.changed(status=STATUS.get(self.wh, Status.FAILED), attempt=self.attempts)

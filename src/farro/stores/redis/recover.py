@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farro.errors import Damaged
+from farro.errors import Damaged, IllegalTransition
 from farro.kernel import moves
 from farro.kernel.envelope import SCHEMA_VERSION
 from farro.kernel.moves import Move
@@ -65,8 +65,8 @@ def _stale(ground: Ground, agent: Agent, seen: Seen, dead: str) -> list[Recovere
     """The attempt of a dead agent. When somebody was quicker, it is no longer the dead agent's."""
     try:
         before = seen.lifecycle
-    except Damaged as damage:
-        ground.log("critical", "a job that cannot be read was left alone", {"job_id": seen.job_id, "why": str(damage)})
+    except (Damaged, IllegalTransition) as damage:
+        changing.put_aside(ground, agent.id, seen.job_id, damage)
         return []
     if before.status is not Status.IN_PROGRESS:
         return []

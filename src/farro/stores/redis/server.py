@@ -16,7 +16,6 @@ import os
 import re
 import socket
 import struct
-import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,16 +105,16 @@ class Server:
         self._idle: deque[Link] = deque()
         self._pid = os.getpid()
         self._seen = False  # a server of a version that will do was met
-        self._lock = threading.Lock()
         self._closed = False
         self.requests = 0  # round trips so far: what the tests count
 
     # --- asking ---
 
-    def run(self, script: Script, *args: Arg, waits: bool = False) -> Any:
-        """One round trip. `waits`: it is acknowledged by as many replicas as the settings ask for."""
-        answers = self._ask([("EVALSHA", script.sha, 1, self._prefix, *args, 0)], script, waits=waits)
-        return answers[0]
+    def run(self, script: Script, *args: Arg, waits: bool = False, patience_s: float | None = None) -> Any:
+        """One round trip. `waits`: it is acknowledged by as many replicas as the settings ask for. `patience_s`: how
+        long it is tried again, instead of what the settings say."""
+        command = ("EVALSHA", script.sha, 1, self._prefix, *args, 0)
+        return self._ask([command], script, waits=waits, patience_s=patience_s)[0]
 
     def call(self, *command: Arg) -> Any:
         return self._ask([command])[0]
@@ -125,22 +124,31 @@ class Server:
         return self._ask(commands)
 
     def _ask(
-        self, commands: Sequence[Sequence[Arg]], script: Script | None = None, *, waits: bool = False
+        self,
+        commands: Sequence[Sequence[Arg]],
+        script: Script | None = None,
+        *,
+        waits: bool = False,
+        patience_s: float | None = None,
     ) -> list[Any]:
         wait = waits and self.address.wait_replicas > 0
         try:
             link = self._take()
         except NOT_CONNECTED as error:
-            answers, commands = self._ask_again(commands, wait, error, sent=False)
+            answers, commands = self._ask_again(commands, script, wait, error, sent=False, patience_s=patience_s)
         else:
             try:
                 answers = self._exchange(link, commands, wait)
             except OSError as error:
-                answers, commands = self._ask_again(commands, wait, error, sent=True)
+                answers, commands = self._ask_again(commands, script, wait, error, sent=True, patience_s=patience_s)
+        return self._judged(answers, commands, script, wait)
+
+    def _judged(
+        self, answers: list[Any], commands: Sequence[Sequence[Arg]], script: Script | None, wait: bool
+    ) -> list[Any]:
         for answer in answers[: len(commands)]:
             if isinstance(answer, hiredis.ReplyError):
-                answers = self._told(answer, commands, script, wait)
-                break
+                return self._told(answer, commands, script, wait)
         if wait:
             self._check_replicas(answers[-1])
         return answers
@@ -165,31 +173,39 @@ class Server:
         """The server answered an error."""
         text = str(error)
         if text.startswith("NOSCRIPT") and script is not None:  # it was started anew, or never saw this script
-            return self._ask([("EVAL", script.text, *commands[0][2:])], None, waits=wait)
+            return self._ask([("EVAL", script.text, *commands[0][2:])], script, waits=wait)
         if text.startswith(trouble.PASSING):
             if text.startswith("READONLY"):
                 self.drop()  # this master is none any more: the address may mean another by now
-            answers, commands = self._ask_again(commands, wait, error, sent=False)
-            broken = next((each for each in answers if isinstance(each, hiredis.ReplyError)), None)
-            return answers if broken is None else self._told(broken, commands, script, wait)
+            answers, commands = self._ask_again(commands, script, wait, error, sent=False)
+            return self._judged(answers, commands, script, wait)
         raise trouble.refused(self.address.url, text)
 
     def _ask_again(
-        self, commands: Sequence[Sequence[Arg]], wait: bool, why: Exception, *, sent: bool
+        self,
+        commands: Sequence[Sequence[Arg]],
+        script: Script | None,
+        wait: bool,
+        why: Exception,
+        *,
+        sent: bool,
+        patience_s: float | None = None,
     ) -> tuple[list[Any], Sequence[Sequence[Arg]]]:
         """Until the server answers, or the time for it is over. The answers, and what was asked at last."""
-        began, pause = self._clock.monotonic_s(), _FIRST_PAUSE_S
+        # At once, the first time: a connection that nobody used for long may have been closed by the server.
+        began, pause = self._clock.monotonic_s(), 0.0
+        patience_s = self.address.retry_s if patience_s is None else min(patience_s, self.address.retry_s)
         while True:
             tried_s = self._clock.monotonic_s() - began
-            if tried_s >= self.address.retry_s or self._closed:
+            if tried_s >= patience_s or self._closed:
                 text = str(why)
                 if text.startswith(trouble.PASSING):
                     raise trouble.refused(self.address.url, text) from why
                 raise trouble.unreachable(self.address.url, _words(why), tried_s) from why
-            self._clock.sleep(min(pause, self.address.retry_s - tried_s))
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            self._clock.sleep(min(pause, patience_s - tried_s))
+            pause = min(2 * pause or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self.drop()  # the other connections are as old as the one that broke
-            if sent and commands[0][0] in ("EVALSHA", "EVAL"):
+            if sent and script is not None:
                 commands = [(*commands[0][:-1], 1)]
             try:
                 link = self._take()
@@ -219,7 +235,8 @@ class Server:
         """A connection of the caller's own. An error of the user's (a wrong password, a server that is too old) is a
         FarroError; what may pass is redis-py's or the operating system's own."""
         try:
-            link = Link(self._pool, timeout_s or self.address.timeout_s)
+            waits_s = self.address.wait_s if self.address.wait_replicas else 0.0
+            link = Link(self._pool, timeout_s or self.address.timeout_s + waits_s)
         except redis.AuthenticationError as error:
             raise trouble.refused(self.address.url, f"NOAUTH {error}") from error
         except redis.ResponseError as error:

@@ -5,7 +5,7 @@ Which of them are tried again lives in server.
 
 from __future__ import annotations
 
-from farro.errors import FarroError, InputError, NotPermitted, StorageTrouble, SyncFailed
+from farro.errors import FarroError, InputError, NotPermitted, NotReplicated, StorageTrouble
 
 # What passes by itself: the server starts, a script runs too long, a replica was just made the master.
 PASSING = ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY")
@@ -64,8 +64,8 @@ def too_old(address: str, version: str) -> InputError:
     )
 
 
-def too_few_replicas(address: str, wanted: int, got: int, wait_s: float) -> SyncFailed:
-    return SyncFailed(
+def too_few_replicas(address: str, wanted: int, got: int, wait_s: float) -> NotReplicated:
+    return NotReplicated(
         f"{address}: done on the master, but only {got} of {wanted} replicas had it after {wait_s:g} s "
         "(redis.wait_replicas). It stands, and is lost only if the master is lost before they have it. Look at the "
         "replicas (INFO replication), or ask for fewer"

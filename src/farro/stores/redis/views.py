@@ -163,7 +163,7 @@ def _stuck(ground: Ground, job_id: str, known: dict[str, Seen | None]) -> bool:
             if job.wh in ("stale", "marked", "open"):
                 return True
             if job.wh == "waits":
-                if moves.waits_for_person(job.lifecycle):
+                if not job.readable or moves.waits_for_person(job.lifecycle):
                     return True
                 next_ += [name for name in after.dependencies(job.prompt).all if name not in met]
                 met.update(next_)

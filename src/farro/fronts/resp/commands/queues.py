@@ -21,6 +21,7 @@ from farro.fronts.resp.waiting import Waiter
 from farro.fronts.resp.workers import Held
 from farro.kernel.states import Status
 from farro.operations import memo
+from farro.operations.memo import Push
 
 if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
@@ -39,9 +40,7 @@ async def push(connection: Connection, args: list[bytes]) -> Any:
     role = keys.queue_role(args[1], roles)
     name = keys.decoded(args[1])
     try:
-        await server.call(
-            memo.push, server.store, args[2:], role=role, queue=name, gate=server.gate, contract=server.contract
-        )
+        await server.pushing.push(Push(texts=args[2:], role=role, queue=name))
     except BadDocument as error:
         raise CommandError(f"invalid job: {memo.told(error)}") from None
     except IdConflict as error:

@@ -8,7 +8,7 @@ local agent, role, tags, corr = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if not alive(agent) then return {'lost'} end
 
 local function answer(id, job, attempt, at, policy)
-  local files = job[4] and call('HGETALL', P .. 'files:' .. id) or false
+  local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. id) or false
   return {'ok', id, job[1], job[2], attempt, at, policy, files}
 end
 

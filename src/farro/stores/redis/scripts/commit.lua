@@ -6,7 +6,7 @@
 -- A crash leaves the decision whole, with the result and the children, or nothing of it.
 local agent, id, attempt, token = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key = P .. 'job:' .. id
-local job = call('HMGET', key, 'wh', 'own', 'att', 'role', 'tg', 'pri')
+local job = call('HMGET', key, 'wh', 'own', 'att', 'role', 'tg', 'pri', 'fl')
 if job[1] ~= 'held' or job[2] ~= agent or job[3] ~= attempt then
   if again and call('HGET', key, 't' .. attempt) == token then
     return {'ok', call('ZRANGE', P .. 'todo', 0, -1), call('HGET', key, 'v'), {}}
@@ -16,16 +16,16 @@ end
 if not alive(agent) then return {'lost'} end
 local wh, role = ARGV[7], ARGV[8]
 local n = tell(ARGV[10])
+local at, count = keep(id, 11)
+local fl = count > 0 and 1 or job[7] or 0
 if wh == 'marked' then
   call('SADD', P .. 'marked', id)
-  call('HSET', key, 'life', ARGV[6], 'wh', wh, 'v', n, 't' .. attempt, token)
+  call('HSET', key, 'life', ARGV[6], 'wh', wh, 'v', n, 't' .. attempt, token, 'fl', fl)
 else
   lift(id, 'held', job[4], job[5], agent)
-  call('HSET', key, 'life', ARGV[6], 'wh', wh, 'role', role, 'v', n, 't' .. attempt, token, 'own', '')
+  call('HSET', key, 'life', ARGV[6], 'wh', wh, 'role', role, 'v', n, 't' .. attempt, token, 'own', '', 'fl', fl)
   lay(id, wh, role, job[5], job[6], n, tonumber(ARGV[9]))
 end
-local at, count = keep(id, 11)
-if count > 0 then call('HSET', key, 'fl', 1) end
 local others = FINAL[wh] and waiting(id, n) or {}
 local late = {}
 local children = tonumber(ARGV[at + 1])

@@ -1,4 +1,4 @@
--- Jobs as they are. ARGV: time, agent that asks or '', 1 with their prompts, ids.
+-- Jobs as they are. ARGV: time, agent that asks or '', 1 with the prompts of those that wait, ids.
 -- Answers of each {life, wh, own, att, cl, v, role, prompt}, or an empty list where there is none; 'lost': the agent is
 -- dead. Changes nothing but its lease.
 if ARGV[2] ~= '' and not alive(ARGV[2]) then return 'lost' end
@@ -6,7 +6,7 @@ local answer = {}
 for i = 4, #ARGV - 1 do
   local job = call('HMGET', P .. 'job:' .. ARGV[i], 'life', 'wh', 'own', 'att', 'cl', 'v', 'role')
   if job[1] then
-    if ARGV[3] == '1' then job[8] = call('HGET', P .. 'job:' .. ARGV[i], 'prompt') end
+    if ARGV[3] == '1' and job[2] == 'waits' then job[8] = call('HGET', P .. 'job:' .. ARGV[i], 'prompt') end
     answer[#answer + 1] = job
   else
     answer[#answer + 1] = {}

@@ -130,7 +130,8 @@ end
 -- Files of a job from ARGV[at]: their number, then name and content of each. Answers the next index.
 local function keep(id, at)
   local count = tonumber(ARGV[at])
-  for i = at + 1, at + 2 * count, 2 do call('HSET', P .. 'files:' .. id, ARGV[i], ARGV[i + 1]) end
+  local last = at + 2 * count
+  for i = at + 1, last, 1000 do call('HSET', P .. 'files:' .. id, unpack(ARGV, i, math.min(i + 999, last))) end
   return at + 1 + 2 * count, count
 end
 

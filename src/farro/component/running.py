@@ -1,0 +1,212 @@
+"""A component at work: its control plane, which is always on, its health, its status, and its workload when enabled.
+
+The workload itself lives in working; what it is told by its starter lives in surroundings.
+
+- Config updates and status requests are taken whether it is enabled or not. An update is checked as a whole before any
+  of it holds; what was wrong with it stands in the status, under the correlation id of the signal.
+- Status: all of it at the start, when asked, and every ten seconds; a delta when something changed.
+- SIGTERM: what is under way ends, the rest goes back, and the last status says that it is disabled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from farro.buses.opening import opened
+from farro.component.declaring import Component
+from farro.component.health import HealthServer
+from farro.component.surroundings import Surroundings
+from farro.component.working import Workload
+from farro.errors import BusTrouble, FarroError, InputError
+from farro.kernel.moments import timestamp
+from farro.ports.bus import Binding, Bus, Consumer, Message
+from farro.swarm import messages, names
+from farro.swarm.names import Scope, Signal
+from farro.swarm.status import HEARTBEAT_S
+
+DRAIN_S = 30.0  # seed 003 §8
+
+
+class Member:
+    """One component of one swarm, on a bus that is open."""
+
+    def __init__(self, component: Component[Any], bus: Bus, about: Surroundings) -> None:
+        if component.declared is None:
+            raise InputError(f"{component.role} has no function: decorate one with source, transform or sink")
+        self._component = component
+        self._bus = bus
+        self._about = about
+        self._raw: dict[str, Any] = dict(about.config or {})
+        self._config = component.read_config(self._raw)
+        self._workload = Workload(component, bus, about, lambda: self._config)
+        self._health = HealthServer(self._well)
+        self._health_port = 0
+        self._enabled = False
+        self._told: dict[str, Any] = {}  # of the last config update: its correlation id, and what was wrong
+        self._started_s = time.monotonic()
+        self._control: Consumer | None = None
+        self._stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `stop`. BusTrouble when the bus is away for longer than it can wait."""
+        self._health_port = await self._health.open(self._about.health_host, self._about.health_port)
+        queue = names.control_queue(self._about.role, self._about.instance)
+        scope = Scope(role=self._about.role, instance=self._about.instance)
+        keys = [names.signal_key(signal_, scope) for signal_ in (Signal.CONFIG, Signal.STATUS)]
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        self._control = await self._bus.consume(queue, prefetch=16)
+        await self._say("status-full")
+        beats, listening = asyncio.create_task(self._beat()), asyncio.create_task(self._listen(self._control))
+        stopped = asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait({beats, listening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (beats, listening):
+                if task.done():
+                    task.result()  # raises what ended it
+        finally:
+            beats.cancel()
+            listening.cancel()
+            stopped.cancel()
+            await asyncio.gather(beats, listening, stopped, return_exceptions=True)
+            await self._leave()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def _leave(self) -> None:
+        await self._workload.end(DRAIN_S)
+        self._enabled = False
+        with contextlib.suppress(BusTrouble):
+            await self._say("status-delta")
+        if self._control is not None:
+            await self._control.close()
+        await self._health.close()
+
+    # --- the control plane ---
+
+    async def _listen(self, control: Consumer) -> None:
+        async for delivery in control:
+            with contextlib.suppress(InputError):  # forged or broken: no signal, and nobody waits for an answer
+                await self._obey(delivery.message)
+            await delivery.ack()
+
+    async def _obey(self, message: Message) -> None:
+        key = names.read_key(message.key)
+        if key.kind != "signal" or key.signal is None:
+            return
+        told = messages.read_signal(message.body, key.signal, key.scope)
+        if told.swarm_id not in (None, self._about.swarm):
+            return  # of another swarm: none of ours
+        if key.signal is Signal.STATUS:
+            await self._say("status-full", {"correlationId": told.correlation_id})
+            return
+        await self._update(told.correlation_id, dict(told.args or {}))
+
+    async def _update(self, correlation_id: str, args: dict[str, Any]) -> None:
+        """All of it, or nothing and why."""
+        enabled = args.pop("enabled", self._enabled)
+        self._told = {"correlationId": correlation_id}
+        try:
+            if not isinstance(enabled, bool):
+                raise InputError("enabled must be true or false")
+            if args:
+                raw = {**self._raw, **args}
+                config = self._component.read_config(raw)
+                await self._component.told_config(config)
+                self._raw, self._config = raw, config
+            await self._switch(enabled)
+        except FarroError as error:
+            self._told["error"] = str(error)
+        except Exception as error:  # noqa: BLE001 - what on_config raised is an update that was refused
+            self._told["error"] = f"{type(error).__name__}: {error}"
+        await self._say("status-delta")
+
+    async def _switch(self, enabled: bool) -> None:
+        if enabled and not self._enabled:
+            await self._workload.begin()
+        elif not enabled and self._enabled and not await self._workload.end(DRAIN_S):
+            self._told["notes"] = f"what was under way did not end in {DRAIN_S:g} s and goes back"
+        self._enabled = enabled
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(BusTrouble):
+                await self._say("status-full")
+
+    # --- status ---
+
+    def _well(self) -> tuple[bool, dict[str, object]]:
+        about = self._about
+        return True, {"swarmId": about.swarm, "role": about.role, "instance": about.instance, "enabled": self._enabled}
+
+    async def _say(self, kind: Literal["status-full", "status-delta"], more: Mapping[str, Any] | None = None) -> None:
+        counts, about = self._workload.counts, self._about
+        data: dict[str, Any] = {
+            "tps": counts.tps(time.monotonic()),
+            "done": counts.done,
+            "failed": counts.failed,
+            "deadLetters": counts.dead,
+            "health": "UP",
+            "update": dict(self._told),
+            **(more or {}),
+        }
+        if counts.last_error is not None:
+            data["lastError"] = counts.last_error
+        if kind == "status-full":
+            data |= {
+                "pid": os.getpid(),
+                "healthUrl": f"http://{about.health_host}:{self._health_port}/actuator/health",
+                "config": self._raw,
+                "uptimeSec": round(time.monotonic() - self._started_s, 3),
+            }
+        status = messages.Status(
+            kind=kind,
+            version=self._component.version,
+            message_id=str(uuid.uuid4()),
+            timestamp=timestamp(datetime.now(UTC)),
+            role=about.role,
+            instance=about.instance,
+            swarm_id=about.swarm,
+            enabled=self._enabled,
+            state="Running" if self._enabled else "Healthy",
+            queues=messages.Queues(
+                inputs=about.input_queues,
+                outputs=tuple(names.work_queue(about.swarm, suffix) for suffix in about.outputs),
+            ),
+            data=data,
+        )
+        key = names.status_key(kind, about.role, about.instance)
+        sent = Message(key=key, body=messages.encode(status), message_id=status.message_id)
+        await self._bus.publish(names.CONTROL, sent)
+
+
+def main(component: Component[Any]) -> None:
+    """As a program: what is wrong is told in a line, and no traceback."""
+    try:
+        about = Surroundings.of(os.environ, component.role)
+        asyncio.run(_run(component, about))
+    except FarroError as error:
+        print(f"{component.role}: {error}", file=sys.stderr)  # noqa: T201 - a program's own words
+        sys.exit(error.exit_code)
+
+
+async def _run(component: Component[Any], about: Surroundings) -> None:
+    bus = await opened(about.bus)
+    try:
+        member = Member(component, bus, about)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, member.stop)
+        await member.run()
+    finally:
+        await bus.close()

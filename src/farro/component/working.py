@@ -1,0 +1,188 @@
+"""The workload of a component while it is enabled: items in, the function, items out, and then the acknowledgement.
+
+The control plane, which is always on, lives in running.
+
+- An item is acknowledged when all that came of it was accepted by the bus: a crash in between repeats it, and what goes
+  on carries ids that are made of the item's own, so that whoever comes next can tell. [test_nothing_is_lost_on_the_way]
+- A function that raises gets the item again, up to `tries` times; then it lies among the queue's dead letters, never
+  nowhere. [test_what_fails_for_good_is_a_dead_letter]
+- Stopping drains: nothing new is taken, what is under way ends, the rest goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from farro.component.declaring import Component, Drop
+from farro.component.surroundings import Surroundings
+from farro.errors import BusTrouble
+from farro.ports.bus import Bus, Consumer, Delivery, Message
+
+TPS_WINDOW_S = 10.0
+_PAUSE_S = 0.2  # before an item that failed is tried again, and after trouble of the bus
+_SPACE = uuid.UUID("6f9a3d1e-6b1c-4b8f-9b2f-6a1c5a3c7f10")  # names of ours, for ids that follow from others
+
+
+@dataclass
+class Counts:
+    """What was done, and when: for the status."""
+
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    last_error: str | None = None
+    _times: deque[float] = field(default_factory=deque)
+
+    def count(self, now_s: float) -> None:
+        self.done += 1
+        self._times.append(now_s)
+
+    def tps(self, now_s: float) -> float:
+        while self._times and now_s - self._times[0] > TPS_WINDOW_S:
+            self._times.popleft()
+        return round(len(self._times) / TPS_WINDOW_S, 3)
+
+
+class Workload:
+    """Runs while it is told to. `begin` and `end` may be called again and again."""
+
+    def __init__(self, component: Component[Any], bus: Bus, about: Surroundings, config: Callable[[], Any]) -> None:
+        assert component.declared is not None
+        self._component = component
+        self._declared = component.declared
+        self._bus = bus
+        self._about = about
+        self._config = config
+        self.counts = Counts()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._consumers: list[Consumer] = []
+        self._ending = asyncio.Event()
+
+    @property
+    def running(self) -> bool:
+        return bool(self._tasks)
+
+    async def begin(self) -> None:
+        if self._tasks:
+            return
+        self._ending.clear()
+        if self._declared.kind == "source":
+            self._tasks.append(asyncio.create_task(self._make()))
+            return
+        for queue in self._about.input_queues:
+            consumer = await self._bus.consume(queue, prefetch=self._component.prefetch)
+            self._consumers.append(consumer)
+            workers = self._component.prefetch if self._declared.is_async else 1
+            lock = asyncio.Lock()  # an iterator has one reader at a time
+            self._tasks += [asyncio.create_task(self._take(consumer, lock)) for _ in range(workers)]
+
+    async def end(self, grace_s: float) -> bool:
+        """Whether everything that was under way ended in time."""
+        self._ending.set()
+        tasks, self._tasks = self._tasks, []
+        consumers, self._consumers = self._consumers, []
+        for task in tasks:
+            if getattr(task, "idle", False):
+                task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=grace_s) if tasks else (set(), set())
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for consumer in consumers:
+            await consumer.close()  # what was not acknowledged goes back
+        return not late
+
+    # --- sources ---
+
+    async def _make(self) -> None:
+        due_s = time.monotonic()
+        while not self._ending.is_set():
+            pause_s = self._pause_s()
+            due_s = max(due_s + pause_s, time.monotonic() - pause_s)  # behind by more than one: not made up for
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
+                    await self._ending.wait()
+                    return
+            try:
+                await self._send(await self._called(), str(uuid.uuid4()))
+            except Exception as error:  # noqa: BLE001 - a source's mistake is told, and does not end it
+                self._failed(error)
+            else:
+                self.counts.count(time.monotonic())
+
+    def _pause_s(self) -> float:
+        config = self._config()
+        named = config.get("rate") if isinstance(config, dict) else getattr(config, "rate", None)
+        rate = named if isinstance(named, int | float) and named > 0 else self._declared.rate
+        return 1.0 / rate if rate is not None else float(self._declared.every_s or 1.0)
+
+    # --- transforms and sinks ---
+
+    async def _take(self, consumer: Consumer, lock: asyncio.Lock) -> None:
+        task = asyncio.current_task()
+        while not self._ending.is_set():
+            task.idle = True  # type: ignore[union-attr]  # may be cancelled: it holds nothing
+            async with lock:
+                try:
+                    delivery = await anext(aiter(consumer))
+                except StopAsyncIteration:
+                    return
+            task.idle = False  # type: ignore[union-attr]
+            await self._work(delivery)
+
+    async def _work(self, delivery: Delivery) -> None:
+        for number in range(1, self._component.tries + 1):
+            try:
+                item = json.loads(delivery.message.body)
+                made = await self._called(item)
+                if self._declared.kind == "transform":
+                    await self._send(made, delivery.message.message_id)
+            except (Drop, ValueError) as error:
+                self._failed(error)
+                break
+            except BusTrouble as error:
+                self._failed(error)
+                await delivery.reject(requeue=True)
+                await asyncio.sleep(_PAUSE_S)
+                return
+            except Exception as error:  # noqa: BLE001 - the function's own mistake is this item's, not the component's
+                self._failed(error)
+                if number < self._component.tries:
+                    await asyncio.sleep(_PAUSE_S)
+            else:
+                await delivery.ack()
+                self.counts.count(time.monotonic())
+                return
+        self.counts.dead += 1
+        await delivery.reject(requeue=False)
+
+    def _failed(self, error: BaseException) -> None:
+        self.counts.failed += 1
+        self.counts.last_error = f"{type(error).__name__}: {error}"[:500]
+
+    async def _called(self, *items: Any) -> Any:
+        arguments = (*items, self._config()) if self._declared.takes_config else items
+        if self._declared.is_async:
+            return await self._declared.function(*arguments)
+        return await asyncio.to_thread(self._declared.function, *arguments)  # its control plane goes on meanwhile
+
+    async def _send(self, made: Any, origin: str) -> None:
+        """Every item into every output. The ids follow from the origin's: the same again when it is done again."""
+        items = made if isinstance(made, list) else [] if made is None else [made]
+        sends: list[Awaitable[None]] = []
+        for index, item in enumerate(items):
+            body = json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            for suffix in self._about.outputs:
+                message_id = str(uuid.uuid5(_SPACE, f"{origin}/{self._about.role}/{suffix}/{index}"))
+                sends.append(
+                    self._bus.publish(self._about.exchange, Message(key=suffix, body=body, message_id=message_id))
+                )
+        await asyncio.gather(*sends)

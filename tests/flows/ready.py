@@ -1,0 +1,44 @@
+"""A `farro` that has imported its commands and waits to be told which one it is: `ready.py FD [FOLDER]`.
+
+Started by program.py for commands that a test waits for. What a start of the interpreter does is tested by daemons,
+which are started anew, and where it matters (test_start, test_first_use, test_smoke, test_demo).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[0] = TESTS
+
+import copies  # noqa: E402
+import measured  # noqa: E402
+
+del sys.path[0]
+write = measured.start(sys.argv[2], copies=True) if sys.argv[2:] else None
+
+import contextlib  # noqa: E402
+import importlib  # noqa: E402
+import json  # noqa: E402
+
+from farro.__main__ import main  # noqa: E402
+from farro.cli.main import COMMANDS  # noqa: E402
+
+# What commands import only when they come to it.
+LATER = ("app", "operations.run", "execution.work", "runners.inline", "services.worker", "services.drain")
+LATER += ("services.foreground", "stores.files.views", "stores.files.prune", "services.watchdog", "runtimes.process")
+for module in sorted({place.partition(":")[0] for place in COMMANDS.values()} | {f"farro.{name}" for name in LATER}):
+    importlib.import_module(module)
+
+order = json.loads(copies.await_order(int(sys.argv[1])))
+os.chdir(order["cwd"])
+os.environ.clear()
+os.environ.update(order["env"])
+sys.argv[:] = order["argv"]
+try:
+    main()
+finally:
+    if write is not None:
+        with contextlib.suppress(OSError):  # a test took away what it needs for that
+            write()

@@ -1,0 +1,291 @@
+"""The everyday commands where the jobs lie in a Redis server: the same session, the same answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farro as api
+from flows.program import Program, eventually, listing, shell, steps
+from servers import RedisServer
+
+SCRUBBED = {
+    "agent",
+    "not_before",
+    "by",
+    "correlation_id",
+    "actor",
+    "policy_version",
+    "result_sha256",
+    "root",
+    "folder",
+    "path",
+}
+
+
+@pytest.fixture
+def on_redis(farro: Program, redis_server: RedisServer) -> Program:
+    """A root whose jobs lie in a server, under a name of their own."""
+    configure(farro, store=redis_server.url, redis={"name": f"t-{uuid.uuid4().hex[:12]}"})
+    return farro
+
+
+def configure(farro: Program, **changes: Any) -> None:
+    path = farro.path / "agents-config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def ids(farro: Program, *args: str) -> list[str]:
+    return [job["job_id"] for job in farro.call("ls", "--json", *args, code=0).json["jobs"]]
+
+
+def scrubbed(value: Any) -> Any:
+    """Without what no two sessions share: times, names of agents, hashes."""
+    if isinstance(value, dict):
+        return {
+            name: scrubbed(member)
+            for name, member in value.items()
+            if name not in SCRUBBED and not name.endswith(("_at", "_s", "_kb")) and name not in ("at", "ts")
+        }
+    if isinstance(value, str):
+        return re.sub(r"\d+\.\d\d", "…", value)  # seconds, in a report
+    return [scrubbed(member) for member in value] if isinstance(value, list) else value
+
+
+def session(farro: Program) -> dict[str, Any]:
+    """A morning's work, and what the commands answer."""
+    told: dict[str, Any] = {}
+    farro.call("enqueue", "--id", "good", "--priority", "P1", "--", "seq", "3", code=0)
+    farro.enqueue(steps(("echo", "one"), ("false",), ("echo", "three")), "--id", "bad")
+    farro.call("enqueue", "--id", "later", "--delay", "2h", "--", "true", code=0)
+    farro.call("enqueue", "--id", "second", "--after", "good", "--", "echo", "after", code=0)
+    farro.call("enqueue", "--id", "hopeless", "--after", "bad", "--", "true", code=0)
+    farro.call("enqueue", "--id", "unwanted", "--tag", "gpu", "--", "true", code=0)
+    told["queued"] = farro.call("ls", "--json", code=0).json
+    told["why"] = [farro.call("explain", job, "--json", code=0).json["reason"] for job in ("second", "later", "good")]
+    told["kill"] = farro.call("kill", "unwanted", "--json", code=0).json
+    farro.call("kill", "later", code=0)
+    farro.call("worker", "--drain", code=0)
+    told["jobs"] = sorted(farro.call("ls", "--json", code=0).json["jobs"], key=lambda job: str(job["job_id"]))
+    told["show"] = [farro.call("show", job, "--json", code=0).json for job in ("good", "bad", "second", "hopeless")]
+    told["logs"] = [farro.call("logs", job, code=0).out for job in ("good", "bad", "second")]
+    told["tail"] = farro.call("logs", "good", "--tail", "1", "--json", code=0).json["output"]
+    told["history"] = [farro.call("history", job, "--json", code=0).json for job in ("good", "bad")]
+    told["wait"] = [farro.call("wait", job, "--json").code for job in ("good", "bad")]
+    told["tagged"] = ids(farro, "--tag", "gpu")
+    told["last"] = sorted(ids(farro, "--last", "50"))
+    told["unknown"] = [farro.call("show", "nobody").code, farro.call("requeue", "good").code]
+    stats = [json.loads(line) for line in farro.call("stats", "--json", code=0).out.splitlines()]
+    told["stats"] = [(line["role"], line["succeeded"], line["failed"], line["killed"]) for line in stats]
+    told["pruned"] = farro.call("prune", "--older-than", "0s", "--status", "killed", "--json", code=0).json["jobs"]
+    told["after"] = sorted(ids(farro))
+    told["again"] = farro.call("enqueue", "--id", "unwanted", "--", "echo", "new", code=0).out
+    return told
+
+
+def test_a_session_is_answered_alike(
+    farro: Program, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    here = scrubbed(session(farro))
+    other = Program(tmp_path_factory.mktemp("redis"))
+    other.call("init", "--store", redis_server.url, code=0)
+    configure(other, redis={"name": f"t-{uuid.uuid4().hex[:12]}"})
+    there = scrubbed(session(other))
+    for name in here:
+        assert _ordered(there[name]) == _ordered(here[name]), name
+
+
+def _ordered(value: Any) -> Any:
+    """Where a list of jobs comes in the order of the folders, or of the index: no promise."""
+    if isinstance(value, dict) and isinstance(value.get("jobs"), list):
+        return {**value, "jobs": sorted(value["jobs"], key=lambda job: str(job["job_id"]))}
+    return value
+
+
+def test_no_job_is_a_folder_in_the_root(on_redis: Program) -> None:
+    before = {name for name in listing(on_redis.path) if not name.startswith("logs")}
+    on_redis.call("enqueue", "--id", "one", "--", "echo", "hi", code=0)
+    on_redis.call("worker", "--drain", code=0)
+    on_redis.call("show", "one", code=0)
+    new = {name for name in listing(on_redis.path) if not name.startswith("logs")} - before
+    assert new == {"jobs/.work"}
+
+
+def test_a_command_runs_here_with_its_output_and_exit_code(on_redis: Program) -> None:
+    done = on_redis.run("run", "--", "sh", "-c", "echo hello; exit 3", code=3)
+    assert done.out == "hello\n"
+    on_redis.run("run", "--json", "--", "true", code=0)
+
+
+def test_a_step_finds_the_same_store(on_redis: Program, redis_server: RedisServer) -> None:
+    configure(on_redis, store="files")
+    command = f"{sys.executable} -m farro enqueue --id child -- true"
+    on_redis.run("enqueue", "--store", redis_server.url, "--id", "parent", "--", "sh", "-c", command, code=0)
+    on_redis.run("worker", "--drain", "--store", redis_server.url, code=0)
+    assert set(ids(on_redis, "--store", redis_server.url)) == {"parent", "child"}
+    assert ids(on_redis) == []
+
+
+def test_the_environment_names_the_store(on_redis: Program, redis_server: RedisServer) -> None:
+    configure(on_redis, store="files")
+    env = {"FARRO_STORE": redis_server.url}
+    on_redis.run("enqueue", "--id", "there", "--", "true", env=env, code=0)
+    assert ids(on_redis) == []
+    assert "there" in on_redis.run("ls", env=env, code=0).out
+    assert "there" not in on_redis.run("ls", "--store", "files", env=env, code=0).out
+    wrong = on_redis.run("ls", env={"FARRO_STORE": "redis://user:secret@host/0"}, code=2)
+    assert "FARRO_STORE" in wrong.err
+    assert "secret" not in wrong.err
+
+
+def test_a_worker_that_is_killed_loses_nothing(on_redis: Program) -> None:
+    configure(on_redis, redis={**json.loads((on_redis.path / "agents-config.json").read_text())["redis"], "lease_s": 1})
+    on_redis.enqueue(
+        shell("if mkdir once 2>/dev/null; then touch started; exec sleep 100000; fi; echo again"), "--id", "j"
+    )
+    daemon = on_redis.start("worker").started()
+    eventually((on_redis.path / "started").exists, "the step never started")
+    assert on_redis.call("logs", "j", code=0).err == "", "it runs on this machine"
+    daemon.kill()
+
+    def recovered() -> bool:
+        on_redis.call("watchdog", "--once", code=0)
+        on_redis.call("manager", "--once")
+        return on_redis.status("j") == "queued"
+
+    eventually(recovered, "nobody recovered it")
+    on_redis.call("worker", "--drain", code=0)
+    assert on_redis.job("j")["attempt"] == 2
+    assert on_redis.call("logs", "j", code=0).out == "again\n"
+    assert list((on_redis.path / "jobs/.work").iterdir()) == [], "what the dead worker left is swept"
+
+
+def test_a_running_job_is_killed_where_it_runs(on_redis: Program) -> None:
+    on_redis.enqueue(shell("touch started; exec sleep 100000"), "--id", "j")
+    daemon = on_redis.start("worker").started()
+    eventually((on_redis.path / "started").exists, "the step never started")
+    on_redis.call("kill", "j", code=0)
+    eventually(lambda: not [pid for pid in on_redis.living() if _sleeps(pid)], "the step lives on")
+    assert on_redis.status("j") == "killed"
+    assert daemon.end().code == 0
+
+
+def _sleeps(pid: int) -> bool:
+    try:
+        return b"100000" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_a_retried_attempt_goes_on_after_the_steps_that_succeeded(on_redis: Program) -> None:
+    count = "echo x >> count; echo first"
+    on_redis.enqueue(steps(("sh", "-c", count), ("sh", "-c", "test -e ready")), "--id", "j")
+    on_redis.call("worker", "--drain", code=0)
+    assert on_redis.status("j") == "failed"
+    refused = on_redis.call("retry", "j", "--from", "2", code=3)
+    assert "all of its steps are run again" in refused.err
+    (on_redis.path / "ready").touch()
+    again = on_redis.call("retry", "j", code=0).out.strip().splitlines()[0]
+    on_redis.call("worker", "--drain", code=0)
+    assert on_redis.status(again) == "succeeded"
+
+
+def test_a_large_output_is_cut_or_lies_in_the_shared_directory(on_redis: Program, tmp_path: Path) -> None:
+    redis = json.loads((on_redis.path / "agents-config.json").read_text())["redis"]
+    configure(on_redis, redis={**redis, "inline_bytes": 1024})
+    on_redis.call("enqueue", "--id", "cut", "--", "seq", "100000", code=0)
+    on_redis.call("worker", "--drain", code=0)
+    assert len(on_redis.call("logs", "cut", code=0).out) == 1024
+    (on_redis.path / "shared").mkdir()
+    configure(on_redis, redis={**redis, "inline_bytes": 1024, "shared": str(on_redis.path / "shared")})
+    on_redis.call("enqueue", "--id", "whole", "--", "seq", "100000", code=0)
+    on_redis.call("worker", "--drain", code=0)
+    assert on_redis.call("logs", "whole", code=0).out.endswith("\n99999\n100000\n")
+
+
+def test_a_schedule_runs_once_for_two_roots(on_redis: Program, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (on_redis.path / "schedules").mkdir()
+    plan = {"steps": [{"step_number": 1, "command": "true"}]}
+    schedule = {"cron": "* * * * *", "plan": plan, "missed": "run_all"}
+    (on_redis.path / "schedules" / "often.json").write_text(json.dumps(schedule))
+    on_redis.call("scheduler", "--once", code=0)
+    fired = on_redis.call("schedules", "run", "often", "--json")
+    assert fired.code == 0, fired.err
+    on_redis.call("worker", "--drain", code=0)
+    assert len(ids(on_redis, "--status", "succeeded")) == 1
+
+
+def test_named_jobs_are_looked_at_and_reset(on_redis: Program) -> None:
+    tasks = on_redis.path / "tasks.json"
+    tasks.write_text(json.dumps([{"id": "a", "command": "true", "args": []}]))
+    on_redis.call("job", "create", "nightly", "--tasks", str(tasks), code=0)
+    assert on_redis.call("status", "--json", code=0).json["jobs"][0]["name"] == "nightly"
+    on_redis.call("worker", "--drain", code=0)
+    on_redis.call("reset", "--job", "nightly", "--yes", code=0)
+    assert "nightly" in on_redis.call("job", "list", code=0).out
+
+
+def test_watching_tells_of_what_changes(on_redis: Program) -> None:
+    on_redis.call("enqueue", "--id", "j", "--", "echo", "hi", code=0)
+    looks = on_redis.start("watch", "j", "--json")
+    on_redis.call("worker", "--drain", code=0)
+    done = looks.ended()
+    assert done.code == 0, done.err
+    assert json.loads(done.out.splitlines()[-1])["status"] == "succeeded"
+
+
+def test_a_server_that_is_away_is_told_in_words(farro: Program) -> None:
+    configure(farro, store="redis://127.0.0.1:1/0", redis={"retry_s": 0.2})
+    for command in (["ls"], ["enqueue", "--", "true"], ["show", "x"], ["stats"], ["run", "--", "true"], ["status"]):
+        done = farro.run(*command, code=1)
+        assert "redis://127.0.0.1:1/0" in done.err, command
+        assert len(done.err.splitlines()) <= 3, done.err
+    told = farro.run("doctor", "--json", code=1).json["checks"]
+    assert {check["verdict"] for check in told if check["id"] == "redis"} == {"failed"}
+    farro.run("worker", "--drain", "--store", "files", code=0)
+
+
+def test_a_password_comes_from_the_environment_and_is_never_told(
+    farro: Program, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    server = RedisServer(folder=tmp_path_factory.mktemp("locked"), options=("--requirepass", "s3cr3t-canary")).start()
+    try:
+        configure(farro, store=server.url, redis={"password": "${QUEUE_PASSWORD}", "retry_s": 0.2})
+        assert "QUEUE_PASSWORD" in farro.run("ls", code=2).err
+        wrong = farro.run("ls", env={"QUEUE_PASSWORD": "not-it-canary"})
+        assert wrong.code in (1, 2)
+        assert "canary" not in wrong.err
+        env = {"QUEUE_PASSWORD": "s3cr3t-canary"}
+        farro.run("enqueue", "--id", "j", "--", "true", env=env, code=0)
+        done = farro.run("worker", "--drain", env=env, code=0)
+        assert "canary" not in done.out + done.err
+        everything = b"".join(data for data in listing(farro.path).values() if isinstance(data, bytes))
+        assert b"s3cr3t-canary" not in everything
+    finally:
+        server.stop()
+
+
+def test_doctor_looks_at_the_server(on_redis: Program) -> None:
+    told = on_redis.call("doctor", "--json").json["checks"]
+    found = {check["id"]: check for check in told}
+    assert found["redis"]["verdict"] == "ok"
+    assert found["redis-memory"]["verdict"] == "ok"
+    assert found["redis-rights"]["verdict"] == "ok"
+    assert found["redis-persistence"]["verdict"] == "warning"
+    assert found["redis-persistence"]["repair"]
+
+
+def test_the_python_api_works_on_it(on_redis: Program) -> None:
+    with api.open(on_redis.path) as queue:
+        job = queue.enqueue(["echo", "hi"], id="p")
+        on_redis.call("worker", "--drain", code=0)
+        assert job.result(timeout=60) == "hi\n"
+        assert job.status == "succeeded"
+    with api.open(on_redis.path, store="files") as queue:
+        assert queue.store.find("p") is None

@@ -1,0 +1,167 @@
+"""Two machines and one server: roots of their own, one queue, one manager that acts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro import app
+from farro.operations.roots import init
+from farro.ports.fleet import Fleet
+from farro.ports.store import Store
+from farro.services.seat import AWAY_S, BEAT_S, FleetSeat
+from farro.settings import RedisSettings, Settings
+from farro.system.clock import ManualClock, SystemClock
+from flows.program import Program, eventually, shell
+from servers import RedisServer
+
+TASK = {
+    "id": "greet",
+    "title": "Greet politely",
+    "allowed_paths": ["src/"],
+    "success": "It says please.",
+    "workflow": [
+        {"role": "SeniorEngineer", "rubric": "Make the greeting polite."},
+        {"role": "CodeReviewer", "rubric": "Judge the change."},
+    ],
+}
+ANSWERS = [
+    {"role": "SeniorEngineer", "answer": {"summary": "It says please now."}},
+    {"role": "CodeReviewer", "answer": {"verdict": "approve", "findings": []}},
+]
+
+
+@pytest.fixture
+def machines(farro: Program, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two roots that share a queue, as two machines do."""
+    path = farro.path / "agents-config.json"
+    settings = {
+        "store": redis_server.url,
+        "redis": {"name": f"t-{uuid.uuid4().hex[:12]}"},
+        "providers": {"script": {"kind": "scripted", "file": "answers.json"}},
+        "retry": {"base_s": 0.001, "max_delay_s": 0.01},
+    }
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    (farro.path / "answers.json").write_text(json.dumps({"answers": ANSWERS}))
+    (farro.path / "tasks" / "greet.json").write_text(json.dumps(TASK))
+    (farro.path / "src").mkdir()
+    other = Program(tmp_path_factory.mktemp("other"))
+    shutil.copytree(farro.path, other.path, dirs_exist_ok=True)
+    yield farro, other
+    other.clean_up()
+
+
+def test_a_task_is_routed_from_machine_to_machine(machines: tuple[Program, Program]) -> None:
+    one, other = machines
+    prompt = {
+        "role": "SeniorEngineer",
+        "rubric": "Make the greeting polite.",
+        "allowed_paths": ["src/"],
+        "success": "It says please.",
+        "routing": {"mode": "manager"},
+        "inputs": {"task_id": "greet"},
+    }
+    (one.path / "prompt.json").write_text(json.dumps(prompt))
+    one.call("enqueue", "--prompt-json", str(one.path / "prompt.json"), "--id", "job", code=0)
+    manager = other.start("manager").started()
+    eventually(lambda: "no manager" not in one.call("status", code=0).out, "the manager is not seen from elsewhere")
+    one.call("worker", "--role", "SeniorEngineer", "--drain", code=0)
+    eventually(lambda: one.job("job")["role"] == "CodeReviewer", "the manager does not hand it on")
+    # The task is the one of the first claim, also where the file says something else by now.
+    (other.path / "tasks" / "greet.json").write_text(json.dumps({**TASK, "workflow": TASK["workflow"][:1]}))
+    other.call("worker", "--role", "CodeReviewer", "--drain", code=0)
+    eventually(lambda: one.status("job") == "succeeded", "the manager does not finish it")
+    assert manager.end().code == 0
+    hops = one.job("job")["hops"]
+    assert [hop["role"] for hop in hops] == ["SeniorEngineer", "Manager", "CodeReviewer", "Manager"]
+    for root in (one, other):
+        told = root.call("history", "job", "--json", code=0).json
+        assert sum(line.get("event") == "claimed" for line in told["audit"]) == 4, "the trail of every machine"
+        assert "It says please now." in root.call("logs", "job", "--attempt", "1", code=0).out
+        assert root.call("replay", "job", code=0).out
+
+
+def test_a_second_manager_waits_for_the_first_wherever_it_is(machines: tuple[Program, Program]) -> None:
+    one, other = machines
+    first = one.start("manager").started()
+    eventually(lambda: other.call("manager", "--once").code == 3, "two managers act")
+    told = other.call("manager", "--once", code=3).err
+    assert "another manager acts" in told
+    assert str(first.pid) in told
+    assert first.end().code == 0
+    other.call("manager", "--once", code=0)
+
+
+def test_the_logs_of_a_job_elsewhere_say_where_it_runs(machines: tuple[Program, Program]) -> None:
+    one, other = machines
+    one.enqueue(shell("touch started; while test ! -e go; do sleep 0.05; done; echo done"), "--id", "j")
+    worker = other.start("worker", "--name", "far").started()
+    eventually((other.path / "started").exists, "the step never started")
+    told = one.call("logs", "j", code=0)
+    assert "another machine (far." in told.err
+    follows = one.start("logs", "j", "--follow")
+    (other.path / "go").touch()
+    done = follows.ended()
+    assert (done.code, done.out) == (0, "done\n")
+    assert worker.end().code == 0
+
+
+# --- the seat itself ---
+
+
+@pytest.fixture
+def store(tmp_path: Path, redis_server: RedisServer) -> Iterator[Store]:
+    init(str(tmp_path), Settings())
+    settings = Settings(store=redis_server.url, redis=RedisSettings(name=f"t-{uuid.uuid4().hex[:12]}"))
+    opened = app.open_store(str(tmp_path), settings, brief=True)
+    yield opened
+    opened.close()
+
+
+def test_one_manager_acts_across_machines(store: Store) -> None:
+    assert isinstance(store, Fleet)
+    clock = SystemClock()
+    one, two = (FleetSeat(fleet=store, clock=clock, me=name) for name in ("one", "two"))
+    assert one.silent_s() is None
+    assert one.take()
+    assert not two.take()
+    assert two.holder() == "one"
+    assert not two.stands()
+    two.drop()
+    assert not two.take(), "who has no seat leaves none"
+    one.drop()
+    assert two.take()
+    silent_s = two.silent_s()
+    assert silent_s is not None
+    assert silent_s < AWAY_S
+
+
+def test_who_slept_through_its_time_has_no_seat(store: Store) -> None:
+    """Whether anybody else has taken it or not: it stops before it is asked."""
+    assert isinstance(store, Fleet)
+    clock = ManualClock()
+    seat = FleetSeat(fleet=store, clock=clock, me="one", lease_s=AWAY_S)
+    assert seat.take()
+    clock.advance(BEAT_S)
+    assert seat.stands()
+    seat.beat()
+    clock.suspend(AWAY_S)
+    assert not seat.stands()
+    seat.beat()
+    assert not seat.stands(), "a heartbeat does not bring it back"
+    assert seat.take(), "asking for it does"
+
+
+def test_a_seat_whose_time_is_over_is_free(store: Store) -> None:
+    assert isinstance(store, Fleet)
+    assert store.take_seat("manager", "one", lease_s=0.05)
+    eventually(lambda: store.take_seat("manager", "two", lease_s=30), "the seat is never free")
+    assert not store.take_seat("manager", "one", lease_s=30), "the first cannot have it back"
+    store.leave_seat("manager", "one")
+    assert not store.take_seat("manager", "one", lease_s=30), "nor leave it for the second"
