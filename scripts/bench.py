@@ -44,6 +44,7 @@ class Size:
     idle_s: float
     startups: int
     counted: int
+    pings: int
 
 
 def main() -> int:
@@ -94,11 +95,18 @@ def render() -> int:
 
 def size_of(options: argparse.Namespace) -> Size:
     if options.quick:
-        size = Size(jobs=200, rounds=1, pickups=20, backlogs={1000: 1}, idle_s=10, startups=5, counted=40)
+        size = Size(jobs=200, rounds=1, pickups=20, backlogs={1000: 1}, idle_s=10, startups=5, counted=40, pings=5000)
     else:
         backlogs = {1000: FULL_ROUNDS, 10_000: 2, 100_000: 1}
         size = Size(
-            jobs=FULL_JOBS, rounds=FULL_ROUNDS, pickups=40, backlogs=backlogs, idle_s=60, startups=21, counted=200
+            jobs=FULL_JOBS,
+            rounds=FULL_ROUNDS,
+            pickups=40,
+            backlogs=backlogs,
+            idle_s=60,
+            startups=21,
+            counted=200,
+            pings=20_000,
         )
     changes = {name: getattr(options, name) for name in ("jobs", "rounds") if getattr(options, name) > 0}
     return Size(**{**{name: getattr(size, name) for name in Size.__slots__}, **changes})
@@ -135,6 +143,12 @@ def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch
     found.machine |= quietness()
     if not only or "own" in only:
         found.own = measure_own(size, scratch)
+    if redis is not None and (not only or "agq" in only):
+        tell("agq: PING at one connection")
+        try:
+            found.own["pings"] = own.pings(scratch, redis, size.pings)
+        except (Missing, subprocess.SubprocessError) as error:
+            missing["agq PING"] = str(error)
     return found
 
 

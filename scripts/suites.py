@@ -37,10 +37,10 @@ CHECKS: dict[str, list[str]] = {
 }
 SUITES = (
     *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "redis", "golden"),
-    *("providers", "services", "component", "resp", "planning", "crash", "flows"),
+    *("providers", "services", "component", "resp", "planning", "crash", "flows", "storm"),
 )
-WAITING = ("flows",)  # their tests wait for processes a third of the time: one more of them at once
-UNMEASURED = ("house", "golden", "crash")  # they look at texts, or make the same calls many thousand times
+WAITING = ("flows", "storm")  # their tests wait for processes a third of the time: one more of them at once
+UNMEASURED = ("house", "golden", "crash", "storm")  # they look at texts, or make the same calls many thousand times
 BRANCHES = 0.85  # of src that the other suites must take
 
 NOTHING_COLLECTED = 5  # pytest's exit code

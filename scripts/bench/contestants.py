@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "celery": ["celery[redis]~=5.7"],
     "dramatiq": ["dramatiq[redis]~=2.2"],
     "taskiq": ["taskiq~=0.13", "taskiq-redis~=1.2"],
+    "arq": ["arq~=0.26"],  # of its own: it wants an older redis-py than everybody else
     "persist-queue": ["persist-queue~=1.1"],
 }
 
@@ -30,7 +31,7 @@ class Contestant:
     name: str
     package: str  # the environment; "" is farro's own
     module: str  # its driver
-    kind: str  # floor, farro, file, sqlite or redis
+    kind: str  # floor, farro, shared (farro on Redis), agq (farro behind agq), file, sqlite or redis
     durability: str  # process or power: the class in which it is compared
     acknowledges: bool  # a job whose worker is killed in the middle comes back
     promise: str  # the durability it gives, in words
@@ -82,6 +83,42 @@ def farro(durability: str, slots: int | None = None) -> Contestant:
         promise=f"every acknowledged enqueue and commit survives {survives}",
         workers=lambda home: [[*command, "--root", home, *more]] * WORKERS,
         variant=durability + ("" if slots is None else f" {slots} slots"),
+        done="agents/Runner/completed/succeeded",
+    )
+
+
+def farro_redis(storage: str) -> Contestant:
+    """The Redis store, beside peers on the same server."""
+    durability, promise = _redis(storage)
+    command = [os.path.join(os.path.dirname(PYTHON), "farro"), "worker"]
+    return Contestant(
+        name=f"farro, Redis {storage}",
+        package="",
+        module="bench.drive_farro",
+        kind="shared",
+        durability=durability,
+        acknowledges=True,
+        promise=promise + "; a lost worker's job is recovered when its lease is over, and its late result refused",
+        workers=lambda home: [[*command, "--root", home]] * WORKERS,
+        variant=durability,
+        redis=storage,
+    )
+
+
+def farro_agq(durability: str) -> Contestant:
+    """agq in front of the file store: one more process, and clients that know nothing of farro."""
+    agw = os.path.join(os.path.dirname(PYTHON), "agw")
+    survives = "a killed process" if durability == "process" else "a power cut"
+    return Contestant(
+        name=f"farro, agq, {durability}",
+        package="",
+        module="bench.drive_agq",
+        kind="agq",
+        durability=durability,
+        acknowledges=True,
+        promise=f"files behind agq: every acknowledged push and result survives {survives}",
+        workers=lambda home: [[agw, "--root", home]] * WORKERS,
+        variant=durability,
         done="agents/Runner/completed/succeeded",
     )
 
@@ -191,6 +228,21 @@ def taskiq(storage: str) -> Contestant:
     )
 
 
+def arq(storage: str) -> Contestant:
+    durability, promise = _redis(storage)
+    return Contestant(
+        name=f"arq, Redis {storage}",
+        package="arq",
+        module="bench.drive_arq",
+        kind="redis",
+        durability=durability,
+        acknowledges=True,
+        promise=promise + "; a job is taken off the queue after its run, a lost worker's is run again after a timeout",
+        workers=lambda home: [[environment_python("arq"), "-m", "bench.drive_arq", "worker"]] * WORKERS,
+        redis=storage,
+    )
+
+
 def persist_queue(variant: str) -> Contestant:
     acked = variant == "ack"
     return Contestant(
@@ -214,11 +266,13 @@ def persist_queue(variant: str) -> Contestant:
 
 def all_of_them(default_slots: int) -> list[Contestant]:
     """In the order of the tables; rounds go through them in turn."""
-    found = [floor("process"), farro("process")]
+    found = [floor("process"), farro("process"), farro_redis("none"), farro_agq("process")]
     found += [huey("file"), huey("sqlite-nosync"), persist_queue("file")]
     found += [huey("redis", "none"), rq("none"), rq("none", "fork"), celery("none"), dramatiq("none"), taskiq("none")]
-    found += [floor("power"), farro("power")]
+    found += [arq("none")]
+    found += [floor("power"), farro("power"), farro_redis("always"), farro_agq("power")]
     found += [persist_queue("ack"), huey("sqlite")]
     found += [huey("redis", "always"), rq("always"), celery("always"), dramatiq("always"), taskiq("always")]
+    found += [arq("always")]
     found += [farro(kind, slots) for kind in ("process", "power") for slots in (1, 2, 4) if slots != default_slots]
     return found

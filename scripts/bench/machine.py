@@ -15,9 +15,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from bench.places import BUILD, PYTHON, ROOT, environment_python
+from bench.places import BUILD, FARRO, PYTHON, ROOT, environment_python
 
 
 class Missing(Exception):
@@ -115,6 +115,38 @@ def _wait_for_redis(server: subprocess.Popen[bytes], port: int) -> None:
                 return
         time.sleep(0.02)
     raise Missing("the Redis server did not start")
+
+
+@contextlib.contextmanager
+def agq(home: str, env: Mapping[str, str]) -> Iterator[str]:
+    """`farro agq` in front of a root; its HOST:PORT. Ended afterwards."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with open(os.path.join(home, "agq.log"), "wb") as log:
+        command = [FARRO, "agq", "--bind", address, "--root", home]
+        server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=dict(env))
+    try:
+        _wait_for_redis(server, int(address.rpartition(":")[2]))
+        yield address
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def pings_per_s(port: int, times: int) -> float:
+    """What redis-benchmark counts at one connection."""
+    program = shutil.which("redis-benchmark")
+    if program is None:
+        raise Missing("no redis-benchmark here; the Debian package redis-tools has it")
+    command = [program, "-p", str(port), "-c", "1", "-n", str(times), "-t", "ping_mbulk", "--csv"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    line = next(line for line in said.splitlines() if line.startswith('"PING'))
+    return float(line.split(",")[1].strip('"'))
 
 
 # --- facts -------------------------------------------------------------------------------------------------------

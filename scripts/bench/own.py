@@ -15,11 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench import contestants, gear
+from bench import contestants, gear, machine
 from bench.places import FARRO, PYTHON, Scratch
 from bench.rounds import (
     Broken,
     entries,
+    make_farro_root,
     per_second,
     rate,
     stand,
@@ -227,3 +228,16 @@ def _task_add(scratch: Scratch, times: int) -> dict[str, float]:
     if len(os.listdir(folder)) != times + 1:
         raise Broken(f"farro task add: {times + 1} were added, and {len(os.listdir(folder))} are there")
     return found
+
+
+def pings(scratch: Scratch, redis: str, times: int) -> dict[str, float]:
+    """PING at one connection: agq's rate, and that of a Redis server on the same machine, in turns."""
+    home, _ = scratch.fresh()
+    make_farro_root(home, "process")
+    agq, server = [], []
+    with machine.agq(home, os.environ) as address, machine.redis(redis, home, "none") as url:
+        for _ in range(3):
+            agq.append(machine.pings_per_s(int(address.rpartition(":")[2]), times))
+            server.append(machine.pings_per_s(int(url.rpartition(":")[2].partition("/")[0]), times))
+    mine, theirs = statistics.median(agq), statistics.median(server)
+    return {"agq_per_s": mine, "redis_per_s": theirs, "ratio": mine / theirs}

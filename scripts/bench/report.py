@@ -108,6 +108,12 @@ def _facts(results: Results) -> Iterable[list[str]]:
             f"manager, watchdog and 2 workers x 6 roles, idle ({told['processes']:.0f} processes)",
             f"{told['cpu_percent']:.2f} % of a core together, over {told['seconds']:.0f} s; {told['rss_mb']:.0f} MB",
         ]
+    if "pings" in own:
+        told = own["pings"]
+        yield [
+            "PING at one connection (redis-benchmark -c 1)",
+            f"agq {number(told['agq_per_s'])}/s, redis-server {number(told['redis_per_s'])}/s: {told['ratio']:.2f} x",
+        ]
     for name, told in own.get("startup", {}).items():
         said = f"{told['seconds'] * 1000:.0f} ms, {told['ratio']:.1f} x" if told else "there is no such command yet"
         yield [name, said]
@@ -203,11 +209,13 @@ READING = """## How to read this
   second write.
 - **What the peers get.** Two worker processes each: huey's consumer with two, two RQ `SimpleWorker`s (its fastest;
   the forking default is shown too), two Celery workers with the solo pool, Dramatiq with eight threads in each,
-  taskiq on streams. persist-queue is safe within one process only, so it has two threads beside its producer there.
-  They log warnings only and keep no results; farro logs two lines a job and keeps each job's folder with its
-  result, as it ships.
+  taskiq on streams, arq with ten jobs at once in each. persist-queue is safe within one process only, so it has two
+  threads beside its producer there. They log warnings only and keep no results; farro logs two lines a job and keeps
+  each job's folder with its result, as it ships.
 - **Redis** runs on this machine, without persistence or with `appendfsync always`, on the same disk as farro's
-  root.
+  root. `farro, Redis …` is farro's own store on that server: its end is the start of the last job, as for the peers.
+  `farro, agq, …` is `farro agq` in front of files: redis-py pushes, two `agw` processes work, and the end is the last
+  folder in completed.
 - **Calls** are mutating system calls (a create and its write are two), counted at farro's filesystem seam in a run
   of its own with the default slots; syncs are counted apart.
 - **Backlog**: so many jobs are queued before the workers start. The bar compares the long one from the worker's
@@ -257,8 +265,9 @@ def chart(results: Results) -> str:
 
 
 def _bar_row(entry: Entry, figure: Figure, scale: float, y: int, *, bold: bool) -> list[str]:
-    colour = {"farro": _FARRO, "floor": _FLOOR}.get(entry.kind, _PEER)
-    weight = ' font-weight="bold"' if bold or entry.kind == "farro" else ""
+    own = ("farro", "shared", "agq")
+    colour = _FARRO if entry.kind in own else _FLOOR if entry.kind == "floor" else _PEER
+    weight = ' font-weight="bold"' if bold or entry.kind in own else ""
     middle = y + _ROW // 2
     low, high = _LEFT + figure.low * scale, _LEFT + figure.high * scale
     return [

@@ -24,6 +24,7 @@ PIPED_OF_PLAIN = 1.3
 IN_STEPS = 0.9
 ADD_MS = 3.0
 SANDBOX_MS = {"A": 10.0, "B": 3.0}
+PING_OF_REDIS = 0.3
 SHORT, LONG = 1_000, 100_000  # backlogs
 
 
@@ -101,7 +102,7 @@ class Results:
     own: dict[str, Any] = field(default_factory=dict)
 
     def find(self, kind: str, durability: str) -> Entry | None:
-        """The floor, or farro as it ships."""
+        """The floor, or farro as it ships: on files, on Redis (`shared`) or behind agq."""
         return next((e for e in self.entries if (e.kind, e.durability, e.main) == (kind, durability, True)), None)
 
     def implausible(self) -> list[str]:
@@ -135,7 +136,39 @@ class Bar:
 
 
 def bars(results: Results) -> list[Bar]:
-    return [*_throughput(results), *_calls(results), *_own(results)]
+    return [*_throughput(results), *_shared(results), *_calls(results), *_own(results)]
+
+
+def _shared(results: Results) -> list[Bar]:
+    """Across machines: the Redis store, and agq in front of files, each beside the peers on Redis that acknowledge."""
+    found: list[Bar] = []
+    for durability in ("process", "power"):
+        for kind in ("shared", "agq"):
+            mine = results.find(kind, durability)
+            for peer in results.entries:
+                if mine is not None and peer.kind == "redis" and peer.durability == durability and peer.acknowledges:
+                    found += _ahead(mine, peer)
+    ratio = results.own.get("pings", {}).get("ratio")
+    found.append(_bar("agq: PING at one connection, of redis-server's", ratio, PING_OF_REDIS, least=True, unit=" x"))
+    return found
+
+
+def _ahead(mine: Entry, peer: Entry) -> list[Bar]:
+    pairs = (
+        ("end to end", mine.end_to_end, peer.end_to_end),
+        ("pickup p50", peer.pickup_p50_ms, mine.pickup_p50_ms),  # the smaller is ahead
+    )
+    return [
+        _bar(
+            f"{mine.name}: {what}, ahead of {peer.name}",
+            upper.median / lower.median if upper is not None and lower is not None and lower.median else None,
+            1.0,
+            least=True,
+            unit=" x",
+            strict=True,
+        )
+        for what, upper, lower in pairs
+    ]
 
 
 def _throughput(results: Results) -> list[Bar]:
@@ -160,7 +193,7 @@ def _throughput(results: Results) -> list[Bar]:
 
 def must_beat(peer: Entry, durability: str) -> bool:
     """Peers as they ship. `process`: all on files or SQLite; `power`: all that are power-safe and acknowledge."""
-    if peer.kind in ("farro", "floor") or not peer.as_shipped:
+    if peer.kind in ("farro", "shared", "agq", "floor") or not peer.as_shipped:
         return False
     if durability == "process":
         return peer.kind in ("file", "sqlite")

@@ -80,26 +80,31 @@ def stand(contestant: Contestant, scratch: Scratch, redis: str | None) -> Iterat
         "BENCH_TALLY": os.path.join(memory, "tally"),
         "BENCH_VARIANT": contestant.variant,
     }
-    for name in ("MAKEFLAGS", "MAKELEVEL", "FARRO_ROOT"):
+    for name in ("MAKEFLAGS", "MAKELEVEL", "FARRO_ROOT", "FARRO_STORE", "AGQ_KEY"):
         env.pop(name, None)
     with contextlib.ExitStack() as running:
         if contestant.redis:
             if redis is None:
                 raise machine.Missing("no Redis server")
             env["BENCH_REDIS"] = running.enter_context(machine.redis(redis, home, contestant.redis))
-        if contestant.kind == "farro":
-            make_farro_root(home, contestant.durability)
+        if contestant.kind in ("farro", "shared", "agq"):
+            make_farro_root(home, contestant.durability, env.get("BENCH_REDIS", "files"))
+        if contestant.kind == "agq":
+            env["BENCH_AGQ"] = running.enter_context(machine.agq(home, env))
+            env["FARRO_STORE"] = f"agq://{env['BENCH_AGQ']}"
         os.sync()  # what the one before left dirty is not this one's burden
         yield Stand(contestant=contestant, home=home, memory=memory, env=env)
 
 
-def make_farro_root(home: str, durability: str) -> None:
-    """As `farro init` makes it, with the no-op tool and the durability."""
+def make_farro_root(home: str, durability: str, store: str = "files") -> None:
+    """As `farro init` makes it, with the no-op tool, the durability and the store."""
     subprocess.run([FARRO, "init", "--root", home], check=True, capture_output=True)
     path = os.path.join(home, "agents-config.json")
     with open(path, encoding="utf-8") as file:
         config = json.load(file)
     config["durability"] = durability
+    if store != "files":
+        config["store"] = store
     config["tools"] = {"noop": {"python": "bench.gear:tool"}}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(config, file)

@@ -20,6 +20,7 @@ from farro.ports.runner import Guarding, Runner
 from farro.ports.runtime import Runtime
 from farro.ports.store import Store, StorePolicy
 from farro.settings import UNCAPPED, ProviderSettings, Settings
+from farro.settings.engines import AGQ
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
 from farro.stores.files.journal import Journal
@@ -128,6 +129,16 @@ def audit_policy(settings: Settings) -> AuditPolicy:
 
 
 _cgroup: str | None = None
+_tool_names: tuple[str, ...] = ()  # what this process announces; () where it is no worker
+
+
+def announce_tools(root: str, settings: Settings) -> tuple[str, ...]:
+    """Called once by a worker process, before its slots join: others see what its steps may use (`farro workers`)."""
+    from farro.operations.tools import Place, names
+
+    global _tool_names
+    _tool_names = tuple(names(tools(settings), Place(env=settings.runners.allowed(os.environ), cwd=root)))
+    return _tool_names
 
 
 def enclose_worker() -> None:
@@ -147,7 +158,8 @@ def release_worker() -> None:
 
 
 def _identity() -> Mapping[str, Any]:
-    return {**process_identity.identity(), **({"cgroup": _cgroup} if _cgroup is not None else {})}
+    more = {"cgroup": _cgroup, "tools": list(_tool_names) or None}
+    return {**process_identity.identity(), **{name: value for name, value in more.items() if value is not None}}
 
 
 def _reap(markers: list[str], identity: Mapping[str, Any]) -> None:
@@ -225,8 +237,8 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
 
 
 def _steps_env(settings: Settings) -> dict[str, str]:
-    """What steps see: a command of farro among them finds the same jobs."""
-    elsewhere = {} if settings.store == "files" else {"FARRO_STORE": settings.store}
+    """What steps see: a command of farro among them finds the same jobs, but over agq, which is for workers only."""
+    elsewhere = {} if settings.store.startswith(("files", AGQ)) else {"FARRO_STORE": settings.store}
     return {**settings.runners.allowed(os.environ), **elsewhere}
 
 

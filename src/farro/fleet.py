@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import InputError
@@ -19,9 +19,11 @@ from farro.ports.library import Library
 from farro.ports.seat import Seat
 from farro.ports.store import Store, StorePolicy
 from farro.settings import Settings
+from farro.settings.engines import AGQ
 from farro.system import process_identity
 
 if TYPE_CHECKING:
+    from farro.stores.agq import AgqStore
     from farro.stores.redis.server import Address
 
 BRIEF_S = 5.0  # how long a command asks a server that does not answer
@@ -81,8 +83,32 @@ def open_redis(
     )
 
 
+def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str]) -> AgqStore:
+    """What a worker over agq works with. The key: AGQ_KEY, else what the config's `agq.key` names."""
+    from farro.stores.agq import AgqStore
+    from farro.stores.agq.line import Address as AgqAddress
+    from farro.stores.redis.workspace import LocalWorkspace
+
+    section, key = settings.agq, os.environ.get("AGQ_KEY") or None
+    if key is None and section.key is not None:
+        key = section.key.reveal(os.environ, "agq.key")
+    return AgqStore(
+        AgqAddress.of(settings.store, key),
+        workspace=LocalWorkspace(root, name="agq", clock=clock, reap=_reap_agent),
+        clock=clock,
+        tools=lambda: tools,
+        timeout_s=settings.redis.timeout_s,
+        inline_bytes=settings.redis.inline_bytes,
+    )
+
+
 def redis_address(settings: Settings, *, brief: bool = False) -> Address:
     """Where the server is. Whoever waits for an answer is told soon that there is none."""
+    if settings.store.startswith(AGQ):
+        raise InputError(
+            f"{settings.store} is a queue for workers (`farro worker`, agw) and planners (agx); this command needs the "
+            "store behind it: --store redis://HOST:PORT/DB, or --root of the machine on which `farro agq` runs"
+        )
     try:
         from farro.stores.redis.server import Address
     except ImportError as error:

@@ -231,6 +231,7 @@ class Counted:
 def test_a_small_job_costs_few_calls(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     space.begin("m.0.ab", "job-0", 1, PLAIN)  # the agent's folder is made once
+    space.end("m.0.ab", "job-0")
     counted = Counted()
     fs.set_seam(counted)
     try:
@@ -240,3 +241,34 @@ def test_a_small_job_costs_few_calls(make: Callable[..., LocalWorkspace]) -> Non
     finally:
         fs.set_seam(None)
     assert len(counted.calls) <= 14, counted.calls
+    assert not {"rmdir", "mkdir"} & set(counted.calls), "folders are used again"
+
+
+def test_a_folder_that_is_used_again_has_nothing_of_its_last_job(make: Callable[..., LocalWorkspace]) -> None:
+    space = make()
+    home = space.begin("m.0.ab", "job-1", 1, PLAIN)
+    Path(home, "left").write_text("x")
+    space.end("m.0.ab", "job-1")
+    earlier = Posted(files={"result.json": b"{}", "error.md": b"no"})
+    again = space.begin("m.0.ab", "job-2", 3, Material(lifecycle=b"{}", prompt=b"{}", attempts={1: earlier}))
+    job = Path(again).parents[1]
+    assert sorted(str(path.relative_to(job)) for path in job.rglob("*") if path.is_file()) == [
+        "attempts/0001/error.md",
+        "attempts/0001/result.json",
+        "error.md",
+        "job.json",
+        "prompt.json",
+    ]
+    assert list(Path(again).iterdir()) == []
+    assert not Path(home).exists()
+    space.end("m.0.ab", "job-2")  # it is more than a spare: it goes
+    assert [path.name for path in job.parent.iterdir()] == [".lease"]
+
+
+@pytest.mark.parametrize("left", ["steps/1/stdout", ".snapshot/config", "../x/y", "../../odd/z"])
+def test_a_folder_with_more_in_it_is_removed(left: str, make: Callable[..., LocalWorkspace]) -> None:
+    space = make()
+    home = space.begin("m.0.ab", "job-1", 1, PLAIN)
+    said(home, left, b"x")
+    space.end("m.0.ab", "job-1")
+    assert [path.name for path in Path(home).parents[2].iterdir()] == [".lease"]

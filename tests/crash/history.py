@@ -62,6 +62,15 @@ class Committed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A worker's own word that its claim was lost: nothing of that attempt may have been accepted from it."""
+
+    job: str
+    attempt: int
+    agent: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """What an operator was told after a verb."""
 
@@ -84,6 +93,7 @@ class History:
     tried: set[str] = field(default_factory=set)  # tokens: somebody meant to submit this
     enqueued: list[tuple[str, str]] = field(default_factory=list)  # (id, token): acknowledged
     committed: list[Committed] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)  # processes of attempts that live when all workers are gone
@@ -108,7 +118,9 @@ class Verdict:
         return "\n".join(told) or "nothing lost, nothing duplicated, nothing unexpected"
 
 
-def check(history: History, tree: Tree) -> Verdict:
+def check(history: History, tree: Tree, *, late_effects: bool = False) -> Verdict:
+    """`late_effects`: an attempt that was fenced may act after the next one began. On one machine whoever recovers a
+    job ends its processes first; on another, behind a cut link, they can only be fenced."""
     verdict = Verdict()
     places: dict[str, list[Job]] = defaultdict(list)
     for job in tree.jobs:
@@ -122,7 +134,8 @@ def check(history: History, tree: Tree) -> Verdict:
         _ends(job, verdict)
     _commits(history, jobs, verdict)
     _answers(history, jobs, verdict)
-    _effects(history, jobs, verdict)
+    _refusals(history, jobs, verdict)
+    _effects(history, jobs, verdict, late_effects)
     verdict.unexpected += tree.stray
     verdict.unexpected += [f"a process outlived its attempt: {orphan}" for orphan in history.orphans]
     return verdict
@@ -191,7 +204,16 @@ def _answers(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:
             verdict.lost.append(f"{what}, and it is {job.status}")
 
 
-def _effects(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:
+def _refusals(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:
+    for told in history.refused:
+        hops = jobs[told.job].hops if told.job in jobs else ()
+        if any((hop.reason, hop.attempt, hop.by) == ("committed", told.attempt, told.agent) for hop in hops):
+            verdict.unexpected.append(
+                f"{told.job}: {told.agent} was told that it lost attempt {told.attempt}, and its commit was accepted"
+            )
+
+
+def _effects(history: History, jobs: dict[str, Job], verdict: Verdict, late: bool) -> None:
     acted: dict[str, set[int]] = defaultdict(set)
     latest: dict[str, int] = {}
     for effect in history.effects:
@@ -200,7 +222,7 @@ def _effects(history: History, jobs: dict[str, Job], verdict: Verdict) -> None:
             verdict.unexpected.append(f"{effect.job} acted in attempt {effect.attempt}, which does not exist")
             continue
         acted[effect.job].add(effect.attempt)
-        if effect.attempt < latest.get(effect.job, 0):
+        if effect.attempt < latest.get(effect.job, 0) and not late:
             verdict.unexpected.append(
                 f"{effect.job}: attempt {effect.attempt} acted after attempt {latest[effect.job]} had begun"
             )
@@ -222,7 +244,7 @@ def read_tree(root: str) -> Tree:
     for folder, names, files in os.walk(root):
         place = os.path.relpath(folder, root)
         if "prompt.json" in files and not place.startswith("jobs/.staging"):
-            tree.jobs += _job(folder, place, tree.stray)
+            tree.jobs += read_folder(folder, place, tree.stray)
             names.clear()
         elif "/incoming/" in f"/{place}" or "/completed/succeeded/" in place:
             tree.stray.append(f"{place} is no job")
@@ -232,7 +254,8 @@ def read_tree(root: str) -> Tree:
     return tree
 
 
-def _job(folder: str, place: str, stray: list[str]) -> list[Job]:
+def read_folder(folder: str, place: str, stray: list[str]) -> list[Job]:
+    """The job whose folder this is; none where it cannot be read, which is told in `stray`."""
     home, name = os.path.split(place)
     if os.path.lexists(f"{folder}/lock"):
         stray.append(f"a lock is left in {place}")

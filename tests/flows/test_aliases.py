@@ -26,7 +26,7 @@ def alias(farro: Program, name: str, *args: str, code: int) -> Done:
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
-@pytest.mark.parametrize("name", ["agent-cli", "agentd", "managerd", "watchdogd"])
+@pytest.mark.parametrize("name", ["agent-cli", "agentd", "managerd", "watchdogd", "agw"])
 def test_an_alias_bears_its_own_name(farro: Program, name: str) -> None:
     assert alias(farro, name, "--version", code=0).out == f"{name} {package.__version__}\n"
     assert alias(farro, name, "--help", code=0).out.startswith(f"Usage: {name} ")
@@ -86,5 +86,5 @@ def test_managerd_runs_with_auto_plan_and_without(farro: Program) -> None:
 
 def test_every_alias_is_declared(farro: Program) -> None:
     text = Path(package.__file__).parents[2].joinpath("pyproject.toml").read_text()
-    for name in ("agent-cli", "agentd", "managerd", "watchdogd"):
+    for name in ("agent-cli", "agentd", "managerd", "watchdogd", "agw"):
         assert f"\n{name} = " in text

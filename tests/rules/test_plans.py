@@ -249,6 +249,10 @@ NUL_RULE = "holds a NUL, which no argument, variable or path can carry; take it 
         (steps({"timeout": float("nan")}), ["steps[0].timeout: must be a finite number"]),
         (steps({"timeout": 1e300}), ["steps[0].timeout: must be at most 31536000, not 1e+300"]),
         (steps({"ok_exit_codes": []}), ["steps[0].ok_exit_codes: must have at least 1; it has 0"]),
+        (
+            steps({"tags": ["a b"]}),
+            ["steps[0].tags[0]: is not a tag; it must match [A-Za-z0-9][A-Za-z0-9_.:-]{0,63}"],
+        ),
         (steps({"ok_exit_codes": [256]}), ["steps[0].ok_exit_codes[0]: must be at most 255, not 256"]),
         (steps({"retries": -1}), ["steps[0].retries: must be at least 0, not -1"]),
         (steps({"retries": 1.0}), ["steps[0].retries: must be a whole number, not the number 1.0"]),
@@ -322,6 +326,14 @@ def test_many_plans_load_or_tell_all_their_problems() -> None:
 def test_required_tags_are_read_from_the_raw_prompt() -> None:
     assert required_tags({"metadata": {"tags": ["gpu", "linux"]}}) == {"gpu", "linux"}
     assert load_data({**steps({}), "metadata": {"tags": ["gpu"], "note": [1]}}, "p").metadata.tags == ("gpu",)
+
+
+def test_a_plan_requires_what_any_of_its_steps_does() -> None:
+    tagged = [{"id": "a", "command": "a", "tags": ["gpu"]}, {"id": "b", "command": "b", "tags": ["big", "gpu"]}]
+    assert required_tags({"steps": tagged, "metadata": {"tags": ["linux"]}}) == {"gpu", "big", "linux"}
+    assert required_tags({"tasks": tagged}) == required_tags(tagged) == {"gpu", "big"}
+    assert load_data({"steps": tagged}, "p").steps[1].tags == ("big", "gpu")
+    assert required_tags({"steps": [{"tags": "gpu"}, {"tags": [1]}, 7]}) == frozenset()
 
 
 @pytest.mark.parametrize("prompt", [{}, {"metadata": None}, {"metadata": {}}, {"metadata": {"tags": "gpu"}}, []])

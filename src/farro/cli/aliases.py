@@ -1,4 +1,4 @@
-"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agq, agx (DESIGN §12).
+"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agq, agw, agx (DESIGN §12).
 
 Thin: each is a command of farro under another name, which its help and its complaints bear.
 """
@@ -23,6 +23,13 @@ def agentd() -> None:
     from farro.cli.daemons import worker
 
     _end_as("agentd", worker)
+
+
+def agw() -> None:
+    """`agw --store agq://HOST:PORT` is `farro worker --role Runner --store agq://HOST:PORT`."""
+    from farro.cli.daemons import worker
+
+    _end_as("agw", worker)
 
 
 def watchdogd() -> None:

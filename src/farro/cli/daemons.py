@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,10 +23,16 @@ from farro.errors import FarroError, NotPermitted
 from farro.kernel.places import WAITING
 from farro.kernel.states import Reason, Status
 from farro.observe.log import GRAVE, Log, grave_only, lines
-from farro.ports.store import Store
+from farro.ports.store import Store, Working
 from farro.services.keeper import Keeper
 from farro.settings import RunnersSettings, Settings
+from farro.settings.engines import AGQ
 from farro.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from farro.services.handover import Handover
+    from farro.services.worker import Until
+    from farro.stores.agq import AgqStore
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 GRACE_S = 5.0  # for running steps after the first signal
@@ -81,16 +87,25 @@ def worker(
     from farro.system.turns import Turns
 
     clock = SystemClock()
-    path, settings = read_root(root)
+    # Over agq a machine needs nothing of its own: where it has no root, its user's is made.
+    path, settings = read_root(root, make=(asked_store() or "").startswith(AGQ))
     _check_worker(role, degraded_bypass, settings)
     log = _log(f"worker/{role}", as_json, settings.runners)
-    store = app.open_store(path, settings, log=log, actor=f"worker/{role}")
-    _admit(store, f"worker/{role}", strict=starts_strictly(settings))
+    tools = app.announce_tools(path, settings)
+    if settings.store.startswith(AGQ):
+        from farro.fleet import open_agq
+
+        store, handover, until = _over_agq(open_agq(path, settings, clock=clock, tools=tools), role, drain)
+    else:
+        whole = app.open_store(path, settings, log=log, actor=f"worker/{role}")
+        _admit(whole, f"worker/{role}", strict=starts_strictly(settings))
+        handover = app.handover(path, settings, whole, clock, log, bypass=degraded_bypass)
+        until = Drained(store=whole, role=role, clock=clock, log=log) if drain else None
+        store = whole
     performer = app.performer(path, settings, app.runner(path, settings, kind=runner, clock=clock), clock)
     agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
 
     turns = Turns()
-    handover = app.handover(path, settings, store, clock, log, bypass=degraded_bypass)
 
     def slot(number: int, stop: Stop) -> Slot:
         return Slot(
@@ -109,7 +124,6 @@ def worker(
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
 
-    until = Drained(store=store, role=role, clock=clock, log=log) if drain else None
     app.enclose_worker()
     try:
         service = Worker(store=store, role=role, slots=slots, make_slot=slot, clock=clock, until=until)
@@ -123,6 +137,13 @@ def worker(
     finally:
         store.close()
         app.release_worker()
+
+
+def _over_agq(store: AgqStore, role: str, drain: bool) -> tuple[Working, Handover | None, Until | None]:
+    """A job only ends there: what comes next is the business of the store behind agq."""
+    from farro.services.drain import Emptied
+
+    return store, None, Emptied(lambda: store.pending(role)) if drain else None
 
 
 def _check_worker(role: str, bypass: bool, settings: Settings) -> None:

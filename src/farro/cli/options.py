@@ -22,6 +22,7 @@ from farro.operations.admission import Gate
 from farro.operations.people import person
 from farro.ports.store import Store
 from farro.settings import Settings
+from farro.settings.engines import AGQ
 
 __all__ = [
     "asked_store",
@@ -130,4 +131,5 @@ def _make_own_root(path: str) -> None:
     from farro.operations import roots
 
     roots.init(path, config.load(path))
-    terminal.complain(f"jobs are kept in {path} (no root here; `farro init` makes one)")
+    what = "files of running jobs" if (asked_store() or "").startswith(AGQ) else "jobs"
+    terminal.complain(f"{what} are kept in {path} (no root here; `farro init` makes one)")

@@ -58,6 +58,11 @@ def listed(tools: Tools, place: Place, *, configured: Sequence[str], on_path: bo
         return list(threads.map(lambda describe: describe(), asks))
 
 
+def names(tools: Tools, place: Place) -> list[str]:
+    """What a worker there can offer, without asking any tool anything: built in, registered, and on the PATH."""
+    return sorted({*_BUILT_IN, *tools.names(), *(name for name, _ in _on_path(place))})
+
+
 def one(tools: Tools, place: Place, name: str, *, configured: Sequence[str]) -> Tool:
     """The tool that a step of that name would use. InputError says which there are."""
     if name in _BUILT_IN and name not in configured:

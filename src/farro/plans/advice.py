@@ -27,6 +27,7 @@ _STEP_WORDS = {  # what others call it, in lower case without - and _
     **dict.fromkeys(("retry", "maxretries", "attempts"), "retries"),
     **dict.fromkeys(("timeouts", "timeoutseconds", "timelimit", "maxtime", "deadline"), "timeout, in seconds"),
     **dict.fromkeys(("exitcodes", "okcodes", "allowedexitcodes", "successcodes"), "ok_exit_codes"),
+    **dict.fromkeys(("labels", "tag"), "tags"),
     "uses": "tool",
 }
 _PLAN_WORDS = {
@@ -56,10 +57,11 @@ def _known_as(fault: Fault, shaped: Shaped) -> str:
     words = _STEP_WORDS if in_step else _PLAN_WORDS if len(fault.path) == 1 else {}
     if meant := words.get(name.lower().replace("-", "").replace("_", "")):
         return f"is not a known field; farro calls it {meant}"
-    if in_step and shaped.tasks and "did you mean" not in fault.message:
+    if in_step and shaped.tasks:
         from difflib import get_close_matches  # here: most plans are right
 
-        if near := get_close_matches(name, (*TASK_STATE, "job_name"), n=1):
+        least = 0.8 if "did you mean" in fault.message else 0.6  # a step has a word that is near enough already
+        if near := get_close_matches(name, (*TASK_STATE, "job_name"), n=1, cutoff=least):
             return f"is not a known field; did you mean {near[0]}?"
     return fault.message
 
@@ -94,8 +96,9 @@ def _steps_hint(value: Any) -> str:
 def _field_hint(name: str, value: Any) -> str:
     if name == "command" and isinstance(value, list):
         return "the program alone is the command; its words go into args"
-    if name in ("args", "needs", "ok_exit_codes") and not isinstance(value, list):
-        example = {"args": '["-l", "/tmp"]', "needs": '["build"]', "ok_exit_codes": "[0, 1]"}[name]
+    if name in ("args", "needs", "ok_exit_codes", "tags") and not isinstance(value, list):
+        examples = {"args": '["-l", "/tmp"]', "needs": '["build"]', "ok_exit_codes": "[0, 1]", "tags": '["gpu"]'}
+        example = examples[name]
         return f"leave it out, or write {example}" if value is None else f"write {example}"
     if name == "env" and not isinstance(value, dict):
         return 'write {"NAME": "value"}'

@@ -48,6 +48,7 @@ class Step:
     env: dict[VariableName, Text] = field(default_factory=dict)
     ok_exit_codes: Annotated[tuple[ExitCode, ...], Size(at_least=1)] = (0,)
     retries: Annotated[int, Bounds(at_least=0, at_most=MAX_RETRIES)] = 0
+    tags: tuple[Tag, ...] = ()  # a plan runs on one worker: it offers what any of the steps needs
 
     @property
     def depends_on(self) -> tuple[str, ...]:

@@ -14,9 +14,19 @@ _NONE: frozenset[str] = frozenset()
 
 
 def required_tags(prompt_data: Mapping[str, Any] | list[Any]) -> frozenset[str]:
-    """`metadata.tags` of a prompt; empty when it has none. What is not text cannot be offered and is left out."""
+    """`metadata.tags` of a prompt and the `tags` of its steps: a plan runs on one worker. What is not text cannot be
+    offered and is left out."""
     if not isinstance(prompt_data, Mapping):
-        return _NONE  # an Air-Executor task list has no metadata
+        return _of_steps(prompt_data)  # an Air-Executor task list has no metadata
     metadata = prompt_data.get("metadata")
     tags = metadata.get("tags") if isinstance(metadata, Mapping) else None
-    return frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else _NONE
+    own = frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else _NONE
+    steps = prompt_data.get("steps", prompt_data.get("tasks"))
+    return own | _of_steps(steps) if steps else own
+
+
+def _of_steps(steps: object) -> frozenset[str]:
+    if not isinstance(steps, list):
+        return _NONE
+    found = [step["tags"] for step in steps if isinstance(step, Mapping) and isinstance(step.get("tags"), list)]
+    return frozenset(tag for tags in found for tag in tags if isinstance(tag, str)) if found else _NONE

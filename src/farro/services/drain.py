@@ -5,6 +5,8 @@ What it waits for meanwhile is told in the log once, so that nobody wonders at a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from farro.kernel.states import Status
 from farro.observe.log import Log
 from farro.ports.clock import Clock
@@ -70,6 +72,18 @@ class Drained:
             if jobs
         ]
         return " and ".join(parts)
+
+
+class Emptied:
+    """Port: Until. The same where only the length of the queue is known (agq)."""
+
+    patience_s = 0.5
+
+    def __init__(self, pending: Callable[[], int]) -> None:
+        self._pending = pending
+
+    def over(self, turn: Turn) -> bool:
+        return turn is Turn.IDLE and self._pending() == 0
 
 
 def _some(jobs: list[str]) -> str:

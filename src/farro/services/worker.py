@@ -20,7 +20,7 @@ from farro.errors import AgentLost, FarroError, Lost, SyncFailed, TryAgain
 from farro.execution.stop import Flag, Stop
 from farro.observe.log import Log
 from farro.ports.clock import Clock
-from farro.ports.store import Agent, Claim, Store
+from farro.ports.store import Agent, Claim, Working
 from farro.services.handover import Handover
 from farro.services.perform import Performer
 from farro.system import signals
@@ -61,7 +61,7 @@ class Slot:
     def __init__(
         self,
         *,
-        store: Store,
+        store: Working,
         role: str,
         name: str,
         number: int,
@@ -213,7 +213,7 @@ class Worker:
     def __init__(
         self,
         *,
-        store: Store,
+        store: Working,
         role: str,
         slots: int,
         make_slot: Callable[[int, Stop], Slot],

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 from farro.documents.constraints import Bounds, Matching
 from farro.settings.fields import Count, FilledText, Positive, Secret
 
+AGQ = "agq://"  # HOST:PORT of a `farro agq`: for workers and agx, never in a config
+
 
 @dataclass(frozen=True, eq=False)
 class StoreAddress:
@@ -41,7 +43,8 @@ class RedisSettings:
     name: Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "letters, digits, _ and -")] = "farro"
     user: FilledText | None = None
     password: Secret | None = None  # ${NAME}, never the password itself
-    lease_s: Annotated[float, Bounds(at_least=1, at_most=3600)] = 30.0  # an agent that is silent for so long is dead
+    # An agent that is silent for so long is dead. Not less than two: one at work says something every second.
+    lease_s: Annotated[float, Bounds(at_least=2, at_most=3600)] = 30.0
     wait_replicas: Annotated[int, Bounds(at_least=0, at_most=100)] = 0  # that have what is acknowledged (WAIT)
     wait_s: Positive = 1.0  # … and how long that may take
     shared: FilledText | None = None  # a folder that every machine has: where large outputs go

@@ -144,6 +144,9 @@ async def hgetall(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def hget(connection: Connection, args: list[bytes]) -> Any:
+    job = keys.job_key(args[1])
+    if job is not None and args[2] == b"attempt" and (held := connection.server.workers.held.get(job.job_id)):
+        return str(held.claim.attempt)  # what every agw asks after its pop: no look at the disk for that
     found = await hgetall(connection, args[:2])
     return found.get(text(args[2]))
 

@@ -1,0 +1,313 @@
+"""Working over agq: what a worker needs of a store (ports.store.Working), said to `farro agq` in the words of any Redis
+client: LMOVE and BLMOVE, SET of a result, LREM, PING.
+
+The line to it lives in line, the posted document in results; the other side lives in fronts.resp. Submitting, looking
+and steering are not here: those who do that open the store behind agq, or use agx.
+
+- Each slot is a worker of its own to agq. What it popped is its own while its id is alive: as long as it has a
+  connection, or comes back within the other side's `agq.worker_ttl_s`.
+  [test_a_worker_that_was_cut_off_posts_its_result]
+- A pop is never repeated. Where its answer is lost the slot says goodbye and joins under a new id, so that what it may
+  have popped goes back. [test_a_killed_workers_job_is_run_by_another]
+- A result may be repeated after a lost answer: agq remembers it until the worker acknowledges (LREM), which it does
+  with its next pop. [test_a_result_is_taken_once]
+- `changes` waits in a blocking pop; what it brings is this slot's, and its next `claim` has it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from farro.encoding import encoder
+from farro.errors import AgentLost, ClaimLost, Damaged, InputError
+from farro.kernel import ids, moves
+from farro.kernel.envelope import Envelope, Lifecycle
+from farro.kernel.moves import Move
+from farro.kernel.outcome import Outcome, Released, Succeeded
+from farro.kernel.states import Reason, Status
+from farro.ports.clock import Clock
+from farro.ports.store import Agent, Changes, Claim
+from farro.ports.workspace import Material, Workspace
+from farro.stores.agq import results
+from farro.stores.agq.line import Address, Announcement, Line
+
+READY, PROCESSING = "queue:ready", "queue:processing"
+READY_ROLE = "Runner"
+SLICE_S = 1.0  # of a blocking pop: whoever stops a worker waits so long at most
+LOOK_S = 1.0  # so often a running job is looked at: whether it was taken away
+_DICE = random.SystemRandom()
+_encode = encoder()
+
+
+@dataclass(kw_only=True, eq=False)
+class _Slot:
+    """Invariant: used by the slot's own thread, but for `line.bye`."""
+
+    agent: Agent
+    line: Line
+    popped: bytes | None = None  # brought by `changes`, for the next claim
+    done: str | None = None  # the job whose result was posted and not acknowledged yet
+    looked_s: float = field(default=float("-inf"))
+    doubtful: bool = False  # a pop without an answer: this id may hold what nobody knows of
+
+
+class AgqStore:
+    """Port: Working."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        workspace: Workspace,
+        clock: Clock,
+        tools: Callable[[], Sequence[str]] = lambda: (),
+        timeout_s: float = 5.0,
+        inline_bytes: int = 256 << 10,
+        random_bits: Callable[[int], int] = _DICE.getrandbits,
+    ) -> None:
+        self._address = address
+        self._workspace = workspace
+        self._clock = clock
+        self._tools = tools
+        self._timeout_s = timeout_s
+        self._inline_bytes = inline_bytes
+        self._random_bits = random_bits
+        self._slots: dict[str, _Slot] = {}
+        self._lock = threading.Lock()  # guards _slots and _wakes
+        self._wakes = 0
+        self._swept = False
+        self._here = threading.local()  # the slot that last found nothing in this thread
+
+    # --- agents ---
+
+    def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
+        if role is None:
+            raise InputError(f"{self._address}: agq is worked by roles; a watchdog or manager opens the store itself")
+        agent = Agent(
+            id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags))
+        )
+        told = Announcement(worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()))
+        line = Line(self._address, told, self._clock, timeout_s=self._timeout_s)
+        line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
+        with self._lock:
+            self._slots[agent.id] = _Slot(agent=agent, line=line)
+            swept, self._swept = self._swept, True
+        if not swept:
+            self._workspace.sweep()  # what killed workers of this machine left: over agq nobody else looks here
+        return agent
+
+    def leave(self, agent: Agent) -> None:
+        with self._lock:
+            slot = self._slots.pop(agent.id, None)
+        if slot is not None:
+            slot.line.bye()
+            self._workspace.leave(agent.id)
+
+    def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
+        slot = self._mine(agent)
+        now_s = self._clock.monotonic_s()
+        if now_s - slot.looked_s < (slot.line.alive_s / 4 if claim is None else LOOK_S):
+            return
+        if claim is None:
+            slot.line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
+        else:
+            self._look(slot, claim)
+        slot.looked_s = self._clock.monotonic_s()
+
+    def _look(self, slot: _Slot, claim: Claim) -> None:
+        def said(client: Any) -> Mapping[bytes, bytes]:
+            pipe = client.pipeline(transaction=False)
+            pipe.execute_command("PING", slot.agent.id)
+            pipe.hgetall(f"job:{claim.job_id}")
+            found: Mapping[bytes, bytes] = pipe.execute()[1]
+            return found
+
+        found = slot.line.ask(said, again=False)
+        if _attempt(found) not in (None, claim.attempt) or found.get(b"status") in _OVER:
+            raise ClaimLost(f"{claim.job_id}: taken from {slot.agent.id} (recovered or killed)")
+
+    # --- waiting ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        slot: _Slot | None = getattr(self._here, "slot", None)
+        with self._lock:
+            wakes = self._wakes
+        if cursor is None or timeout_s <= 0 or slot is None or self._slots.get(slot.agent.id) is not slot:
+            if cursor is not None and timeout_s > 0:
+                self._clock.sleep(min(timeout_s, SLICE_S))
+            return Changes(cursor=cursor or 0, items=(), gap=False)
+        until_s = self._clock.monotonic_s() + timeout_s
+        while slot.popped is None and self._wakes == wakes:
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                break
+            slot.popped = self._pop(slot, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
+        return Changes(cursor=cursor + (slot.popped is not None), items=(), gap=False)
+
+    def wake(self, role: str | None) -> None:
+        with self._lock:
+            self._wakes += 1
+
+    # --- working ---
+
+    def claim(self, agent: Agent) -> Claim | None:
+        slot = self._mine(agent)
+        text, slot.popped = slot.popped, None
+        text = self._pop(slot) if text is None else text
+        if text is None:
+            self._here.slot = slot
+            return None
+        return self._claimed(slot, text)
+
+    def next_due(self, role: str) -> datetime | None:
+        return None  # agq's own: a blocking pop wakes for it
+
+    def _pop(self, slot: _Slot, wait_s: float | None = None) -> bytes | None:
+        """Never repeated: a second pop would be a second job."""
+        source = _queue(slot.agent)
+
+        def said(client: Any) -> bytes | None:
+            pipe = client.pipeline(transaction=False)
+            if slot.done is not None:
+                pipe.execute_command("LREM", PROCESSING, 1, slot.done)
+            if wait_s is None:
+                pipe.execute_command("LMOVE", source, PROCESSING, "RIGHT", "LEFT")
+            else:
+                pipe.execute_command("BLMOVE", source, PROCESSING, "RIGHT", "LEFT", f"{max(0.01, wait_s):.3f}")
+            found: Any = pipe.execute(raise_on_error=False)[-1]  # what became of the LREM changes nothing
+            if isinstance(found, Exception):
+                raise found
+            return None if found is None else bytes(found)
+
+        slot.doubtful = True
+        text = slot.line.ask(said, again=False)
+        slot.doubtful, slot.done = False, None
+        slot.looked_s = self._clock.monotonic_s()
+        return text
+
+    def _claimed(self, slot: _Slot, text: bytes) -> Claim:
+        agent = slot.agent
+        job_id, prompt = _job(text)
+        said = slot.line.ask(lambda client: client.hget(f"job:{job_id}", "attempt"), again=True)
+        now, attempt = self._clock.now(), _attempt({b"attempt": said or b""}) or 1
+        assert agent.role is not None
+        life = moves.claimed(
+            moves.enqueued(job_id=job_id, role=agent.role, now=now),
+            agent=agent.id,
+            attempt=attempt,
+            correlation_id=f"{self._random_bits(64):016x}",
+            now=now,
+        )
+        material = Material(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
+        folder = self._workspace.begin(agent.id, job_id, attempt, material)
+        scope = f"agq-{self._address.host}-{self._address.port}"
+        return Claim(
+            agent=agent,
+            envelope=Envelope(prompt=prompt, lifecycle=life),
+            attempt=attempt,
+            folder=folder,
+            scope=scope,
+        )
+
+    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+        if isinstance(outcome, Released):
+            return self.release(claim, outcome.note)
+        if move is not None or (isinstance(outcome, Succeeded) and outcome.children):
+            raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
+        slot = self._mine(claim.agent)
+        text = results.document(claim.job_id, claim.folder, outcome, inline_bytes=self._inline_bytes)
+        try:
+            slot.line.ask(lambda client: client.set(f"job:{claim.job_id}:result", text), again=True)
+            slot.done = claim.job_id
+            slot.looked_s = self._clock.monotonic_s()
+        finally:
+            self._workspace.end(claim.agent.id, claim.job_id)
+        good = isinstance(outcome, Succeeded)
+        return self._told(
+            claim,
+            Move(
+                reason=Reason.COMMITTED,
+                status=Status.SUCCEEDED if good else Status.FAILED,
+                role=claim.envelope.lifecycle.role,
+                error=None if isinstance(outcome, Succeeded) else outcome.error,
+            ),
+        )
+
+    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
+        raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
+
+    def release(self, claim: Claim, note: str = "") -> Lifecycle:
+        """A worker that says goodbye hands back what it holds, at once; this slot's next call is a new beginning."""
+        slot = self._mine(claim.agent)
+        slot.line.bye()
+        self._workspace.end(claim.agent.id, claim.job_id)
+        move = Move(reason=Reason.RELEASED, status=Status.QUEUED, role=claim.envelope.lifecycle.role, note=note)
+        return self._told(claim, move)
+
+    def pending(self, role: str) -> int:
+        """For a worker that drains: what is queued there, and what anybody has in work."""
+        with self._lock:
+            slot = next((slot for slot in self._slots.values() if slot.agent.role == role), None)
+        if slot is None:
+            return 0
+
+        def said(client: Any) -> int:
+            pipe = client.pipeline(transaction=False)
+            pipe.llen(_queue(slot.agent))
+            pipe.llen(PROCESSING)
+            return sum(pipe.execute())
+
+        return slot.line.ask(said, again=True)
+
+    def close(self) -> None:
+        with self._lock:
+            agents = [slot.agent for slot in self._slots.values()]
+        for agent in agents:
+            self.leave(agent)
+        self._workspace.close()
+
+    # --- inside ---
+
+    def _mine(self, agent: Agent) -> _Slot:
+        with self._lock:
+            slot = self._slots.get(agent.id)
+        if slot is None or slot.doubtful:
+            raise AgentLost(f"{agent.id} is no more; the slot joins again under a new name")
+        return slot
+
+    def _told(self, claim: Claim, move: Move) -> Lifecycle:
+        """What the other side made of it, as far as it is known here."""
+        return moves.decided(
+            claim.envelope.lifecycle, move, by=claim.agent.id, attempt=claim.attempt, now=self._clock.now()
+        )
+
+
+_OVER = frozenset({b"succeeded", b"completed", b"failed", b"killed", b"cancelled"})
+
+
+def _queue(agent: Agent) -> str:
+    return READY if agent.role == READY_ROLE else f"queue:{agent.role}"
+
+
+def _attempt(found: Mapping[bytes, bytes]) -> int | None:
+    said = found.get(b"attempt", b"")
+    return int(said) if said.isdigit() else None
+
+
+def _job(text: bytes) -> tuple[str, Mapping[str, Any]]:
+    """A popped job: its id, and the prompt that it was made of."""
+    try:
+        data = json.loads(text)
+        job_id = data["id"]
+        prompt = data.get("prompt", data)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise Damaged("what agq gave out is no job: it is not JSON, or has no id") from None
+    if not ids.is_job_id(job_id) or not isinstance(prompt, dict):
+        raise Damaged("what agq gave out is no job: its id is none")
+    return job_id, prompt

@@ -1,0 +1,101 @@
+"""One program of the storm that is not farro's own command: `python member.py submitter|keeper|guard FOLDER NAME SEED`.
+
+Who starts and kills it lives in weather.py; workers are `farro worker` itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import sys
+import time
+from typing import Any
+
+from crash.storm import guard, plan
+from storm import network
+
+BACKLOG = 12  # open jobs at which a submitter pauses: the end of a history is bounded
+
+
+class Member:
+    """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
+
+    def __init__(self, folder: str, name: str, seed: str) -> None:
+        from farro import app, config
+
+        root = f"{folder}/{name.partition('-')[0]}"
+        self.effects, self.name = f"{folder}/effects", name
+        self.dice = random.Random(f"{name}/{seed}")
+        self.store = app.open_store(root, config.load(root))
+        self.notebook = os.open(f"{folder}/notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def note(self, what: str, **more: Any) -> None:
+        os.write(self.notebook, (json.dumps({"what": what, "by": self.name, **more}) + "\n").encode())
+
+
+def submit(member: Member) -> None:
+    """Every id is chosen: whoever was not answered asks again with the same one, in this life or the next."""
+    from farro.errors import FarroError, IdConflict
+    from farro.kernel.states import Status
+    from farro.ports.store import Submission
+
+    for number in itertools.count():
+        token = job_id = f"{member.name}-{number}"
+        draw = member.dice.random()
+        if draw < 0.3:  # an id of the hour: every submitter tries it, and tries it again after its death
+            token = job_id = f"shared-{int(time.time()) - member.dice.randrange(2)}"
+        elif draw < 0.35:
+            token, job_id = f"other-{token}", f"shared-{int(time.time()) - member.dice.randrange(2)}"
+        member.note("try", token=token, id=job_id)
+        for _ in range(20):
+            try:
+                queued = member.store.enqueue(
+                    Submission(role="Runner", prompt=plan(token, member.effects), job_id=job_id)
+                )
+            except IdConflict as error:
+                member.note("refused", token=token, why=str(error))
+                break
+            except (FarroError, OSError) as error:
+                member.note("unanswered", token=token, why=f"{type(error).__name__}: {error}")
+                time.sleep(0.1)
+            else:
+                member.note("enqueued", token=token, id=queued)
+                break
+        with contextlib.suppress(FarroError, OSError):
+            while True:
+                counts = member.store.count()
+                if sum(counts.get(status, 0) for status in (Status.QUEUED, Status.IN_PROGRESS)) < BACKLOG:
+                    break
+                time.sleep(0.1)
+        time.sleep(member.dice.uniform(0.0, 0.1))
+
+
+def keep(member: Member) -> None:
+    """A watchdog and what the manager does about stale jobs, in one process: there are two cores for everybody."""
+    from farro.errors import FarroError
+
+    agent = None
+    while True:
+        try:
+            if agent is None:
+                agent = member.store.join("keeper", role=None)
+            member.store.heartbeat(agent)
+            member.store.recover(agent)
+            for job_id in member.store.stale():
+                member.store.settle_stale(agent, job_id)
+        except (FarroError, OSError) as error:
+            member.note("trouble", why=f"{type(error).__name__}: {error}")
+            agent = None
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    _kind, _folder, _name, _seed = sys.argv[1:]
+    if _kind == "guard":
+        guard(_folder)
+        network.remove(_name)
+    else:
+        {"submitter": submit, "keeper": keep}[_kind](Member(_folder, _name, _seed))

@@ -1,0 +1,118 @@
+"""Machines on one switch, each a network namespace of its own; links that are cut, also in one direction only.
+
+What runs on the machines lives in weather.py. The switch has a namespace too: nothing of the host's own network is
+touched, and with the namespaces everything is gone. Needs root and CAP_NET_ADMIN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from support import need
+
+NET = "10.77.0"
+
+
+class Network:
+    """`names` in the order of their addresses. The first is the server, whom links to others are cut from."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.mark = f"farro-{os.getpid():x}-{os.urandom(2).hex()}"
+        self.names = list(names)
+
+    def address(self, name: str) -> str:
+        return f"{NET}.{self.names.index(name) + 1}"
+
+    def inside(self, name: str) -> list[str]:
+        """What is put before a command that shall run on that machine. Only its network is another."""
+        return ["nsenter", f"--net=/run/netns/{self.mark}-{name}", "--"]
+
+    def make(self) -> None:
+        ip("netns", "add", f"{self.mark}-switch")
+        ip("-n", f"{self.mark}-switch", "link", "add", "bridge", "type", "bridge")
+        ip("-n", f"{self.mark}-switch", "link", "set", "bridge", "up")
+        for name in self.names:
+            space, port = f"{self.mark}-{name}", self._port(name)
+            ip("netns", "add", space)
+            ip(
+                *("-n", f"{self.mark}-switch", "link", "add", port, "type", "veth"),
+                *("peer", "name", "eth0", "netns", space),
+            )
+            ip("-n", f"{self.mark}-switch", "link", "set", port, "master", "bridge", "up")
+            ip("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+            ip("-n", space, "link", "set", "lo", "up")
+            ip("-n", space, "link", "set", "eth0", "up")
+
+    # --- partitions ---
+
+    def cut(self, name: str) -> None:
+        """Nothing reaches that machine, and nothing that it says reaches anybody."""
+        ip("-n", f"{self.mark}-switch", "link", "set", self._port(name), "down")
+
+    def mute(self, name: str) -> None:
+        """The server does not hear that machine; the other direction works."""
+        self._drop(at=name, to=self.names[0])
+
+    def deafen(self, name: str) -> None:
+        """The server hears that machine and does what it asks; its replies are lost."""
+        self._drop(at=self.names[0], to=name)
+
+    def mend(self, name: str) -> None:
+        ip("-n", f"{self.mark}-switch", "link", "set", self._port(name), "up")
+        for at, to in ((name, self.names[0]), (self.names[0], name)):
+            with contextlib.suppress(subprocess.CalledProcessError):  # there was none
+                ip("-n", f"{self.mark}-{at}", "route", "del", "blackhole", f"{self.address(to)}/32")
+
+    def _drop(self, *, at: str, to: str) -> None:
+        """More exact than the route to the whole net: whatever goes there from that machine is dropped, silently."""
+        ip("-n", f"{self.mark}-{at}", "route", "replace", "blackhole", f"{self.address(to)}/32")
+
+    def _port(self, name: str) -> str:
+        return f"port{self.names.index(name)}"
+
+
+def remove(mark: str) -> None:
+    """The namespaces of that mark, with all that is in them. Whose processes are gone."""
+    told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    for line in told.splitlines():
+        name = line.split()[0]
+        if name.startswith(f"{mark}-"):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+
+def needed() -> None:
+    """Skip, loudly, where there is no right to make namespaces; a failure in CI."""
+    need(sys.platform == "linux", "network namespaces are Linux's")
+    need("ip", "iproute2 makes the network namespaces of the storm")
+    need("nsenter", "util-linux enters them")
+    need("redis-server", "the storm is about a real server")
+    need(_permitted(), "network namespaces need root and CAP_NET_ADMIN")
+
+
+def _permitted() -> bool:
+    trial = Network(["a"])
+    try:
+        trial.make()
+    except subprocess.CalledProcessError:
+        return False
+    finally:
+        remove(trial.mark)
+    return True
+
+
+@contextlib.contextmanager
+def network(names: Sequence[str]) -> Iterator[Network]:
+    made = Network(names)
+    try:
+        made.make()
+        yield made
+    finally:
+        remove(made.mark)
