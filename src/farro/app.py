@@ -24,7 +24,7 @@ from farro.settings.engines import AGQ
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
 from farro.stores.files.journal import Journal
-from farro.system import process_identity
+from farro.system import enclosure, process_identity
 from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def open_store(
             settings,
             policy=_store_policy(root, settings),
             clock=clock or SystemClock(),
-            identity=_identity,
-            reap=_reap,
+            identity=enclosure.identity,
+            reap=enclosure.reap,
             log=log or no_log,
             audit=audit,
             brief=brief,
@@ -84,9 +84,9 @@ def open_store(
             policy=_store_policy(root, settings),
             journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
             clock=clock or SystemClock(),
-            reap=_reap,
+            reap=enclosure.reap,
             kill_hung=process_identity.kill_identified,
-            identity=_identity,
+            identity=enclosure.identity,
             log=log or no_log,
             audit=audit.record,
         ),
@@ -128,56 +128,13 @@ def audit_policy(settings: Settings) -> AuditPolicy:
     )
 
 
-_cgroup: str | None = None
-_tool_names: tuple[str, ...] = ()  # what this process announces; () where it is no worker
-
-
 def announce_tools(root: str, settings: Settings) -> tuple[str, ...]:
     """Called once by a worker process, before its slots join: others see what its steps may use (`farro workers`)."""
     from farro.operations.tools import Place, names
 
-    global _tool_names
-    _tool_names = tuple(names(tools(settings), Place(env=settings.runners.allowed(os.environ), cwd=root)))
-    return _tool_names
-
-
-def enclose_worker() -> None:
-    """Called once by a worker process: what it starts can be ended as a whole after its death (RELIABILITY 23)."""
-    from farro.system import cgroup, process_tree
-
-    global _cgroup
-    process_tree.adopt_orphans()
-    _cgroup = cgroup.own_cgroup()
-
-
-def release_worker() -> None:
-    from farro.system import cgroup
-
-    if _cgroup is not None:
-        cgroup.remove_cgroup(_cgroup)
-
-
-def _identity() -> Mapping[str, Any]:
-    more = {"cgroup": _cgroup, "tools": list(_tool_names) or None}
-    return {**process_identity.identity(), **{name: value for name, value in more.items() if value is not None}}
-
-
-def _reap(markers: list[str], identity: Mapping[str, Any]) -> None:
-    """End what a dead agent's attempts left: by cgroup where the worker had one, and by the mark in the environment.
-
-    A worker's cgroup outlives its agents only when the whole worker is dead; a slot that merely left is in a live one.
-    """
-    from farro.system import cgroup, process_tree
-
-    path = identity.get("cgroup")
-    if isinstance(path, str) and not process_identity.matches(identity):
-        cgroup.kill_cgroup(path)
-        cgroup.remove_cgroup(path)
-    agent = identity.get("agent")
-    if isinstance(agent, str):  # also what it started after its job was taken from it, which no marker names
-        process_tree.end_marked(f"FARRO_AGENT={agent}")
-    for marker in markers:
-        process_tree.end_marked(marker)
+    found = tuple(names(tools(settings), Place(env=settings.runners.allowed(os.environ), cwd=root)))
+    enclosure.announce(found)
+    return found
 
 
 def tools(settings: Settings) -> Any:

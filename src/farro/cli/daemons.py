@@ -27,6 +27,7 @@ from farro.ports.store import Store, Working
 from farro.services.keeper import Keeper
 from farro.settings import RunnersSettings, Settings
 from farro.settings.engines import AGQ
+from farro.system import enclosure
 from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def worker(
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
         )
 
-    app.enclose_worker()
+    enclosure.enclose()
     try:
         service = Worker(store=store, role=role, slots=slots, make_slot=slot, clock=clock, until=until)
         graces_s = iter([GRACE_S])
@@ -136,7 +137,7 @@ def worker(
         _end()
     finally:
         store.close()
-        app.release_worker()
+        enclosure.release()
 
 
 def _over_agq(store: AgqStore, role: str, drain: bool) -> tuple[Working, Handover | None, Until | None]:

@@ -18,6 +18,7 @@ from farro.cli.terminal import ReaderGone, answer, complain, say
 from farro.operations import run as running
 from farro.operations import submit
 from farro.operations.run import Ended, Tail
+from farro.system import enclosure
 from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
     # Always inline: a person waits for this one command; and inside a job it must not wait for that job's own place.
     runner = app.runner(store.root, settings, kind="inline", clock=clock)
     performer = app.performer(store.root, settings, runner, clock)
-    app.enclose_worker()
+    enclosure.enclose()
     try:
         ended = Foreground(store=store, performer=performer, stop=stop).run(submission, tail)
         if ended is None:
@@ -118,7 +119,7 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
             ended = running.follow(store, store.root, submission.job_id, tail, lambda pause_s: _waited(stop, pause_s))
     finally:
         tail.close()
-        app.release_worker()
+        enclosure.release()
     if caught:
         complain(f"{_NAMES[caught[0]]}; {'it goes on elsewhere' if ended is None else f'the job is {ended.status}'}")
     return _told(ended, 128 + caught[0] if caught else None, plan, as_json)
