@@ -1,4 +1,4 @@
-"""The seeds' names for farro's commands, agent-cli, agentd, managerd, watchdogd, air-executor, agx, agq, agw: DESIGN §12.
+"""The seeds' names for farro's commands: agent-cli, agentd, managerd, watchdogd, air-executor, agx, agq, agw (§12).
 
 Thin: each is a command of farro under another name, which its help and its complaints bear.
 """

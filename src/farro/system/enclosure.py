@@ -1,4 +1,4 @@
-"""What a worker process tells of itself, and ending what a dead one left: by its cgroup, and by the marks of its attempts.
+"""What a worker process tells of itself, and ending what a dead one left: by its cgroup, and by its attempts' marks.
 
 Who is dead is decided in the stores.
 """
