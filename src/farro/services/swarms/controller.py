@@ -1,0 +1,318 @@
+"""The controller of one swarm (the seed's Marshal): applies the plan, walks its order, confirms what it has seen.
+
+What to do next is decided by swarm.reconcile; what is known lives in watching; what was asked for, in the ledger.
+
+- One swarm command at a time; config updates beside it. A command begins when it is noted in the ledger, and only then
+  is its signal acknowledged: a controller that dies goes on with it when it is started again.
+- A confirmation is sent when the effect was observed, once per signal (ledger).
+- Components outlive their controller: the next one finds them by the runtime's records and by what they say.
+- Nothing is deleted but by `swarm-remove`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from farro.documents import Document
+from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
+from farro.observe.log import Log
+from farro.ports.bus import Binding, Bus, Consumer, Delivery
+from farro.ports.runtime import Runtime
+from farro.services.swarms.hands import ORIGIN, Ground, Hands
+from farro.services.swarms.keeping import Kept
+from farro.services.swarms.ledger import CommandLedger, End, Entry
+from farro.services.swarms.telling import Voice, component_line, report
+from farro.services.swarms.watching import Watch
+from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
+from farro.swarm.lifecycle import SwarmState
+from farro.swarm.names import Scope, Signal
+from farro.swarm.reconcile import Target, Verdict, Wanted
+
+_TARGETS = {
+    Signal.TEMPLATE: (Target.PROVISIONED, SwarmState.READY),
+    Signal.START: (Target.ENABLED, SwarmState.RUNNING),
+    Signal.STOP: (Target.DISABLED, SwarmState.STOPPED),
+    Signal.REMOVE: (Target.GONE, SwarmState.REMOVED),
+}
+_DURING = {Signal.START: SwarmState.STARTING, Signal.STOP: SwarmState.STOPPING, Signal.REMOVE: SwarmState.REMOVING}
+_STEADY = (SwarmState.READY, SwarmState.RUNNING, SwarmState.STOPPED)
+CONFIG_S = 30.0  # how long a component has to say what it did with an update
+LOOK_S = 1.0  # how often the runtime is asked who lives
+
+
+class Controller:
+    def __init__(
+        self, ground: Ground, bus: Bus, runtime: Runtime, *, log: Log, now: Callable[[], str], durable: bool = True
+    ) -> None:
+        self._ground = ground
+        self._bus = bus
+        self._runtime = runtime
+        self._log = log
+        self._voice = Voice(bus, now)
+        self._ledger = CommandLedger(f"{ground.folder}/commands.json", durable=durable)
+        self._kept = Kept.load(f"{ground.folder}/controller.json", durable=durable)
+        self._watch = Watch(runtime)
+        self._woken = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._begun: dict[str, float] = {}  # command → when, on our clock
+        self._last_told: tuple[Any, ...] = ()
+        self._told_s = 0.0
+        self._hands = Hands(ground, runtime, self._watch, self._voice)
+        self.removed = False
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Until `stop`, or until the swarm was removed."""
+        ground = self._ground
+        queue = names.control_queue(names.CONTROLLER, ground.instance)
+        swarm = Scope(swarm=ground.swarm)
+        keys = [names.signal_key(one, swarm) for one in _TARGETS]
+        keys += ["sig.config-update.*.*", "ev.status-full.*.*", "ev.status-delta.*.*"]
+        keys.append(names.signal_key(Signal.STATUS, Scope(role=names.CONTROLLER, instance=ground.instance)))
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        control = await self._bus.consume(queue, prefetch=64)
+        listening = asyncio.create_task(self._listen(control))
+        await self._voice.up(ground.swarm, ground.instance)
+        for one in self._members():  # those that a controller before us started tell at once how they are
+            await self._hands.request_status(one)
+        try:
+            while not self._stopped.is_set() and not self.removed:
+                self._woken.clear()
+                pause_s = await self._turn()
+                if listening.done():
+                    listening.result()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._woken.wait()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            await self._hands.close()
+            await control.close()
+
+    def stop(self) -> None:
+        """Components go on; the next controller finds them."""
+        self._stopped.set()
+        self._woken.set()
+
+    # --- hearing ---
+
+    async def _listen(self, control: Consumer) -> None:
+        async for delivery in control:
+            try:
+                await self._hear(delivery)
+            except InputError as error:
+                self._log("warning", "ignored", {"key": delivery.message.key, "why": str(error)})
+            await delivery.ack()
+            self._woken.set()
+
+    async def _hear(self, delivery: Delivery) -> None:
+        key = names.read_key(delivery.message.key)
+        body = delivery.message.body
+        if key.kind == "status":
+            told = messages.decode(messages.Status, body)
+            if told.swarm_id == self._ground.swarm and told.role != names.CONTROLLER:
+                self._watch.hear(told, time.monotonic())
+            return
+        if key.kind != "signal" or key.signal is None:
+            return
+        signal = messages.read_signal(body, key.signal, key.scope)
+        if signal.origin == ORIGIN or not self._ours(signal):
+            return
+        if key.signal is Signal.STATUS:
+            await self._say(full=True, correlation_id=signal.correlation_id)
+            return
+        kind, entry = self._ledger.receive(signal, self._voice.now())
+        if kind == "done":
+            await self._voice.duplicate(entry, signal.correlation_id)
+            await self._confirm(entry)
+        elif kind == "running":
+            await self._voice.duplicate(entry, signal.correlation_id)
+
+    def _ours(self, signal: messages.ControlSignal) -> bool:
+        """A component's signal names its swarm in the body, or is about one of our members."""
+        if signal.swarm_id is not None:
+            return signal.swarm_id == self._ground.swarm
+        return signal.instance in {one.instance for one in self._members()}
+
+    # --- a turn ---
+
+    async def _turn(self) -> float:
+        """Do what is to be done now; how long nothing more is, at most."""
+        now_s = time.monotonic()
+        self._watch.look([one.instance for one in self._members()], now_s)
+        try:
+            for entry, _ in self._ledger.owed():
+                await self._confirm(entry)
+            for entry in [one for one in self._ledger.open() if Signal(one.signal) is Signal.CONFIG]:
+                await self._updated(entry, now_s)
+            commands = [one for one in self._ledger.open() if Signal(one.signal) in _TARGETS]
+            if commands:
+                await self._advance(commands[0], now_s)
+            else:
+                await self._maintain(now_s)
+            await self._say_if_changed(now_s)
+        except BusTrouble as error:
+            self._log("error", str(error), {})
+        return 0.2 if self._ledger.open() else LOOK_S
+
+    async def _advance(self, entry: Entry, now_s: float) -> None:
+        signal = Signal(entry.signal)
+        if entry.key not in self._begun:
+            self._begun[entry.key] = now_s
+            if not await self._begin(entry, signal):
+                return
+        if self._kept.plan is None:
+            await self._end(entry, End(good=signal is Signal.REMOVE, state=str(SwarmState.REMOVED)))
+            self.removed = signal is Signal.REMOVE
+            return
+        target, state = _TARGETS[signal]
+        wanted = Wanted(
+            plan=self._kept.plan, order=ordering.order(self._kept.plan), target=target, begun_s=self._begun[entry.key]
+        )
+        verdict = reconcile.reconcile(wanted, self._watch.seen, now_s)
+        await self._do(verdict, now_s)
+        if verdict.failed is not None:
+            self._kept.change(state=SwarmState.FAILED)
+            await self._end(entry, End(good=False, code=verdict.code, message=verdict.failed, retryable=True))
+        elif verdict.done:
+            self._kept.change(state=state)
+            forced = f"ended by force: {', '.join(verdict.degraded)}" if verdict.degraded else None
+            await self._end(entry, End(good=True, state=str(state), notes=forced))
+            self.removed = signal is Signal.REMOVE
+
+    async def _begin(self, entry: Entry, signal: Signal) -> bool:
+        """Whether it can be done at all; then what it wants is written before anything is done."""
+        try:
+            lifecycle.check_allowed(signal, self._kept.state, self._ground.swarm)
+            if signal is Signal.TEMPLATE:
+                await self._apply(entry)
+            elif self._kept.plan is None and signal is not Signal.REMOVE:
+                raise IllegalTransition(f"swarm {self._ground.swarm} has no plan yet; send one with swarm-template")
+        except FarroError as error:
+            code = "BAD_PLAN" if isinstance(error, InputError) else "ILLEGAL_STATE"
+            await self._end(entry, End(good=False, code=code, message=str(error)))
+            return False
+        self._kept.change(state=_DURING.get(signal, self._kept.state), enabled=signal is Signal.START)
+        for name, seen in list(self._watch.seen.items()):  # a new command asks anew
+            self._watch.put(name, replace(seen, asked_s=None, failure=None, forced=False))
+        return True
+
+    async def _apply(self, entry: Entry) -> None:
+        """The plan that a template brings, its queues, and what is no longer in it."""
+        data = (entry.args or {}).get("plan", entry.args)
+        wanted = plan.load(Document(data, "swarm-template"))
+        if wanted.id != self._ground.swarm:
+            raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
+        before = {one.instance for one in self._members()}
+        self._kept.change(plan=wanted)
+        exchange = names.work_exchange(wanted.id)
+        for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
+            queue = names.work_queue(wanted.id, suffix)
+            await self._bus.declare(names.dead_letters(queue))
+            await self._bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
+        gone = sorted(before - {one.instance for one in self._members()})
+        if gone:
+            await asyncio.to_thread(self._runtime.stop, gone, wanted.timeouts.stop)
+            for name in gone:
+                self._watch.seen.pop(name, None)
+        for text in ordering.order(wanted).warnings:
+            await self._voice.warn(Signal.TEMPLATE, Scope(swarm=wanted.id), text, entry.correlations[0])
+
+    async def _maintain(self, now_s: float) -> None:
+        """Nothing was asked for: what died is started again, and is as it was wanted."""
+        if self._kept.plan is None or self._kept.state not in (
+            SwarmState.READY,
+            SwarmState.RUNNING,
+            SwarmState.STOPPED,
+        ):
+            return
+        for one in self._members():
+            seen = self._watch.of(one.instance)
+            wants = self._kept.wants(one.instance)
+            if not seen.launched or (not seen.alive and seen.failure is None):
+                await self._hands.launch(self._kept.plan, one, now_s)
+            elif seen.healthy and seen.enabled is not None and seen.enabled != wants:
+                if seen.asked_s is None or now_s - seen.asked_s > CONFIG_S:
+                    await self._hands.ask(one, wants, now_s)
+            elif seen.alive and not seen.fresh(now_s):
+                self._hands.poll(one.instance, now_s)
+
+    # --- doing ---
+
+    async def _do(self, verdict: Verdict, now_s: float) -> None:
+        assert self._kept.plan is not None
+        together = [one.instance for one in verdict.do if one.what == "deprovision"]
+        if together:
+            await asyncio.to_thread(self._runtime.stop, together, self._kept.plan.timeouts.stop)
+            for name in together:
+                self._watch.seen.pop(name, None)
+        members = {one.instance: one for one in self._members()}
+        for one in verdict.do:
+            if one.what != "deprovision":
+                await self._hands.do(self._kept.plan, members[one.instance], one, now_s)
+        if self._kept.state is SwarmState.STOPPING:
+            return  # who died meanwhile is stopped
+        for member in members.values():
+            seen = self._watch.of(member.instance)
+            if seen.launched and not seen.alive and seen.failure is None:
+                await self._hands.launch(self._kept.plan, member, now_s)
+
+    # --- config updates of others ---
+
+    async def _updated(self, entry: Entry, now_s: float) -> None:
+        """The component says what it did with it, under the signal's correlation id."""
+        begun = self._begun.setdefault(f"{entry.key}/config", now_s)
+        said = self._watch.said.get(str(entry.instance))
+        update = said.data.get("update") if said is not None else None
+        if isinstance(update, dict) and update.get("correlationId") in entry.correlations and said is not None:
+            wrong = update.get("error")
+            if wrong:
+                await self._end(entry, End(good=False, code="CONFIG_REFUSED", message=str(wrong)[:1000]))
+                return
+            self._kept.change(switched=(str(entry.instance), said.enabled))
+            await self._end(entry, End(good=True, state="Running" if said.enabled else "Stopped"))
+        elif now_s - begun >= CONFIG_S:
+            message = f"{entry.instance} said nothing about it for {CONFIG_S:g} s"
+            await self._end(entry, End(good=False, code="CONFIG_TIMEOUT", message=message, retryable=True))
+
+    # --- saying ---
+
+    async def _end(self, entry: Entry, end: End) -> None:
+        self._ledger.end(entry, end)
+        await self._confirm(entry)
+
+    async def _confirm(self, entry: Entry) -> None:
+        for correlation_id in list(entry.unsent):
+            await self._voice.confirm(entry, correlation_id)
+            self._ledger.sent(entry, correlation_id)
+
+    async def _say_if_changed(self, now_s: float) -> None:
+        told = self._aggregate(now_s)
+        what = (self._kept.state, told.health, told.desired, told.healthy, told.running, told.enabled)
+        if what != self._last_told:
+            self._last_told, self._told_s = what, now_s
+            await self._say(full=False)
+        elif now_s - self._told_s >= status.HEARTBEAT_S:
+            self._told_s = now_s
+            await self._say(full=True)
+
+    async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
+        now_s, at = time.monotonic(), self._voice.now()
+        told = report(self._ground, self._kept.state, self._aggregate(now_s), full=full, at=at, about=correlation_id)
+        if full:
+            lines = [component_line(one, self._watch.of(one.instance), now_s) for one in self._members()]
+            told.data["components"] = lines
+        await self._voice.status(told)
+
+    def _aggregate(self, now_s: float) -> status.Aggregate:
+        return status.aggregate([one.instance for one in self._members()], self._watch.seen, now_s)
+
+    def _members(self) -> list[plan.Member]:
+        return [] if self._kept.plan is None else list(self._kept.plan.members())

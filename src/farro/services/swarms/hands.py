@@ -1,0 +1,124 @@
+"""What a controller does to its components: start them, ask them to work or to stop, look at their health, end them.
+
+When it does so is decided in the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from farro.component.surroundings import Surroundings
+from farro.errors import AlreadyRunning, FarroError
+from farro.ports.runtime import Component, Runtime
+from farro.services.swarms.telling import Voice
+from farro.services.swarms.watching import Watch
+from farro.swarm.names import Scope, Signal
+from farro.swarm.plan import Member, SwarmPlan
+from farro.swarm.reconcile import Do
+
+RESTARTS = 5  # in a row, before it counts as failed
+ORIGIN = "controller"  # of signals: a controller does not confirm its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """Where a controller works."""
+
+    swarm: str
+    instance: str
+    bus_address: str
+    folder: str  # swarms/<id>: its own files, and the logs of its components
+    cwd: str
+    env: Mapping[str, str]
+
+
+class Hands:
+    def __init__(self, ground: Ground, runtime: Runtime, watch: Watch, voice: Voice) -> None:
+        self._ground = ground
+        self._runtime = runtime
+        self._watch = watch
+        self._voice = voice
+        self._polls: set[asyncio.Task[None]] = set()
+
+    async def do(self, wanted: SwarmPlan, member: Member, one: Do, now_s: float) -> None:
+        match one.what:
+            case "launch":
+                await self.launch(wanted, member, now_s)
+            case "enable" | "disable":
+                await self.ask(member, one.what == "enable", now_s)
+            case "poll":
+                self.poll(one.instance, now_s)
+            case "force":
+                await asyncio.to_thread(self._runtime.stop, [one.instance], 0.0)
+                seen = self._watch.of(one.instance)
+                self._watch.put(one.instance, replace(seen, alive=False, launched=False, enabled=False, forced=True))
+            case "deprovision":
+                pass
+
+    async def launch(self, wanted: SwarmPlan, member: Member, now_s: float) -> None:
+        """Start a component, again if it died; one that dies again and again is left alone and told."""
+        bee, instance = wanted.bees[member.bee], member.instance
+        seen = self._watch.of(instance)
+        if seen.starts and not seen.alive and (bee.restart == "never" or seen.starts > RESTARTS):
+            self._watch.put(instance, replace(seen, failure=f"ended, and was started {seen.starts} times"))
+            return
+        if bee.command is None:
+            self._watch.put(instance, replace(seen, failure="has an image, and this runtime starts commands only"))
+            return
+        about = Surroundings(
+            bus=self._ground.bus_address,
+            swarm=self._ground.swarm,
+            role=bee.role,
+            instance=instance,
+            inputs=bee.work.inputs,
+            outputs=bee.work.outputs,
+            config=bee.config,
+        )
+        command = (sys.executable, *bee.command[1:]) if bee.command[0] == "python" else bee.command
+        component = Component(
+            name=instance,
+            argv=tuple(command),
+            env={**self._ground.env, **bee.env, **about.to_env()},
+            cwd=self._ground.cwd,
+            log=f"{self._ground.folder}/logs/{instance}.log",
+        )
+        fresh = replace(seen, launched=True, alive=True, launched_s=now_s, starts=seen.starts + 1, healthy=None)
+        try:
+            await asyncio.to_thread(self._runtime.launch, component)
+        except AlreadyRunning:
+            pass
+        except (FarroError, OSError) as error:
+            self._watch.put(instance, replace(seen, failure=f"cannot be started: {error}"))
+            return
+        self._watch.put(instance, replace(fresh, enabled=None, word_s=None, asked_s=None))
+
+    async def ask(self, member: Member, enabled: bool, now_s: float) -> None:
+        """To work, or to stop working."""
+        instance = member.instance
+        scope = Scope(swarm=self._ground.swarm, role=member.role, instance=instance)
+        await self._voice.signal(
+            Signal.CONFIG, scope, {"enabled": enabled}, origin=ORIGIN, correlation_id=str(uuid.uuid4())
+        )
+        self._watch.put(instance, replace(self._watch.of(instance), asked_s=now_s))
+
+    async def request_status(self, member: Member) -> None:
+        scope = Scope(swarm=self._ground.swarm, role=member.role, instance=member.instance)
+        await self._voice.signal(Signal.STATUS, scope, None, origin=ORIGIN, correlation_id=str(uuid.uuid4()))
+
+    def poll(self, instance: str, now_s: float) -> None:
+        task = asyncio.create_task(self._watch.poll(instance, now_s))
+        self._polls.add(task)
+        task.add_done_callback(self._polls.discard)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._polls, return_exceptions=True)
+
+
+def environment() -> dict[str, str]:
+    """What components inherit: not what belongs to the process that starts them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}

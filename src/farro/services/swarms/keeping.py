@@ -1,0 +1,83 @@
+"""What a controller keeps of its swarm on the disk: the plan, the state, and which components shall work.
+
+Commands lie in the ledger; what is observed is looked up anew.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from farro.documents import Document
+from farro.errors import Damaged
+from farro.swarm import plan as plans
+from farro.swarm.lifecycle import SwarmState
+from farro.swarm.plan import SwarmPlan
+from farro.system import fs
+
+_LIMIT = 16 << 20
+
+
+@dataclass(kw_only=True)
+class Kept:
+    path: str
+    durable: bool
+    plan: SwarmPlan | None = None
+    state: SwarmState = SwarmState.CREATING
+    enabled: bool = False  # what was last asked of the whole swarm
+    switched: dict[str, bool] = field(default_factory=dict)  # … and of single components since
+
+    @classmethod
+    def load(cls, path: str, *, durable: bool) -> Kept:
+        kept = cls(path=path, durable=durable)
+        try:
+            told = json.loads(fs.read_bytes(path, _LIMIT))
+            kept.plan = None if told["plan"] is None else plans.load(Document(told["plan"], path))
+            kept.state, kept.enabled = SwarmState(told["state"]), bool(told["enabled"])
+            kept.switched = {str(name): bool(value) for name, value in told["switched"].items()}
+        except FileNotFoundError:
+            pass
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise Damaged(f"{path} cannot be read as what a controller keeps: {error}") from error
+        return kept
+
+    def wants(self, instance: str) -> bool:
+        """Whether that component shall work."""
+        return self.switched.get(instance, self.enabled)
+
+    def change(
+        self,
+        *,
+        plan: SwarmPlan | None = None,
+        state: SwarmState | None = None,
+        enabled: bool | None = None,
+        switched: tuple[str, bool] | None = None,
+    ) -> None:
+        """Written before it is acted upon."""
+        if plan is not None:
+            self.plan = plan
+        if state is not None:
+            self.state = state
+        if enabled is not None:
+            self.enabled, self.switched = enabled, {}
+        if switched is not None:
+            self.switched[switched[0]] = switched[1]
+        told = {
+            "plan": None if self.plan is None else _written(self.plan),
+            "state": str(self.state),
+            "enabled": self.enabled,
+            "switched": self.switched,
+        }
+        fs.write_atomic(self.path, json.dumps(told).encode() + b"\n", sync=self.durable)
+
+
+def _written(plan: SwarmPlan) -> dict[str, Any]:
+    """As a document has it."""
+    told = asdict(plan)
+    for bee in told["bees"]:
+        bee["work"] = {"in": list(bee["work"]["inputs"]), "out": list(bee["work"]["outputs"])}
+        for name in ("image", "command"):
+            if bee[name] is None:
+                del bee[name]
+    return told

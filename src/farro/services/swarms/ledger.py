@@ -1,0 +1,140 @@
+"""Commands that were received, and what became of each: durable, so that every one is confirmed exactly once.
+
+What a command does lives in the controller and the orchestrator.
+
+- A command is known by its idempotency key, a signal by its correlation id. The first signal of a key begins it; a
+  second one while it goes on waits for the same end; one after that end gets the end that is stored.
+- A confirmation is written here before it is sent, and its message id follows from the correlation id: one that is
+  sent again after a crash is the same message. [test_a_confirmation_that_was_not_sent_is_sent_after_a_restart]
+- The newest commands are kept, a thousand of them: a retry comes within minutes, not months.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from farro.errors import Damaged
+from farro.swarm.messages import ControlSignal
+from farro.swarm.names import Scope, Signal
+from farro.system import fs
+
+KEEP = 1000
+_LIMIT = 64 << 20
+_SPACE = uuid.UUID("0d6cb5a2-7a11-4f6f-a3b0-4d1c8f2a9e55")
+
+
+@dataclass(kw_only=True)
+class End:
+    """What a command came to."""
+
+    good: bool
+    state: str | None = None  # of a success
+    notes: str | None = None
+    phase: str | None = None  # of an error
+    code: str | None = None
+    message: str | None = None
+    retryable: bool = False
+
+
+@dataclass(kw_only=True)
+class Entry:
+    """One command. `unsent`: correlation ids that have not been confirmed yet."""
+
+    key: str  # idempotency key
+    signal: str
+    swarm: str | None
+    role: str | None
+    instance: str | None
+    correlations: list[str] = field(default_factory=list)
+    unsent: list[str] = field(default_factory=list)
+    begun_at: str = ""
+    args: dict[str, Any] | None = None
+    end: End | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(swarm=self.swarm, role=self.role, instance=self.instance)
+
+
+Received = Literal["new", "running", "done"]
+
+
+class CommandLedger:
+    """In one file, replaced as a whole before anything is done about what it says."""
+
+    def __init__(self, path: str, *, durable: bool = True) -> None:
+        self._path = path
+        self._durable = durable
+        self.entries: dict[str, Entry] = {}
+        self._load()
+
+    def receive(self, told: ControlSignal, at: str) -> tuple[Received, Entry]:
+        """Note a signal. It may be acknowledged when this returns: it is not forgotten any more."""
+        key = f"{told.signal}/{told.idempotency_key}/{told.scope.words}"
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = Entry(
+                key=told.idempotency_key,
+                signal=told.signal,
+                swarm=told.swarm_id,
+                role=told.role,
+                instance=told.instance,
+                begun_at=at,
+                args=told.args,
+            )
+            self.entries[key] = entry
+            kind: Received = "new"
+        else:
+            kind = "done" if entry.end is not None else "running"
+        if told.correlation_id not in entry.correlations:
+            entry.correlations.append(told.correlation_id)
+        if told.correlation_id not in entry.unsent:
+            entry.unsent.append(told.correlation_id)
+        self._write()
+        return kind, entry
+
+    def end(self, entry: Entry, end: End) -> None:
+        """The command is over; its confirmations are to be sent."""
+        entry.end = end
+        entry.args = None
+        self._write()
+
+    def sent(self, entry: Entry, correlation_id: str) -> None:
+        if correlation_id in entry.unsent:
+            entry.unsent.remove(correlation_id)
+            self._write()
+
+    def open(self) -> list[Entry]:
+        """Commands that are not over, in the order in which they came."""
+        return [entry for entry in self.entries.values() if entry.end is None]
+
+    def owed(self) -> list[tuple[Entry, str]]:
+        """Confirmations that were not sent, as far as anybody knows."""
+        ended = [entry for entry in self.entries.values() if entry.end is not None]
+        return [(entry, correlation) for entry in ended for correlation in list(entry.unsent)]
+
+    def _load(self) -> None:
+        try:
+            told = json.loads(fs.read_bytes(self._path, _LIMIT))
+            for key, data in told.items():
+                end = data.pop("end")
+                self.entries[key] = Entry(**data, end=None if end is None else End(**end))
+        except FileNotFoundError:
+            pass
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Damaged(f"{self._path} cannot be read as a ledger of commands: {error}") from error
+
+    def _write(self) -> None:
+        done = [key for key, entry in self.entries.items() if entry.end is not None and not entry.unsent]
+        for key in done[: max(0, len(self.entries) - KEEP)]:
+            del self.entries[key]
+        text = json.dumps({key: asdict(entry) for key, entry in self.entries.items()})
+        fs.write_atomic(self._path, text.encode() + b"\n", sync=self._durable)
+
+
+def message_id(correlation_id: str, signal: Signal | str, kind: str) -> str:
+    """Of the event about that signal: the same however often it is sent."""
+    return str(uuid.uuid5(_SPACE, f"{correlation_id}/{signal}/{kind}"))

@@ -1,0 +1,105 @@
+"""What a controller knows of its components: what the runtime has, what they say, and what their health endpoints say.
+
+What is done about it lives in swarm.reconcile and the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+from farro.ports.runtime import Runtime
+from farro.swarm import messages
+from farro.swarm.status import Seen
+
+POLL_TIMEOUT_S = 3.0
+STEADY_S = 60.0  # who lived so long is not one that dies again and again
+_ANSWER_LIMIT = 64 << 10
+
+
+class Watch:
+    """Invariant: `seen` has an entry for every component that was ever launched here and not deprovisioned."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.seen: dict[str, Seen] = {}
+        self.said: dict[str, messages.Status] = {}  # the last status of each
+        self._urls: dict[str, str] = {}
+        self._polling: set[str] = set()
+
+    def of(self, instance: str) -> Seen:
+        return self.seen.get(instance, Seen())
+
+    def put(self, instance: str, seen: Seen) -> None:
+        self.seen[instance] = seen
+
+    def look(self, instances: list[str], now_s: float) -> None:
+        """What the runtime has of them. One that was launched before this controller began is adopted."""
+        for name in instances:
+            found, known = self._runtime.look(name), self.of(name)
+            if found is None:
+                if known.launched:
+                    self.put(name, replace(known, launched=False, alive=False, healthy=None, enabled=None))
+            else:
+                began = known.launched_s if known.launched_s is not None else now_s
+                starts = max(1, known.starts)
+                seen = replace(known, launched=True, alive=found.alive, launched_s=began, starts=starts)
+                if not found.alive:
+                    seen = replace(seen, healthy=None, enabled=None, word_s=None)
+                self.put(name, seen)
+
+    def hear(self, status: messages.Status, now_s: float) -> None:
+        """A component's own word: as good as a heartbeat."""
+        known = self.of(status.instance)
+        self.said[status.instance] = status
+        url = status.data.get("healthUrl")
+        if isinstance(url, str) and url.startswith("http://"):
+            self._urls[status.instance] = url
+        asked = None if known.asked_s is not None and status.enabled != known.enabled else known.asked_s
+        healthy = status.data.get("health", "UP") == "UP"
+        if known.launched:
+            long = known.launched_s is not None and now_s - known.launched_s > STEADY_S
+            self.put(
+                status.instance,
+                replace(
+                    known,
+                    word_s=now_s,
+                    healthy=healthy,
+                    enabled=status.enabled,
+                    asked_s=asked,
+                    alive=True,
+                    starts=1 if long else known.starts,
+                ),
+            )
+
+    async def poll(self, instance: str, now_s: float) -> None:
+        """Ask its health endpoint; nothing when it has told none yet, or is being asked."""
+        url = self._urls.get(instance)
+        if url is None or instance in self._polling:
+            return
+        self._polling.add(instance)
+        try:
+            up, enabled = await asyncio.to_thread(_asked, url)
+        finally:
+            self._polling.discard(instance)
+        known = self.of(instance)
+        if up is not None and known.launched:
+            told = known.enabled if enabled is None else enabled
+            self.put(instance, replace(known, word_s=now_s, healthy=up, enabled=told))
+
+
+def _asked(url: str) -> tuple[bool | None, bool | None]:
+    """Whether it is up and enabled; None: nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=POLL_TIMEOUT_S) as answer:  # noqa: S310 - http only, see `hear`
+            told = json.loads(answer.read(_ANSWER_LIMIT))
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False, None
+    except (OSError, ValueError):
+        return None, None
+    enabled = told.get("enabled") if isinstance(told, dict) else None
+    return isinstance(told, dict) and told.get("status") == "UP", enabled if isinstance(enabled, bool) else None
