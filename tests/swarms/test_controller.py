@@ -28,7 +28,7 @@ from farro.system.clock import SystemClock
 from servers import RabbitServer
 from support import ROOT
 
-PATIENCE_S = float(os.environ.get("SWARM_PATIENCE_S", "90"))
+PATIENCE_S = 90.0
 SWARM = "demo"
 
 

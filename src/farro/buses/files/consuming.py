@@ -141,7 +141,8 @@ class FilesConsumer:
                         message=message, redelivered=layout.given_before(name), name=name, consumer=self
                     )
             try:
-                await asyncio.wait_for(self._woken.wait(), RECOVER_S)
+                async with asyncio.timeout(RECOVER_S):  # not wait_for, which may swallow a cancellation on Python 3.11
+                    await self._woken.wait()
             except TimeoutError:
                 await self._do(lambda: recover(self._place, self._queue))
         raise StopAsyncIteration
