@@ -91,7 +91,7 @@ def test_a_refusal_that_passes_is_waited_for(tmp_path: Path, setting: str, stric
 
 @pytest.mark.parametrize("what", ["enqueue", "commit"])
 def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path, what: str) -> None:
-    with served(tmp_path) as (server, rig):
+    with served(tmp_path, "--repl-diskless-sync-delay", "0") as (server, rig):
         options = ("--replicaof", f"127.0.0.1 {server.port}")
         replica = RedisServer(folder=tmp_path / "replica", options=options).start()
         assert replica.process is not None
