@@ -21,11 +21,9 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     │   └── AlreadyRunning    a component of that name lives
     ├── ProviderTrouble       a provider gave no answer (ports.provider): tried again, elsewhere, or told
     ├── TryAgain              nothing changed; the same call may succeed later
-    │   └── StorageTrouble    the filesystem said no (full, I/O error, too many files)
-    ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as was asked for
-=======
     │   ├── StorageTrouble    the filesystem said no (full, I/O error, too many files)
     │   └── BusTrouble        the broker is away, or said no
+    ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as was asked for
     ├── Lost                  somebody else owns it now: stop, write nothing
     │   ├── ClaimLost         the job was taken from this agent
     │   └── AgentLost         the agent itself was declared dead

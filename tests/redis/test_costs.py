@@ -138,7 +138,7 @@ def test_the_common_log_tells_what_every_machine_did(rig: Rig) -> None:
     assert list(here.audit_lines(4_000_000_000_000)) == []
     # What the process told its own audit log is what the common one has, but for the times.
     plain = [{name: value for name, value in line.items() if name != "ts"} for line in told]
-    assert plain == [{"actor": "farro", **line} for line in rig.audited]
+    assert plain == [{"actor": "submitter", **line} for line in rig.audited]
 
 
 def test_a_feed_that_was_cut_off_says_so(redis_server: RedisServer, rig: Rig) -> None:

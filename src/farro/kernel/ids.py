@@ -16,6 +16,7 @@ JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 ROLE = re.compile(r"[A-Z][A-Za-z0-9]{0,31}")
 AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}\.[0-9]{1,4}\.[0-9a-f]{16}")
+PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 
 # Device names that Windows opens whatever the folder: a tree must survive being copied there.
@@ -42,6 +43,12 @@ def check_tag(text: str) -> str:
 
 def check_job_name(text: str) -> str:
     return _checked(text, JOB_ID, "a job's name", "1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit")
+
+
+def check_payload_name(text: str) -> str:
+    if PAYLOAD_NAME.fullmatch(text) is None:
+        raise BadName(f"{ascii(text)[:100]} is not a payload name: a plain file name of A-Z a-z 0-9 . _ -")
+    return text
 
 
 def is_job_id(text: str) -> bool:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from farro import documents
-from farro.errors import BadName, Damaged, IdConflict, InputError, StorageTrouble
+from farro.errors import Damaged, IdConflict, InputError, StorageTrouble
 from farro.kernel import ids, moves, places
 from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
@@ -35,7 +35,6 @@ from farro.stores.files.records import Record
 from farro.system import fs, leases, links, trees
 
 _MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
-_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -155,8 +154,7 @@ def _check(ground: Ground, submission: Submission) -> bytes:
     if submission.job_id is not None:
         ids.check_job_id(submission.job_id)
     for name in submission.payload:
-        if _PAYLOAD_NAME.fullmatch(name) is None:
-            raise BadName(f"{ascii(name)[:100]} is not a payload name: a plain file name of A-Z a-z 0-9 . _ -")
+        ids.check_payload_name(name)
     try:
         prompt = documents.canonical(submission.prompt) + b"\n"
     except (TypeError, ValueError, RecursionError) as error:

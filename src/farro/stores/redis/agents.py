@@ -17,6 +17,7 @@ from farro.errors import TryAgain
 from farro.kernel import ids
 from farro.ports.store import Agent, AgentView, Claim
 from farro.stores.redis.ground import Ground, agent_lost, claim_lost
+from farro.stores.redis.records import record
 
 PATIENCE_S = 1.0  # of what must not keep a worker from its work, nor from its end, while the server is away
 LOOK_S = 1.0  # how often a worker at most asks whether its job is still its own: a kill is seen within this
@@ -66,7 +67,7 @@ def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
 def views(ground: Ground) -> list[AgentView]:
     found = []
     for agent_id, about, alive, jobs in ground.server.run(ground.scripts.agents, ground.time()):
-        told = json.loads(about)
+        told = record(about)
         found.append(
             AgentView(
                 id=agent_id.decode(),

@@ -8,17 +8,17 @@ A crash after the script leaves the job in this agent's hands until its lease is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
-from farro.kernel.outcome import Released
+from farro.kernel.outcome import NO_REPORT, ErrorInfo, Failed, Released
 from farro.ports.store import Agent, Claim
 from farro.stores.redis import changing, commit
 from farro.stores.redis.ground import Ground, agent_lost
-from farro.stores.redis.records import folded, material, milliseconds, moment, pairs
+from farro.stores.redis.records import folded, material, moment, pairs
 
 
 def claim(ground: Ground, agent: Agent) -> Claim | None:
@@ -35,7 +35,9 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
         )
         match answer[0]:
             case b"ok":
-                break
+                made = _taken(ground, agent, corr, answer)
+                if made is not None:
+                    return made
             case b"none":
                 ground.beats[agent.id] = ground.clock.monotonic_s()
                 return None
@@ -43,6 +45,10 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
                 raise agent_lost(agent)
             case b"foreign":
                 ground.tell_foreign(answer[1].decode())
+
+
+def _taken(ground: Ground, agent: Agent, corr: str, answer: Sequence[Any]) -> Claim | None:
+    """The job that the script gave. None: it cannot be read, and is out of everybody's way now."""
     _, job_id, life, prompt, attempt, at, policy_at, stored = answer
     at_ms = int(at)
     ground.heard(at_ms)
@@ -53,26 +59,37 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
     except (Damaged, IllegalTransition) as error:
         changing.put_aside(ground, agent.id, job_id.decode(), error)
         return None
-    return begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
+    try:
+        return begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
+    except Damaged as error:
+        ground.log("critical", "a job that cannot be read has failed", {"job_id": job_id.decode(), "why": str(error)})
+        return None
 
 
 def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> Claim:
-    """The claim, with its folder. A machine that cannot make one hands the job back."""
+    """The claim, with its folder. A machine that cannot make one hands the job back. Damaged: what is stored of it
+    cannot be read by anyone, so it has failed."""
     ground.tell(lifecycle)
-    data: Mapping[str, Any] = json.loads(prompt)
     attempt = lifecycle.attempt
     made = Claim(
         agent=agent,
-        envelope=Envelope(prompt=data, lifecycle=lifecycle),
+        envelope=Envelope(prompt={}, lifecycle=lifecycle),
         attempt=attempt,
         folder="",
         scope=ground.scope,
     )
     try:
+        made.envelope = Envelope(prompt=_prompt(lifecycle.job_id, prompt), lifecycle=lifecycle)
         whole = material(lifecycle, prompt, stored)
         made.folder = ground.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)
-    except OSError as error:
+    except Damaged as error:
+        why = ErrorInfo(category="damaged", message=str(error))
+        commit.commit(ground, made, Failed(error=why, report=NO_REPORT), None)
+        raise
+    except (OSError, StorageTrouble) as error:
         commit.commit(ground, made, Released(note="no folder could be made for it"), None)
+        if isinstance(error, StorageTrouble):
+            raise StorageTrouble(f"{error}; {lifecycle.job_id} went back to its queue") from error
         raise StorageTrouble(
             f"{error.filename or 'the workspace'}: {error.strerror or error}: no folder for an attempt could be made; "
             f"{lifecycle.job_id} went back to its queue. Free space there, then try again"
@@ -80,11 +97,21 @@ def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, sto
     return made
 
 
+def _prompt(job_id: str, text: bytes) -> Mapping[str, Any]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{job_id}: its prompt cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise Damaged(f"{job_id}: its prompt is no JSON object")
+    return data
+
+
 def next_due(ground: Ground, role: str) -> datetime | None:
-    now_ms = milliseconds(ground.now())
+    """In this machine's time: whoever asks sleeps by that. What fell due since the last claim is told too."""
     key = ground.keys.due(ground.check_role(role))
     try:
-        found = ground.server.call("ZRANGEBYSCORE", key, f"({now_ms}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
+        found = ground.server.call("ZRANGE", key, 0, 0, "WITHSCORES")
     except TryAgain:
         return None  # whoever asks is about to wait, and finds out
-    return moment(int(float(found[1]))) if found else None
+    return moment(int(float(found[1]))) - ground.ahead if found else None

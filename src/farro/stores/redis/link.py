@@ -28,6 +28,7 @@ Arg = str | bytes | int | float
 ReplyError = hiredis.ReplyError  # what the server answered, as an answer
 _CHUNK = 1 << 16
 _PORT = 6379
+_FULL = "ERR max number of clients"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +74,11 @@ class Link:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def _greet(self, address: Address, database: int) -> None:
+        if type(self.socket) is not socket.socket:
+            # TLS tells more than answers after a handshake. Who waits for the socket to be readable and then for an
+            # answer must not be called by that: it comes before this answer.
+            self.send(pack(("PING",)))
+            self.receive()
         if address.password is not None or address.user is not None:
             who = () if address.user is None else (address.user,)
             self.send(pack(("AUTH", *who, address.password or "")))
@@ -101,6 +107,8 @@ class Link:
                 answer = reader.gets()
             except hiredis.ProtocolError as error:
                 raise ConnectionError(f"what answers there is no Redis server: {error}") from error
+        if isinstance(answer, ReplyError) and str(answer).startswith(_FULL):
+            raise ConnectionError(str(answer))  # and closes: as if it could not be reached, for a while
         return answer
 
     def close(self) -> None:

@@ -40,7 +40,12 @@ def checked(ground: Ground, submissions: Sequence[Submission]) -> list[New]:
         ground.check_role(submission.role)
         if submission.job_id is not None:
             ids.check_job_id(submission.job_id)
-        text = documents.canonical(submission.prompt)
+        for name in submission.payload:
+            ids.check_payload_name(name)
+        try:
+            text = documents.canonical(submission.prompt)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"the prompt cannot be written as JSON: {error}") from error
         if len(text) >= ground.policy.max_prompt_bytes:
             raise InputError(f"the prompt is too long; at most {ground.policy.max_prompt_bytes} bytes are allowed")
         texts.append(text)

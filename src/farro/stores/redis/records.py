@@ -163,12 +163,15 @@ def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes])
         elif name.startswith(PAYLOAD):
             payload[name.removeprefix(PAYLOAD)] = data
         else:
-            _, number, *rest = name.split("/", 2)
-            kept, more = attempts.setdefault(int(number), ({}, {}))
-            if rest:
-                kept[rest[0]] = data
-            else:
-                more.update(json.loads(data))
+            try:
+                _, number, *rest = name.split("/", 2)
+                kept, more = attempts.setdefault(int(number), ({}, {}))
+                if rest:
+                    kept[rest[0]] = data
+                else:
+                    more.update(_noted(data))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise Damaged(f"{lifecycle.job_id}: what was posted of it as {name!r} cannot be read") from error
     return Material(
         lifecycle=lifecycle.to_json(),
         prompt=prompt,
@@ -176,6 +179,25 @@ def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes])
         payload=payload,
         attempts={number: Posted(files=kept, **more) for number, (kept, more) in sorted(attempts.items())},
     )
+
+
+def _noted(data: bytes) -> dict[str, Any]:
+    """What was cut of an attempt, and what lies elsewhere."""
+    more = json.loads(data)
+    elsewhere, cut = more["elsewhere"].items(), more["cut"].items()
+    return {
+        "elsewhere": {name: str(place) for name, place in elsewhere},
+        "cut": {name: int(size) for name, size in cut},
+    }
+
+
+def record(text: bytes) -> Mapping[str, Any]:
+    """A JSON object; an empty one where it is none: others are read beside it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -234,8 +256,7 @@ class Seen:
 
     @property
     def prompt(self) -> Mapping[str, Any]:
-        found = json.loads(self.prompt_text or b"{}")
-        return found if isinstance(found, dict) else {}
+        return record(self.prompt_text or b"{}")
 
     def view(self) -> JobView:
         """What is damaged is shown as where it lies."""

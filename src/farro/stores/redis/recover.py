@@ -7,7 +7,6 @@ next. [test_two_watchdogs_at_once_do_everything_once]
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Recovered, marker
 from farro.stores.redis import changing, unblock
 from farro.stores.redis.ground import Ground, agent_lost
-from farro.stores.redis.records import Seen
+from farro.stores.redis.records import Seen, record
 
 
 def recover(ground: Ground, agent: Agent) -> list[Recovered]:
@@ -33,7 +32,7 @@ def recover(ground: Ground, agent: Agent) -> list[Recovered]:
     for job_id in marked[::2]:
         done += _collect(ground, agent, job_id.decode())
     for agent_id, about, jobs in dead:
-        done += _bury(ground, agent, agent_id.decode(), json.loads(about), sorted(job.decode() for job in jobs))
+        done += _bury(ground, agent, agent_id.decode(), record(about), sorted(job.decode() for job in jobs))
     if todo:
         for job_id, what in unblock.look_at(ground, agent.id, [job.decode() for job in todo[::2]]):
             done.append(Recovered(job_id=job_id, agent=agent.id, what=what))
@@ -84,7 +83,12 @@ def _collect(ground: Ground, agent: Agent, job_id: str) -> list[Recovered]:
     if seen is None or seen.wh != "marked":
         return []
     told = {"event": "recovered", "actor": agent.id, "job_id": job_id, "what": "rolled_forward", "agent": seen.own}
-    if changing.put(ground, agent, seen, seen.lifecycle, seen.attempts, told=told) is None:
+    try:
+        marked = seen.lifecycle
+    except Damaged as damage:  # of another version, or of nobody: it keeps no other job from being recovered
+        changing.put_aside(ground, agent.id, job_id, damage)
+        return []
+    if changing.put(ground, agent, seen, marked, seen.attempts, told=told) is None:
         return []
     return [Recovered(job_id=job_id, agent=seen.own, what="rolled_forward")]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from farro.errors import FarroError, InputError, NotPermitted, NotReplicated, StorageTrouble
 
-# What passes by itself: the server starts, a script runs too long, a replica was just made the master.
-PASSING = ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY")
+# What passes by itself: the server starts, a script runs too long, a replica was made the master, too few are back.
+PASSING = ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS")
 
 
 def missing() -> InputError:

@@ -29,7 +29,7 @@ def find(ground: Ground, job_id: str) -> JobView | None:
 
 
 def folder(ground: Ground, view: JobView) -> str:
-    """A copy on this machine, made anew when the job has changed."""
+    """A copy on this machine, made anew when the job has changed, or is looked at as it was at another time."""
     keys = ground.keys
     prompt, version, stored = ground.server.calls(
         [
@@ -41,7 +41,7 @@ def folder(ground: Ground, view: JobView) -> str:
     if prompt is None:
         raise InputError(f"{view.job_id} is gone: it was removed while it was looked at")
     whole = material(view.lifecycle, prompt, pairs(stored))
-    return ground.workspace.look(view.job_id, version.decode(), whole)
+    return ground.workspace.look(view.job_id, f"{version.decode()} {whole.lifecycle.decode()}", whole)
 
 
 # --- lists ---

@@ -17,6 +17,7 @@ the disk next to nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -39,6 +40,8 @@ LEASE = ".lease"
 SPARE = ".spare"
 LOOKS = 32  # jobs that a process keeps a copy of to look at
 LOOKED_BYTES = 16 << 20  # of a file of the shared directory that had to be copied to be looked at
+# Two files of one name, a file where a folder must be, a name that no disk takes.
+_NO_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ})
 DEBRIS_S = 3600.0  # a folder that never became an agent's is removed after so long
 
 
@@ -261,7 +264,16 @@ def _emptied(folder: str) -> str | None:
 
 
 def _fill(folder: str, material: Material, shelf: Shelf | None, *, whole: bool) -> None:
-    """A job's folder, of what is known of it."""
+    """A job's folder, of what is known of it. Damaged: that can be no folder, on no machine."""
+    try:
+        _filled(folder, material, shelf, whole=whole)
+    except OSError as error:
+        if error.errno not in _NO_NAMES:
+            raise
+        raise Damaged(f"what was posted makes no folder: {error}") from error
+
+
+def _filled(folder: str, material: Material, shelf: Shelf | None, *, whole: bool) -> None:
     fs.create(f"{folder}/job.json", material.lifecycle)
     fs.create(f"{folder}/prompt.json", material.prompt)
     if material.narrative is not None:

@@ -15,7 +15,8 @@ for i = 1, count do
   at = at + 12 + tonumber(ARGV[at + 11])
   at = at + 1 + 2 * tonumber(ARGV[at])
 end
-if name ~= '' and made[1] ~= 2 then
+local named = name ~= '' and made[1] ~= 2 -- else it was given before, and may have passed on since
+if named then
   local present = call('HGET', P .. 'names', name) or ''
   if present ~= instead then return {'taken', present} end
 end
@@ -35,7 +36,7 @@ for i = 1, count do
     made[i] = 1
   end
 end
-if name ~= '' then
+if named then
   call('HSET', P .. 'names', name, ARGV[9])
   local key = P .. 'job:' .. ARGV[9]
   local had = call('HGET', key, 'nm')
