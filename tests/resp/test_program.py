@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,7 +61,7 @@ def test_a_job_goes_through_a_front_a_worker_and_back(farro: Program) -> None:
     assert daemon.end().code == 0
 
 
-def test_sigterm_hands_back_what_was_popped_within_ten_seconds(farro: Program) -> None:
+def test_sigterm_hands_back_what_was_popped(farro: Program, figure: Callable[..., None]) -> None:
     daemon, port = served(farro)
     with client(port) as holder, client(port) as waiter:
         holder.client_setname("worker-1")
@@ -72,7 +71,7 @@ def test_sigterm_hands_back_what_was_popped_within_ten_seconds(farro: Program) -
         began = time.monotonic()
         done = daemon.end(signal.SIGTERM)
         assert done.code == 0
-        assert time.monotonic() - began < 10 or os.getloadavg()[0] > 4
+        figure("RESP front: from SIGTERM to its end, 5 jobs held", round(time.monotonic() - began, 2), "s")
     assert {farro.status(f"j{number}") for number in range(5)} == {"queued"}
     assert "agq stopped" in done.out
 

@@ -14,7 +14,7 @@ from importlib import metadata
 import click
 
 from farro import app, config
-from farro.cli.daemons import _admit, _end, _log, _Signals
+from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import daemon, gate, read_root, starts_strictly
 from farro.errors import NotPermitted, StorageTrouble
 from farro.kernel.ids import IdMint
@@ -30,7 +30,7 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
 
     SIGTERM or Ctrl-C: connections are closed, and jobs that their clients hold go back into their queues.
     """
-    signals = _Signals()
+    signals = Signals()
     path, settings = read_root(root)
     host, port = _address(settings.agq.bind if bind is None else bind)
     key = None if settings.agq.key is None else settings.agq.key.reveal(os.environ, "agq.key")
@@ -39,9 +39,9 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
             f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
             '`agq.key` in the config to "${NAME}" and the variable NAME to the key, or bind to 127.0.0.1'
         )
-    log = _log("agq", as_json, settings.runners)
+    log = log_to_stdout("agq", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor="agq")
-    _admit(store, "agq", strict=starts_strictly(settings))
+    admit(store, "agq", strict=starts_strictly(settings))
     try:
         from farro.fronts.resp.server import Options, Server
 
@@ -76,10 +76,10 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
         asyncio.run(serve())
         if server.stuck:  # a store that does not answer: its leases end with this process, and a watchdog goes on
             log("error", "agq stopped while the store did not answer", {})
-            _end()
+            end_well()
             os._exit(1)
         log("info", "agq stopped", {})
-        _end()
+        end_well()
     finally:
         store.close()
     return 0

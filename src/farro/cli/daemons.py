@@ -8,24 +8,23 @@ from __future__ import annotations
 import os
 import platform
 import re
-import signal
 import sys
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from farro import app
+from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
-from farro.cli.terminal import answer, forget_stdout, say
-from farro.errors import FarroError, NotPermitted
+from farro.cli.terminal import answer, say
+from farro.errors import NotPermitted
 from farro.kernel.places import WAITING
 from farro.kernel.states import Reason, Status
-from farro.observe.log import GRAVE, Log, grave_only, lines
+from farro.observe.log import GRAVE, Log, grave_only
 from farro.ports.store import Store, Working
 from farro.services.keeper import Keeper
-from farro.settings import RunnersSettings, Settings
+from farro.settings import Settings
 from farro.settings.engines import AGQ
 from farro.system import enclosure
 from farro.system.clock import SystemClock
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from farro.services.worker import Until
     from farro.stores.agq import AgqStore
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
 GRACE_S = 5.0  # for running steps after the first signal
 
 
@@ -81,7 +79,7 @@ def worker(
     SIGTERM or Ctrl-C: running steps have five seconds, then their jobs are released, back into the queue. Again: at
     once.
     """
-    signals = _Signals()
+    signals = Signals()
     from farro.execution.stop import Stop
     from farro.services.drain import Drained
     from farro.services.worker import IDLE_S, Slot, Worker
@@ -91,7 +89,7 @@ def worker(
     # Over agq a machine needs nothing of its own: where it has no root, its user's is made.
     path, settings = read_root(root, make=(asked_store() or "").startswith(AGQ))
     _check_worker(role, degraded_bypass, settings)
-    log = _log(f"worker/{role}", as_json, settings.runners)
+    log = log_to_stdout(f"worker/{role}", as_json, settings.runners)
     tools = app.announce_tools(path, settings)
     if settings.store.startswith(AGQ):
         from farro.fleet import open_agq
@@ -99,7 +97,7 @@ def worker(
         store, handover, until = _over_agq(open_agq(path, settings, clock=clock, tools=tools), role, drain)
     else:
         whole = app.open_store(path, settings, log=log, actor=f"worker/{role}")
-        _admit(whole, f"worker/{role}", strict=starts_strictly(settings))
+        admit(whole, f"worker/{role}", strict=starts_strictly(settings))
         handover = app.handover(path, settings, whole, clock, log, bypass=degraded_bypass)
         until = Drained(store=whole, role=role, clock=clock, log=log) if drain else None
         store = whole
@@ -134,7 +132,7 @@ def worker(
         log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
         service.wait()
         log("info", "worker stopped", {"role": role})
-        _end()
+        end_well()
     finally:
         store.close()
         enclosure.release()
@@ -245,11 +243,11 @@ def _keep(
     as_json: bool,
 ) -> int:
     """One turn with its answer, or turns with a log until a signal comes."""
-    signals = None if once else _Signals()
+    signals = None if once else Signals()
     path, settings = read_root(root)
-    log = _Watched(grave_only(sys.stderr) if once else _log(name, as_json, settings.runners))
+    log = _Watched(grave_only(sys.stderr) if once else log_to_stdout(name, as_json, settings.runners))
     store = app.open_store(path, settings, log=log, actor=person())
-    _admit(store, name, strict=starts_strictly(settings, once=once))
+    admit(store, name, strict=starts_strictly(settings, once=once))
     service = make(store, settings, log)
     try:
         if signals is not None:
@@ -257,7 +255,7 @@ def _keep(
             log("info", f"{name} started", {"pid": os.getpid()})
             service.run(settings.watchdog.every_s)
             log("info", f"{name} stopped", {})
-            _end()
+            end_well()
             return 0
         done = [told(item) for item in service.run_once()]
     finally:
@@ -270,19 +268,6 @@ def _keep(
     return 1 if log.grave else 0  # what could not be recovered or decided was said on stderr
 
 
-def _admit(store: Store, what: str, *, strict: bool) -> None:
-    """Whether it may start here."""
-    try:
-        app.refuse_apart(store, what)
-        if strict:
-            from farro import checkup  # here: it imports every room
-
-            checkup.admit(store.root, what, store=asked_store())
-    except FarroError:
-        store.close()  # with what it has to tell in the audit log
-        raise
-
-
 class _Watched:
     """A log that knows whether something went wrong."""
 
@@ -293,47 +278,3 @@ class _Watched:
     def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
         self.grave |= level in GRAVE
         self._log(level, message, fields)
-
-
-def _log(actor: str, as_json: bool, runners: RunnersSettings) -> Log:
-    """JSON lines, or the short form: as the config says, else short where a person reads along. --json is stronger."""
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    short = not as_json and (terminal if runners.log_format is None else runners.log_format == "text")
-    return lines(actor, SystemClock().now, sys.stdout, short=short, level=runners.log_level)
-
-
-def _end() -> None:
-    """The work is over, and well: one more impatient signal does not make it a failure, nor does a log that nobody
-    reads any more or that a full disk does not take."""
-    for number in ENDING:
-        signal.signal(number, signal.SIG_IGN)
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        forget_stdout()
-
-
-class _Signals:
-    """SIGTERM and Ctrl-C, from the first moment on: who starts a daemon and ends it at once gets a graceful end too. A
-    signal that comes before there is a loop is kept for it; the second one does not wait for that."""
-
-    def __init__(self) -> None:
-        self._stop: Callable[[], None] | None = None
-        self._early = False
-        for number in ENDING:
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._stop is not None:
-            self._stop()
-        elif self._early:
-            raise KeyboardInterrupt
-        else:
-            self._early = True
-
-    def end(self, stop: Callable[[], None]) -> None:
-        """From here on a signal means `stop`; so does one that came before."""
-        self._stop = stop
-        if self._early:
-            stop()

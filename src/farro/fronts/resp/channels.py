@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+from farro.errors import FarroError
 from farro.fronts.resp.patterns import Pattern
 from farro.fronts.resp.replies import Push
 from farro.operations import memo
@@ -92,7 +93,10 @@ class Channels:
             view = self._store.find(job_id)
             if view is None:
                 return None
-            known[job_id] = memo.plan_id(self._store, view)
+            try:
+                known[job_id] = memo.plan_id(self._store, view)
+            except (FarroError, OSError):  # it moved on, or is damaged; the news of the others is told all the same
+                return None
             if len(known) > _REMEMBERED:
                 known.popitem(last=False)
         return known[job_id]

@@ -23,7 +23,7 @@ from farro.fronts.resp.wire import Malformed, Parser
 if TYPE_CHECKING:
     from farro.fronts.resp.server import Server
     from farro.fronts.resp.waiting import Waiter
-    from farro.fronts.resp.workers import Worker
+    from farro.fronts.resp.workers import Held, Worker
 
 AHEAD = 1 << 20  # bytes of a pipeline that are kept while a command runs
 UNREAD = 1 << 20  # bytes of answers that a client may leave lying before it is not served any more
@@ -54,6 +54,7 @@ class Connection(asyncio.Protocol):
         self.queued: list[list[bytes]] | None = None  # between MULTI and EXEC
         self.spoilt = False  # … and one of them was no command
         self.executing = False
+        self.untold: list[Held] = []  # jobs that the answer under way tells of
         self.info: dict[str, str] = {}
         self.peer = ""
         self.since_s = 0.0
@@ -125,7 +126,7 @@ class Connection(asyncio.Protocol):
         """Answer what can be answered now."""
         out: list[bytes] = []
         turns = 0
-        while not (self._busy or self._quiet or self.closed):
+        while not (self._busy or self._quiet or self.closed or self.server.stopping):
             if turns >= PIPELINE_TURN:
                 self._busy = True
                 asyncio.get_running_loop().call_soon(self._go_on)
@@ -154,6 +155,10 @@ class Connection(asyncio.Protocol):
         self._say(out)
         self._flow()
 
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
     def _go_on(self) -> None:
         self._busy = False
         self._serve()
@@ -162,9 +167,13 @@ class Connection(asyncio.Protocol):
         answer = await self._outcome(running)
         self.server.return_budget(self._parser)
         self._busy = False
+        untold, self.untold = self.untold, []
         if not self.closed:
             self.say(answer)
             self._serve()
+            return
+        for held in untold:  # of several: the client went away before the last one was there
+            await self.server.workers.give_back(held, "its client went away before it was told")
 
     def answer(self, args: list[bytes]) -> Any:
         """What a command answers, or the coroutine that will."""

@@ -42,8 +42,11 @@ class Feed:
                 cursor = changes.cursor
                 if not self._over.is_set():
                     self._told(changes)
-            except (FarroError, OSError) as error:
-                self._log("error", "the change feed failed", {"role": self._role, "error": str(error)})
+            except Exception as error:  # noqa: BLE001 - without this thread nobody who waits is woken any more
+                if self._over.is_set():
+                    return
+                why = str(error) if isinstance(error, FarroError) else f"{type(error).__name__}: {error}"
+                self._log("error", "the change feed failed", {"role": self._role, "error": why})
                 self._over.wait(TROUBLE_S)
                 cursor = None
 

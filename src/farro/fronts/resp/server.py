@@ -31,6 +31,7 @@ from farro.ports.library import Library
 from farro.ports.store import Changes, Store
 
 THREADS = 16  # calls of the store at once
+LOOKERS = 4  # … of those that look at many jobs
 IN_FLIGHT = 256 << 20  # bytes of large arguments on all connections together
 STRANGER_S = 10.0  # to say the key
 WHOLE_S = 60.0  # for a command that has begun to come whole
@@ -78,13 +79,19 @@ class Server:
         self.now_s = now_s
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
-        self.workers = Workers(store=store, call=self.call, now_s=now_s, ttl_s=options.worker_ttl_s, log=log)
+        self.workers = Workers(
+            store=store, call=self.call, pulse=self.pulse, now_s=now_s, ttl_s=options.worker_ttl_s, log=log
+        )
         self.pushing = Pushing(self._push_all, self.spawn)
         self.started_s = now_s()
         self.served = 0  # connections so far
         self.port = options.port
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
+        # Of their own: however many look at however many jobs, pops and results go on, and leases are kept.
+        self._lookers = ThreadPoolExecutor(LOOKERS, thread_name_prefix="agq-look")
+        self._heart = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._endless: set[asyncio.Task[Any]] = set()
         self._calls: set[Future[Any]] = set()
         self._queues: dict[str, RoleQueue] = {}
         self._feeds: dict[str | None, Feed] = {}
@@ -107,14 +114,13 @@ class Server:
         self._listener = await self._loop.create_server(
             lambda: Connection(self), self.options.host, self.options.port, backlog=512
         )
-        self.spawn(self._sweep())
-        self.spawn(self._beat())
+        self._endless = {self.spawn(self._sweep()), self.spawn(self._beat())}
         host, self.port = self._listener.sockets[0].getsockname()[:2]
         return host, self.port
 
     def stop(self) -> None:
-        """From any thread or signal: `ended` returns soon."""
-        if self._loop is not None and self._ended is not None:
+        """From any thread or signal, and again: `ended` returns soon."""
+        if self._loop is not None and self._ended is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ended.set)
 
     async def ended(self) -> None:
@@ -127,11 +133,16 @@ class Server:
         for connection in list(self.connections.values()):
             if connection.waiter is not None:
                 connection.waiter.leave()
-            connection.bye()
+            if not connection.busy:
+                connection.bye()
         for feed in self._feeds.values():
             feed.stop()
         try:
             async with asyncio.timeout(END_S):
+                while under_way := self._tasks - self._endless:  # a result that was sent is taken, and answered
+                    await asyncio.wait(under_way)
+                for connection in list(self.connections.values()):
+                    connection.bye()
                 await self.workers.close("farro agq is stopping")
         except TimeoutError:
             self.log("error", "not everything was handed back in time; a watchdog recovers it", {})
@@ -141,7 +152,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._lookers, self._heart):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # --- connections ---
 
@@ -179,11 +191,12 @@ class Server:
 
     # --- running ---
 
-    def spawn(self, running: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, running: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task of its own that somebody holds on to until it is over."""
         task = asyncio.get_running_loop().create_task(running)
         self._tasks.add(task)
         task.add_done_callback(self._over)
+        return task
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -192,8 +205,18 @@ class Server:
 
     async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """A call of the store, in a thread."""
+        return await self._in(self._pool, function, *args, **more)
+
+    async def look(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """The same of a call that looks at many jobs."""
+        return await self._in(self._lookers, function, *args, **more)
+
+    async def pulse(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._in(self._heart, function, *args)
+
+    async def _in(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         loop = asyncio.get_running_loop()
-        running = self._pool.submit(function, *args, **more)
+        running = pool.submit(function, *args, **more)
         self._calls.add(running)
         running.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(running, loop=loop)
@@ -281,6 +304,8 @@ class Server:
                     connection.drop()
             for worker in self.workers.overdue():
                 self.spawn(self._end(worker, f"worker {worker.id} said nothing for {worker.ttl_s:g} s"))
+            for held in self.workers.unheard():
+                self.spawn(self.workers.give_back(held, f"worker {held.worker.id} is back and knows nothing of it"))
 
     async def _beat(self) -> None:
         while True:

@@ -22,12 +22,18 @@ _SOON_S = 0.01
 class Waiter:
     """One client in a blocking pop. Ends once: with a job, with nothing, or with what went wrong."""
 
-    def __init__(self, worker: Worker, queues: Sequence[RoleQueue]) -> None:
-        self.worker = worker
+    def __init__(self, connection: Any, workers: Workers, queues: Sequence[RoleQueue]) -> None:
+        self._connection = connection
+        self._workers = workers
         self.queues = queues
         self.future: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
         self.claiming = False
         self._expired = False
+
+    @property
+    def worker(self) -> Worker:
+        """Whom its client speaks for just now."""
+        return self._workers.of(self._connection)
 
     @property
     def over(self) -> bool:

@@ -7,6 +7,8 @@ Blocking pops live in waiting; what is committed lives in operations.memo.
 - An agent of the store claims for one job at a time. Its lease is this process's: when that dies, a watchdog recovers
   what it held; while it lives, a job is handed back as soon as its worker is gone.
 - A worker without an id is gone with its connection. One with an id has `ttl_s` to come back.
+- When it is back and pops on without a word of what a broken connection of it popped, the answer never reached it: such
+  a job goes back after as long.
 - Everything here runs in the event loop, but for the calls of the store.
 """
 
@@ -50,6 +52,8 @@ class Held:
     success: bool | None = None  # what a status said, before or without a result
     timer: asyncio.TimerHandle | None = None
     busy: bool = False  # it is being committed or handed back
+    connection: Any = None  # over which its worker was told of it, or last spoke of it; None: that one is gone
+    doubted_s: float | None = None  # since when its worker pops on as if it had never heard of it
 
     @property
     def job_id(self) -> str:
@@ -85,10 +89,18 @@ class Worker:
 
 class Workers:
     def __init__(
-        self, *, store: Store, call: Callable[..., Any], now_s: Callable[[], float], ttl_s: float, log: Log
+        self,
+        *,
+        store: Store,
+        call: Callable[..., Any],
+        pulse: Callable[..., Any],
+        now_s: Callable[[], float],
+        ttl_s: float,
+        log: Log,
     ) -> None:
         self._store = store
         self._call = call  # of the store, in a thread
+        self._pulse = pulse  # the same, in a thread that heartbeats share with nobody
         self._now_s = now_s
         self._ttl_s = ttl_s
         self._log = log
@@ -106,6 +118,9 @@ class Workers:
     def of(self, connection: Any) -> Worker:
         if connection.worker is None:
             connection.worker = Worker(id=None, seen_s=self._now_s(), ttl_s=self._ttl_s, connections={connection})
+        elif connection.worker.gone:  # it was ended, and its connection is still here: a new beginning
+            known, connection.worker = connection.worker, None
+            return self.of(connection) if known.id is None else self.announce(connection, known.id)
         worker: Worker = connection.worker
         return worker
 
@@ -149,6 +164,9 @@ class Workers:
             return None
         worker.connections.discard(connection)
         worker.seen_s = self._now_s()
+        for held in worker.held.values():
+            if held.connection is connection:
+                held.connection = None
         if worker.connections or (worker.id is not None and not said_bye):
             return None
         return worker
@@ -156,6 +174,21 @@ class Workers:
     def overdue(self) -> list[Worker]:
         now_s = self._now_s()
         return [worker for worker in self.named.values() if worker.left_s(now_s) <= 0]
+
+    def mentioned(self, connection: Any, job_id: str) -> None:
+        """Who speaks of a job that it holds knows of it."""
+        held = None if connection.worker is None else connection.worker.held.get(job_id)
+        if held is not None:
+            held.connection, held.doubted_s = connection, None
+
+    def unheard(self) -> list[Held]:
+        """Jobs whose workers do not seem to know of them."""
+        now_s = self._now_s()
+        return [
+            held
+            for held in self.held.values()
+            if held.doubted_s is not None and now_s - held.doubted_s > held.worker.ttl_s
+        ]
 
     async def end(self, worker: Worker, why: str) -> None:
         """Its jobs go back to where they came from."""
@@ -170,16 +203,20 @@ class Workers:
 
     async def claim(self, worker: Worker, role: str) -> Held | None:
         """The next job of that role for this worker; None: there is none."""
+        for other in worker.held.values():
+            if other.connection is None and other.doubted_s is None:
+                other.doubted_s = self._now_s()
         kind = worker.agent_name, role, worker.tags
         waiting = self._idle.get(kind)
         agent = waiting.pop() if waiting else None
         agent, claim, text = await self._call(self._claim, kind, agent)
         if claim is None:
-            await self._keep(kind, agent)
+            await (self._call(self._leave, agent) if worker.gone else self._keep(kind, agent))
             return None
         held = Held(claim=claim, kind=kind, text=text, worker=worker)
         self.held[held.job_id] = held
         worker.held[held.job_id] = held
+        worker.posted.pop(held.job_id, None)  # an earlier attempt's: this one has its own result
         self.popped += 1
         if worker.gone:
             await self.give_back(held, "its worker went away")
@@ -301,7 +338,7 @@ class Workers:
         idle = [(kind, agent) for kind, agents in self._idle.items() for agent in agents]
         lost: list[Held]
         dead: list[Agent]
-        lost, dead = await self._call(self._beat, holding, [agent for _, agent in idle])
+        lost, dead = await self._pulse(self._beat, holding, [agent for _, agent in idle])
         for taken in lost:
             if self.held.get(taken.job_id) is taken and not taken.busy:
                 self._log("warning", "a job was taken from its worker", {"job_id": taken.job_id})
@@ -319,11 +356,15 @@ class Workers:
                 self._store.heartbeat(held.claim.agent, held.claim)
             except Lost:
                 lost.append(held)
+            except (FarroError, OSError) as error:  # the others' hearts go on
+                self._log("error", "a heartbeat failed", {"job_id": held.job_id, "error": str(error)})
         for agent in idle:
             try:
                 self._store.heartbeat(agent)
             except Lost:
                 dead.append(agent)
+            except (FarroError, OSError) as error:
+                self._log("error", "a heartbeat failed", {"agent": agent.id, "error": str(error)})
         return lost, dead
 
     async def close(self, why: str) -> None:

@@ -32,7 +32,7 @@ def told(data: Any) -> str:
 
 async def get(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
-    found = await server.call(description.whole, server.store, _job_id(args[1]))
+    found = await server.look(description.whole, server.store, _job_id(args[1]))
     return None if found is None else told(found)
 
 
@@ -52,8 +52,8 @@ async def list_(connection: Connection, args: list[bytes]) -> Any:
             limit = min(max(integer(value), 0), MOST)
         else:
             raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
-    views = await server.call(server.store.list, roles=roles, statuses=statuses, limit=limit)
-    return [told(each) for each in await server.call(description.summaries, server.store, views)]
+    views = await server.look(server.store.list, roles=roles, statuses=statuses, limit=limit)
+    return [told(each) for each in await server.look(description.summaries, server.store, views)]
 
 
 def _status(word: str) -> Status:
@@ -120,7 +120,7 @@ async def workers(connection: Connection, args: list[bytes]) -> Any:
         if worker.held
     ]
     own = server.workers.agents()
-    others = await server.call(description.workers, server.store, without=own)
+    others = await server.look(description.workers, server.store, without=own)
     return [told(line) for line in (*lines, *others)]
 
 
@@ -130,7 +130,7 @@ async def stats(connection: Connection, args: list[bytes]) -> Any:
     roles = await server.roles()
     if len(args) > 1:
         roles = [keys.queue_role(args[1], roles)]
-    counted = await server.call(description.queues, server.store, roles)
+    counted = await server.look(description.queues, server.store, roles)
     waiting = server.waiting()
     queues = {
         keys.queue_name(role): {"role": role, **counts, "waiting_clients": waiting.get(role, 0)}

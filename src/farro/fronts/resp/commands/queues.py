@@ -117,7 +117,10 @@ async def _given(connection: Connection, held: Held | None) -> Held | None:
     if held is None:
         return None
     connection.server.moved(held.kind[1], -1)
-    if connection.closed:  # at once, also where its worker may come back: it never learned of this job
+    held.connection = connection
+    connection.untold.append(held)
+    if connection.closed or connection.server.stopping:
+        # At once, also where its worker may come back: it never learned of this job.
         await connection.server.workers.give_back(held, "its client went away before it was told")
         return None
     return held
@@ -131,7 +134,7 @@ async def _wait(connection: Connection, roles: list[str], timeout_s: float) -> H
             return held
     if connection.executing or connection.closed or server.stopping:
         return None
-    waiter = connection.waiter = Waiter(server.workers.of(connection), queues)
+    waiter = connection.waiter = Waiter(connection, server.workers, queues)
     timer = asyncio.get_running_loop().call_later(timeout_s, waiter.expire) if timeout_s else None
     waiter.enter()
     try:
@@ -161,7 +164,7 @@ async def range_(connection: Connection, args: list[bytes]) -> Any:
     role = keys.role_of(args[1], await server.roles())
     if role is None:
         return []
-    return await server.call(_queued, server.store, role, first, last)
+    return await server.look(_queued, server.store, role, first, last)
 
 
 def _queued(store: Any, role: str, first: int, last: int) -> list[bytes]:

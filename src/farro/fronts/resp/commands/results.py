@@ -31,7 +31,7 @@ STREAM_BYTES = 8 << 20  # of one stream that a worker posts beside its result
 
 async def set_(connection: Connection, args: list[bytes]) -> Any:
     expiry_s = _expiry(args[3:])
-    job = keys.job_key(args[1])
+    job = _mentioned(connection, args[1])
     if job is not None and job.part is not None:
         return await _post(connection, job, args[2])
     worker = keys.worker_key(args[1])
@@ -44,6 +44,14 @@ async def set_(connection: Connection, args: list[bytes]) -> Any:
         f"{keys.decoded(args[1])[:80]!a} is no key here: only job:<id>:result, :status, :stdout, :stderr and "
         "worker:<id>:alive, :tools, :tags can be set"
     )
+
+
+def _mentioned(connection: Connection, key: bytes) -> JobKey | None:
+    """The job that a key is of; where its holder names it, it knows that it has it."""
+    job = keys.job_key(key)
+    if job is not None:
+        connection.server.workers.mentioned(connection, job.job_id)
+    return job
 
 
 def _expiry(words: list[bytes]) -> float | None:
@@ -116,7 +124,7 @@ async def _settle(server: Any, held: Held) -> None:
 
 
 async def get(connection: Connection, args: list[bytes]) -> Any:
-    job = keys.job_key(args[1])
+    job = _mentioned(connection, args[1])
     if job is not None and job.part is not None:
         server = connection.server
         return await server.call(description.part, server.store, job.job_id, job.part)
@@ -132,7 +140,7 @@ async def get(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def hgetall(connection: Connection, args: list[bytes]) -> Any:
-    job = keys.job_key(args[1])
+    job = _mentioned(connection, args[1])
     if job is not None and job.part is None:
         server = connection.server
         return await server.call(description.fields, server.store, job.job_id) or {}
@@ -144,7 +152,7 @@ async def hgetall(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def hget(connection: Connection, args: list[bytes]) -> Any:
-    job = keys.job_key(args[1])
+    job = _mentioned(connection, args[1])
     if job is not None and args[2] == b"attempt" and (held := connection.server.workers.held.get(job.job_id)):
         return str(held.claim.attempt)  # what every agw asks after its pop: no look at the disk for that
     found = await hgetall(connection, args[:2])
