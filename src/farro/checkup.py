@@ -6,10 +6,13 @@ What is checked lives in the rooms, judging it in operations.doctor; which adapt
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from dataclasses import replace
 from typing import Any
 
 from farro import app, config, fleet
+from farro.errors import FarroError
 from farro.guard import checks as guard_checks
 from farro.observe import checks as audit_checks
 from farro.operations import doctor, policy_lock, root_checks
@@ -24,6 +27,10 @@ from farro.stores.files import devices
 from farro.stores.files.ground import Ground
 from farro.system import disk_checks, disk_probes
 from farro.system.clock import SystemClock
+
+_ASK_THE_SERVER = frozenset(
+    {"redis", "redis-persistence", "redis-memory", "redis-clock", "redis-rights", "caps", "manager-heartbeat"}
+)
 
 
 def checks(root: str, *, finished: int | None, conformance: bool = False, store: str | None = None) -> list[Check]:
@@ -60,6 +67,7 @@ def checks(root: str, *, finished: int | None, conformance: bool = False, store:
         found += store_checks.checks(looking(root), settings.all_roles(), finished=finished)
     else:
         found += _redis_checks(settings, path, clock)
+        found = _where_it_answers(found, settings, path, clock)
     if conformance:
         found += doctor.conformance_checks(root, lambda: lock(root, settings), config=path)
     return found
@@ -68,13 +76,47 @@ def checks(root: str, *, finished: int | None, conformance: bool = False, store:
 def _redis_checks(settings: Settings, path: str, clock: SystemClock) -> list[Check]:
     from farro.stores.redis import checks as redis_checks
 
-    def server() -> contextlib.closing[redis_checks.Asked]:
-        from farro.stores.redis.server import Server
-
-        return contextlib.closing(Server(fleet.redis_address(settings, brief=True), "", clock))
-
     section = settings.redis
-    return redis_checks.checks(server, address=settings.store, config=path, shared=section.shared, now=clock.now)
+    return redis_checks.checks(
+        lambda: _server(settings, clock),
+        address=settings.store,
+        name=section.name,
+        config=path,
+        shared=section.shared,
+        now=clock.now,
+    )
+
+
+def _server(settings: Settings, clock: SystemClock) -> contextlib.closing[Any]:
+    from farro.stores.redis.server import Server
+
+    return contextlib.closing(Server(fleet.redis_address(settings, brief=True), "", clock))
+
+
+def _where_it_answers(found: list[Check], settings: Settings, path: str, clock: SystemClock) -> list[Check]:
+    """A server that does not answer is asked, and told of, once: by the check `redis`."""
+
+    @functools.cache
+    def trouble() -> FarroError | None:
+        try:
+            with _server(settings, clock) as server:
+                server.call("INFO", "server")
+        except FarroError as error:
+            return error
+        return None
+
+    def guarded(check: Check) -> Check:
+        def look() -> Finding:
+            if (error := trouble()) is None:
+                return check.run()
+            if check.id != "redis":
+                return ok("not asked: see `redis`")
+            cause = "no job can be queued, worked or looked at; put right what it says, or `store` in the config"
+            return failed(str(error), cause, edit(path))
+
+        return replace(check, look=look) if check.id in _ASK_THE_SERVER else check
+
+    return [guarded(check) for check in found]
 
 
 def _settings(root: str) -> Settings:

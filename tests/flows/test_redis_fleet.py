@@ -105,6 +105,8 @@ def test_the_logs_of_a_job_elsewhere_say_where_it_runs(machines: tuple[Program, 
     eventually((other.path / "started").exists, "the step never started")
     told = one.call("logs", "j", code=0)
     assert "another machine (far." in told.err
+    assert "has not run" not in told.err
+    assert all(line["since"] for line in one.call("workers", "--json", code=0).json["workers"])
     follows = one.start("logs", "j", "--follow")
     (other.path / "go").touch()
     done = follows.ended()

@@ -210,7 +210,8 @@ def test_a_server_that_is_away_is_said_in_words(rig: Rig) -> None:
     with pytest.raises(StorageTrouble, match="no answer from the Redis server") as told:
         store.enqueue(submission())
     assert url in str(told.value)
-    assert "redis-cli PING" in str(told.value)
+    assert f"redis-cli -u {url} PING" in str(told.value)
+    assert "not known" not in str(told.value), "nothing was sent"
     assert 2.0 <= rig.clock.monotonic_s() - before < 4.0, "tried for that long"
     with pytest.raises(StorageTrouble):
         store.changes(None)

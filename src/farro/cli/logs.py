@@ -83,7 +83,7 @@ def logs(
     elif as_json:
         answer(_document(told, begin))
     else:
-        if told.attempt is None:
+        if told.attempt is None and agent is None:
             note(
                 f"{job_id} is {told.view.status} and has not run yet; `farro explain {job_id}` says why, --follow waits"
             )

@@ -15,6 +15,7 @@ from collections.abc import Collection
 
 from farro.errors import TryAgain
 from farro.kernel import ids
+from farro.kernel.moments import timestamp
 from farro.ports.store import Agent, AgentView, Claim
 from farro.stores.redis.ground import Ground, agent_lost, claim_lost
 from farro.stores.redis.records import record
@@ -27,7 +28,8 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
     if role is not None:
         ground.check_role(role)
     agent = Agent(id=ids.agent_id(name, slot, ground.random_bits), role=role, tags=frozenset(map(ids.check_tag, tags)))
-    about = {"role": role, "tags": sorted(agent.tags), "identity": dict(ground.identity())}
+    identity = {**ground.identity(), "started_at": timestamp(ground.clock.now())}
+    about = {"role": role, "tags": sorted(agent.tags), "identity": identity}
     ground.heard(int(ground.server.run(ground.scripts.join, ground.time(), agent.id, json.dumps(about))))
     ground.beats[agent.id] = ground.clock.monotonic_s()
     return agent

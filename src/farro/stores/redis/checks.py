@@ -30,11 +30,12 @@ def checks(
     server: Callable[[], AbstractContextManager[Asked]],
     *,
     address: str,
+    name: str,
     config: str,
     shared: str | None,
     now: Callable[[], datetime],
 ) -> list[Check]:
-    """`server` is asked anew by each: what cannot be reached is told by the first, and by none in a trace."""
+    """`server` is asked anew by each. `name`: of the key space, for rights are given by keys."""
 
     def asked(look: Callable[[Asked], Finding]) -> Callable[[], Finding]:
         def run() -> Finding:
@@ -59,7 +60,7 @@ def checks(
             id="redis-memory", title="its memory", look=asked(lambda asks: _memory(_info(asks.call("INFO", "memory"))))
         ),
         Check(id="redis-clock", title="its clock", look=asked(lambda asks: _clock(asks, now))),
-        Check(id="redis-rights", title="its rights", look=asked(lambda asks: _rights(asks, config)), quick=True),
+        Check(id="redis-rights", title="its rights", look=asked(lambda asks: _rights(asks, name, config)), quick=True),
         Check(id="redis-shared", title="the shared directory", look=lambda: _shared(shared, config)),
     ]
 
@@ -119,7 +120,7 @@ def _clock(server: Asked, now: Callable[[], datetime]) -> Finding:
     return ok(f"agrees with this machine's to {skew_s:.1f} s")
 
 
-def _rights(server: Asked, config: str) -> Finding:
+def _rights(server: Asked, name: str, config: str) -> Finding:
     missing = []
     try:
         who = _text(server.call("ACL", "WHOAMI"))
@@ -127,7 +128,7 @@ def _rights(server: Asked, config: str) -> Finding:
         return ok("not told: this user may not ask (ACL WHOAMI)")
     for command in COMMANDS:
         try:
-            told = _text(server.call("ACL", "DRYRUN", who, *_example(command)))
+            told = _text(server.call("ACL", "DRYRUN", who, *_example(command, name)))
         except FarroError:
             return ok(f"user {who}; not told which rights (ACL DRYRUN)")
         if told != "OK":
@@ -138,8 +139,8 @@ def _rights(server: Asked, config: str) -> Finding:
     return ok(f"user {who} may do all that farro does")
 
 
-def _example(command: str) -> tuple[str, ...]:
-    key = "farro:{farro}:job:x"
+def _example(command: str, name: str) -> tuple[str, ...]:
+    key = f"farro:{{{name}}}:job:x"
     return {
         "EVALSHA": ("EVALSHA", "0" * 40, "1", key),
         "EVAL": ("EVAL", "return 1", "1", key),

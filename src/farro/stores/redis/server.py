@@ -130,7 +130,7 @@ class Server:
                 text = str(why)
                 if text.startswith(trouble.PASSING):
                     raise trouble.refused(self.address.url, text) from why
-                raise trouble.unreachable(self.address.url, _words(why), tried_s) from why
+                raise trouble.unreachable(self.address.url, _words(why), tried_s, sent=sent) from why
             self._clock.sleep(min(pause, patience_s - tried_s))
             pause = min(2 * pause or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self.drop()  # the other connections are as old as the one that broke
@@ -219,4 +219,6 @@ class Server:
 def _words(error: Exception) -> str:
     if isinstance(error, BlockingIOError | TimeoutError):
         return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -5,6 +5,8 @@ Which of them are tried again lives in server.
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from farro.errors import FarroError, InputError, NotPermitted, NotReplicated, StorageTrouble
 
 # What passes by itself: the server starts, a script runs too long, a replica was made the master, too few are back.
@@ -15,13 +17,20 @@ def missing() -> InputError:
     return InputError("the Redis store needs two more packages: pip install 'farro[redis]'")
 
 
-def unreachable(address: str, why: str, tried_s: float) -> StorageTrouble:
+def unreachable(address: str, why: str, tried_s: float, *, sent: bool) -> StorageTrouble:
+    """`sent`: the request went out at least once, so that it may have been carried out."""
     long = f", tried for {tried_s:.0f} s" if tried_s >= 1 else ""
+    doubt = " Whether the last call was carried out is not known; what was acknowledged before is kept." if sent else ""
     return StorageTrouble(
-        f"{address}: no answer from the Redis server ({why}{long}). Whether the last call was carried out is not "
-        "known; what was acknowledged before is kept. Check that the server runs and can be reached from here "
-        "(redis-cli PING), and `store` in agents-config; then try again"
+        f"{address}: no answer from the Redis server ({why}{long}).{doubt} Check that the server runs and can be "
+        f"reached from here (`{ping(address)}`), and `store` in agents-config; then try again"
     )
+
+
+def ping(address: str) -> str:
+    """The command with which a person sees whether the server answers. An address holds no password."""
+    where = urlsplit(address)
+    return f"redis-cli -s {where.path} PING" if where.scheme == "unix" else f"redis-cli -u {address} PING"
 
 
 def refused(address: str, text: str) -> FarroError:
