@@ -15,7 +15,8 @@ from typing import Any
 from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.kernel.outcome import Released
-from farro.ports.store import Agent, Claim
+from farro.ports.store import Agent, Claim, LateClaim
+from farro.ports.workspace import Material
 from farro.stores.redis import changing, commit
 from farro.stores.redis.ground import Ground, agent_lost
 from farro.stores.redis.records import folded, material, milliseconds, moment, pairs
@@ -61,17 +62,19 @@ def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, sto
     ground.tell(lifecycle)
     data: Mapping[str, Any] = json.loads(prompt)
     attempt = lifecycle.attempt
-    made = Claim(
-        agent=agent,
-        envelope=Envelope(prompt=data, lifecycle=lifecycle),
-        attempt=attempt,
-        folder="",
-        scope=ground.scope,
-    )
+    envelope = Envelope(prompt=data, lifecycle=lifecycle)
     try:
+        if not stored:
+            bare = Material(lifecycle=lifecycle.to_json(), prompt=prompt)
+            place, make = ground.workspace.promise(agent.id, lifecycle.job_id, attempt, bare)
+            return LateClaim(
+                agent=agent, envelope=envelope, attempt=attempt, folder=place, scope=ground.scope, make=make
+            )
+        made = Claim(agent=agent, envelope=envelope, attempt=attempt, folder="", scope=ground.scope)
         whole = material(lifecycle, prompt, stored)
         made.folder = ground.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)
     except OSError as error:
+        made = Claim(agent=agent, envelope=envelope, attempt=attempt, folder="", scope=ground.scope)
         commit.commit(ground, made, Released(note="no folder could be made for it"), None)
         raise StorageTrouble(
             f"{error.filename or 'the workspace'}: {error.strerror or error}: no folder for an attempt could be made; "
