@@ -91,6 +91,30 @@ def test_what_is_posted_makes_the_same_folder_elsewhere(make: Callable[..., Loca
     assert not posted.cut
 
 
+def test_a_folder_that_was_promised_is_made_when_it_is_asked_for(make: Callable[..., LocalWorkspace]) -> None:
+    space = make()
+    home, ask = space.promise("m.0.ab", "job-1", 3, PLAIN)
+    job = Path(home).parents[1]
+    assert home.endswith("/m.0.ab/job-1/attempts/0003")
+    assert not job.exists()
+    ask()
+    ask()
+    assert sorted(path.name for path in job.iterdir()) == ["attempts", "job.json", "prompt.json"]
+    said(home, "steps/1/stdout", b"one")
+    assert space.post(home, result("1"), good=True).files["steps/1/stdout"] == b"one"
+    space.end("m.0.ab", "job-1")
+    assert not job.exists()
+
+
+def test_an_attempt_that_never_asks_for_its_folder_costs_no_file(make: Callable[..., LocalWorkspace]) -> None:
+    space = make()
+    home, ask = space.promise("m.0.ab", "job-1", 1, PLAIN)
+    assert set(space.post(home, result(), good=True).files) == {"result.json", "result.md"}
+    space.end("m.0.ab", "job-1")
+    ask()  # what could not be ended asks too late
+    assert not Path(home).parents[1].exists()
+
+
 def test_an_attempt_that_was_handed_back_keeps_what_its_steps_said(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)

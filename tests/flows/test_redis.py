@@ -129,6 +129,30 @@ def test_a_command_runs_here_with_its_output_and_exit_code(on_redis: Program) ->
     on_redis.run("run", "--json", "--", "true", code=0)
 
 
+def test_a_function_has_a_folder_when_it_wants_one(on_redis: Program) -> None:
+    (on_redis.path / "wants.py").write_text(
+        "import os\n"
+        "def nothing(call): pass\n"
+        "def words(call): call.stdout.write(b'said')\n"
+        "def files(call): call.stdout.write(' '.join(sorted(os.listdir(call.attempt_dir + '/../..'))).encode())\n"
+        "def more(call): call.add_task('echo', ['added'])\n"
+        "def bad(call): raise ValueError('told')\n"
+    )
+    names = ("nothing", "words", "files", "more", "bad")
+    configure(on_redis, tools={name: {"python": f"wants:{name}"} for name in names})
+    jobs = {}
+    for name in names:
+        jobs[name] = on_redis.enqueue({"plan_id": "p", "steps": [{"step_number": 1, "tool": name, "command": name}]})
+    on_redis.run("worker", "--drain", env={"PYTHONPATH": str(on_redis.path)}, code=0)
+    told = {name: json.loads(on_redis.call("show", job, "--json", code=0).out) for name, job in jobs.items()}
+    assert [told[name]["status"] for name in names] == ["succeeded"] * 4 + ["failed"]
+    said = {name: on_redis.call("logs", job).out for name, job in jobs.items()}
+    assert "said" in said["words"]
+    assert "attempts job.json prompt.json" in said["files"]
+    assert "added" in said["more"]
+    assert "ValueError: told" in said["bad"]
+
+
 def test_a_step_finds_the_same_store(on_redis: Program, redis_server: RedisServer) -> None:
     configure(on_redis, store="files")
     command = f"{sys.executable} -m farro enqueue --id child -- true"

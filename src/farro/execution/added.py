@@ -20,6 +20,7 @@ from typing import Any
 
 from farro.documents import parse_json, show
 from farro.errors import BadDocument
+from farro.ports.runner import already
 from farro.system import fs
 from farro.tasks import FOLDER, LIMIT, NEW, SEALED, TAKEN
 
@@ -37,8 +38,11 @@ class Task:
 class TaskFolder:
     """One for each run of a plan. `open` is also called from the threads of Python tools."""
 
-    def __init__(self, attempt_dir: str, pause: Callable[[float], None]) -> None:
+    def __init__(
+        self, attempt_dir: str, pause: Callable[[float], None], make: Callable[[], None] | None = None
+    ) -> None:
         self._attempt_dir = attempt_dir
+        self.make = make or already  # the attempt's own folder, where it is made late
         self._pause = pause
         self._name = "tasks"
         self._generation = 1
@@ -58,6 +62,7 @@ class TaskFolder:
         still ask."""
         with self._lock:
             if not self._made and not self._sealed:
+                self.make()
                 with contextlib.suppress(FileExistsError):
                     fs.retried(lambda: fs.mkdir(self.path), self.path, self._pause)
                 self._made = True

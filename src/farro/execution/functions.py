@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code
+from farro.ports.runner import already
 from farro.system import fs, group_commit
 from farro.system.processes import Exit
 from farro.system.turns import RESTING
@@ -102,8 +103,9 @@ class FunctionRun:
         stdin: str | int | None,
         stdout: str,
         stderr: str,
+        make: Callable[[], None] = already,
     ) -> None:
-        """Files as for `processes.start`, by path; raises as that does."""
+        """Files as for `processes.start`, by path; raises as that does. `make` makes the attempt's folder."""
         self.exit: Exit | None = None
         self.failure: StepFailure | None = None  # what the tool itself said of it
         self._function = function
@@ -113,7 +115,7 @@ class FunctionRun:
         self._abandoned = False
         fd = fs.open_read(stdin) if isinstance(stdin, str) else stdin
         source: BinaryIO = _Nothing() if fd is None else os.fdopen(fd, "rb")
-        files = (source, io.BufferedWriter(_Output(stdout)), io.BufferedWriter(_Output(stderr)))
+        files = (source, io.BufferedWriter(_Output(stdout, make)), io.BufferedWriter(_Output(stderr, make)))
         try:
             self._call = make_call(*files)
             self._hand = _idle.pop() if _idle else _Hand()
@@ -253,8 +255,9 @@ class FunctionRun:
 class _Output(io.RawIOBase):
     """A stream of a call, whose file and folders are made when the first byte comes: most functions say nothing."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, make: Callable[[], None]) -> None:
         self._path = path
+        self._make = make
         self._fd: int | None = None
 
     def writable(self) -> bool:
@@ -272,6 +275,7 @@ class _Output(io.RawIOBase):
         return self._fd
 
     def _create(self) -> int:
+        self._make()
         folder = os.path.dirname(self._path)
         for path in (os.path.dirname(folder), folder):
             with contextlib.suppress(FileExistsError):

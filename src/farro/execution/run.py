@@ -5,8 +5,7 @@ earlier attempt has done, in resume.
 
 However a plan ends, its processes are over before `run_plan` returns or raises (R6). A process that a successful step
 leaves behind (a server for the steps after it) lives until the plan ends. What a step adds (added.py) joins the plan
-when that step has succeeded; the plan is over when its processes are, its tasks are sealed, and nothing came. Tests:
-tests/execution.
+when that step has succeeded; the plan is over when its processes are, its tasks are sealed, and nothing came.
 """
 
 from __future__ import annotations
@@ -59,6 +58,7 @@ def run_plan(
     durable: bool = True,
     ahead_bytes: int = AHEAD_BYTES,
     confined: Confined | None = None,
+    make: Callable[[], None] | None = None,
 ) -> PlanResult:
     """Run every step, or up to the first that fails. A failed step is a result; only these are raised:
 
@@ -90,7 +90,7 @@ def run_plan(
         own_env=own_env,
         cwd=cwd,
         tools=tools,
-        task_folder=TaskFolder(attempt_dir, clock.sleep),
+        task_folder=TaskFolder(attempt_dir, clock.sleep, make),
         step_timeout_s=step_timeout_s,
         clock=clock,
         confined=confined,

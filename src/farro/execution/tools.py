@@ -114,6 +114,32 @@ class Call:
         )
 
 
+class Late(Call):
+    """A call whose `attempt_dir` is made when the function asks for it: most never do."""
+
+    __slots__ = ("_make", "_place")
+    _make: Callable[[], None]
+    _place: str
+
+    def __init__(self, make: Callable[[], None], *, attempt_dir: str, **others: Any) -> None:
+        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "_place", attempt_dir)
+        super().__init__(attempt_dir=attempt_dir, **others)
+
+    @property
+    def attempt_dir(self) -> str:
+        self._make()
+        return self._place
+
+    @attempt_dir.setter
+    def attempt_dir(self, path: str) -> None:
+        """Given once, by the base."""
+
+    @property
+    def attempt(self) -> int:
+        return int(self._place.rsplit("/", 1)[-1])
+
+
 Function = Callable[[Call], int | None]
 
 

@@ -18,7 +18,7 @@ from farro.execution.along import Along
 from farro.execution.commands import Command, Executable, InWorker, Missing
 from farro.execution.functions import FunctionRun
 from farro.execution.results import StepResult
-from farro.execution.tools import Call, Tools
+from farro.execution.tools import Call, Late, Tools
 from farro.execution.watch import Watched
 from farro.kernel.outcome import PATH_VIOLATION, ErrorInfo
 from farro.plans.model import Plan, Step
@@ -242,6 +242,7 @@ class Tries:
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
         env, cwd = self._env(step, attempt), self._cwd(step)
         if isinstance(command, Executable):
+            self.task_folder.make()
             self._mkdir(f"{self.attempt_dir}/steps")
             self._mkdir(folder)
             self.task_folder.open()
@@ -256,7 +257,8 @@ class Tries:
         self.called_functions = True
 
         def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
-            return Call(
+            return Late(
+                self.task_folder.make,
                 command=step.command,
                 args=tuple(step.args),
                 stdin=stdin,
@@ -268,7 +270,8 @@ class Tries:
                 attempt_dir=self.attempt_dir,
             )
 
-        return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr)
+        make = self.task_folder.make
+        return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr, make=make)
 
     def _env(self, step: Step, attempt: int) -> dict[str, str]:
         # farro's own come last: a step that could replace FARRO_CLAIM would not be found when its tree is ended.

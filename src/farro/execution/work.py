@@ -119,9 +119,12 @@ def _run_plan(
     tick_every_s: float,
     confined: Confined | None,
 ) -> PlanResult:
+    if work.earlier or confined is not None or len(plan.steps) > 1:  # a single function may do without a folder
+        work.make()
     return run_plan(
         plan,
         attempt_dir=work.folder,
+        make=work.make,
         job_id=work.job_id,
         base_env=work.env,
         cwd=work.cwd,

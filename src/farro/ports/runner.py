@@ -19,7 +19,7 @@ worker's alone, whatever the runner.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from farro.kernel.outcome import Outcome
@@ -61,6 +61,10 @@ class Guarding:
 DEFAULTS = Guarding()  # the defaults: a job with allowed_paths is confined as well as this machine can
 
 
+def already() -> None:
+    """For a folder that is there."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
     """One attempt, with all that is needed to run it, in this process or in another: it can be written as JSON."""
@@ -83,9 +87,12 @@ class Work:
     note: str = ""  # why it came back: a review's findings, or a person's words
     max_bytes: int | None = None  # of the job's folder while it runs; None: any number
     guarding: Guarding = DEFAULTS
+    # Makes the folder, which may not be there before. Only for runners that are `late`; for them it need not be told.
+    make: Callable[[], None] = field(default=already, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"guarding": asdict(self.guarding)}
+        names = (name for name in self.__slots__ if name != "make")
+        return {name: getattr(self, name) for name in names} | {"guarding": asdict(self.guarding)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Work:

@@ -96,6 +96,40 @@ class Claim:
         """What every process of this attempt carries in its environment."""
         return marker(self.job_id, self.attempt, self.scope)
 
+    @property
+    def place(self) -> str:
+        """Where the folder is, or will be: for whoever may do without it, and calls `make` before he writes there."""
+        return self.folder
+
+    def make(self) -> None:
+        """The folder is there from now on. From any thread."""
+
+
+class LateClaim(Claim):
+    """A claim whose folder is made when somebody asks for it: most functions write no file."""
+
+    __slots__ = ("_make", "_place")
+
+    def __init__(self, *, make: Callable[[], None], **others: Any) -> None:
+        self._make = make
+        super().__init__(**others)
+
+    @property
+    def folder(self) -> str:
+        self._make()
+        return self._place
+
+    @folder.setter
+    def folder(self, path: str) -> None:
+        self._place = path
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    def make(self) -> None:
+        self._make()
+
 
 def marker(job_id: str, attempt: int, scope: str) -> str:
     """With the scope: a chosen id may be in use in two roots, and ending one attempt's processes must not end the

@@ -14,7 +14,7 @@ Which store, and what it keeps, lives in stores; who works in the folders lives 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,6 +44,10 @@ class Material:
 class Workspace(Protocol):
     def begin(self, agent_id: str, job_id: str, attempt: int, material: Material) -> str:
         """The attempt's own folder."""
+
+    def promise(self, agent_id: str, job_id: str, attempt: int, material: Material) -> tuple[str, Callable[[], None]]:
+        """The same folder, and what makes it: from any thread, any number of times, and never after `end`. An attempt
+        that does not ask for it costs no file."""
 
     def post(self, folder: str, report: Report, *, good: bool) -> Posted:
         """Of an attempt that ended; before it is committed. `good`: its words are result.md, else error.md."""

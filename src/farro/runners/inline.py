@@ -32,6 +32,8 @@ class _Terminated(BaseException):
 
 
 class InlineRunner:
+    late = True  # the folder is made when somebody needs it
+
     def __init__(
         self, *, tools: Tools, clock: Clock, tick_every_s: float = TICK_S, agents: AgentSteps | None = None
     ) -> None:

@@ -66,17 +66,20 @@ class Performer:
 
     def work(self, claim: Claim) -> Work:
         """All that is needed to run a claim's attempt, wherever it is run."""
-        life = claim.envelope.lifecycle
+        life, prompt = claim.envelope.lifecycle, claim.envelope.prompt
+        if not getattr(self.runner, "late", False) or "allowed_paths" in prompt or asks_agents(prompt):
+            claim.make()
         return Work(
             job_id=claim.job_id,
-            prompt=claim.envelope.prompt,
-            folder=claim.folder,
+            prompt=prompt,
+            folder=claim.place,
+            make=claim.make,
             marker=claim.marker,
             env={**self.base_env, "FARRO_AGENT": claim.agent.id},
             cwd=self.root,
             root=self.root,
             step_timeout_s=self.step_timeout_s,
-            earlier=resume.earlier(claim.folder, claim.attempt, life.hop_start, retried=life.retry_of is not None),
+            earlier=resume.earlier(claim.place, claim.attempt, life.hop_start, retried=life.retry_of is not None),
             durable=self.durable,
             ahead_bytes=self.ahead_bytes,
             role=life.role,
@@ -84,7 +87,7 @@ class Performer:
             previous=routing.previous(claim),
             step=workflow.sent_to(life.hops),
             note=workflow.asked_changes(life.hops),
-            max_bytes=self.max_job_bytes if "allowed_paths" in claim.envelope.prompt else None,
+            max_bytes=self.max_job_bytes if "allowed_paths" in prompt else None,
             guarding=self.guarding,
         )
 

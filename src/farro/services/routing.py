@@ -33,7 +33,7 @@ def job_folder(claim: Claim) -> str:
 
 def previous(claim: Claim) -> tuple[tuple[str, str], ...]:
     """Earlier hops: who worked, and where its result lies."""
-    attempts = claim.folder.rpartition("/")[0]
+    attempts = claim.place.rpartition("/")[0]
     found = workflow.worked_before(claim.envelope.lifecycle.hops)
     return tuple((role, f"{attempts}/{attempt:04d}") for role, attempt in found)
 

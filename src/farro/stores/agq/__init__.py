@@ -32,7 +32,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.ports.clock import Clock
-from farro.ports.store import Agent, Changes, Claim
+from farro.ports.store import Agent, Changes, Claim, LateClaim
 from farro.ports.workspace import Material, Workspace
 from farro.stores.agq import results
 from farro.stores.agq.line import Address, Announcement, Line
@@ -205,14 +205,15 @@ class AgqStore:
             now=now,
         )
         material = Material(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
-        folder = self._workspace.begin(agent.id, job_id, attempt, material)
+        place, make = self._workspace.promise(agent.id, job_id, attempt, material)
         scope = f"agq-{self._address.host}-{self._address.port}"
-        return Claim(
+        return LateClaim(
             agent=agent,
             envelope=Envelope(prompt=prompt, lifecycle=life),
             attempt=attempt,
-            folder=folder,
+            folder=place,
             scope=scope,
+            make=make,
         )
 
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
@@ -221,7 +222,7 @@ class AgqStore:
         if move is not None or (isinstance(outcome, Succeeded) and outcome.children):
             raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
         slot = self._mine(claim.agent)
-        text = results.document(claim.job_id, claim.folder, outcome, inline_bytes=self._inline_bytes)
+        text = results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes)
         try:
             slot.line.ask(lambda client: client.set(f"job:{claim.job_id}:result", text), again=True)
             slot.done = claim.job_id

@@ -15,7 +15,8 @@ from typing import Any
 from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.kernel.outcome import NO_REPORT, ErrorInfo, Failed, Released
-from farro.ports.store import Agent, Claim
+from farro.ports.store import Agent, Claim, LateClaim
+from farro.ports.workspace import Material
 from farro.stores.redis import changing, commit
 from farro.stores.redis.ground import Ground, agent_lost
 from farro.stores.redis.records import folded, material, moment, pairs
@@ -80,6 +81,12 @@ def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, sto
     )
     try:
         made.envelope = Envelope(prompt=_prompt(lifecycle.job_id, prompt), lifecycle=lifecycle)
+        if not stored:
+            bare = Material(lifecycle=lifecycle.to_json(), prompt=prompt)
+            place, make = ground.workspace.promise(agent.id, lifecycle.job_id, attempt, bare)
+            return LateClaim(
+                agent=agent, envelope=made.envelope, attempt=attempt, folder=place, scope=ground.scope, make=make
+            )
         whole = material(lifecycle, prompt, stored)
         made.folder = ground.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)
     except Damaged as error:

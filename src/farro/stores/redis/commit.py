@@ -79,13 +79,14 @@ def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) ->
 
 def _post(ground: Ground, claim: Claim, outcome: Outcome) -> Posted:
     """What is kept of the attempt's files. Of one that was handed back: what it did already, but no result."""
-    if not claim.folder:
+    folder = claim.place  # one that nobody asked for is not made for this
+    if not folder:
         return Posted()
     if isinstance(outcome, Released):
-        kept = ground.workspace.post(claim.folder, NO_REPORT, good=True)
+        kept = ground.workspace.post(folder, NO_REPORT, good=True)
         some = {name: data for name, data in kept.files.items() if name not in _RESULTS}
         return Posted(files=some, elsewhere=kept.elsewhere, cut=kept.cut)
-    return ground.workspace.post(claim.folder, outcome.report, good=isinstance(outcome, Succeeded))
+    return ground.workspace.post(folder, outcome.report, good=isinstance(outcome, Succeeded))
 
 
 def _spelled(outcome: Outcome) -> bytes:

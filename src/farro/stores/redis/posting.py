@@ -89,11 +89,13 @@ class Posting:
         self._elsewhere: dict[str, str] = {}
         self._cut: dict[str, int] = {}
 
-    def posted(self, report: Report, *, good: bool) -> Posted:
-        for name in report.files:
-            self._take(name)
-        self._take_records()
-        self._take_snapshot()
+    def posted(self, report: Report, *, good: bool, made: bool = True) -> Posted:
+        """`made` False: the attempt never asked for its folder, and has no files."""
+        if made:
+            for name in report.files:
+                self._take(name)
+            self._take_records()
+            self._take_snapshot()
         body = _encode(_noted(report.result, self._elsewhere, self._cut)).encode("utf-8", "replace") + b"\n"
         self._files["result.json"] = body
         self._files["result.md" if good else "error.md"] = report.markdown.encode("utf-8", "replace")

@@ -63,6 +63,8 @@ class LocalWorkspace:
         self._shelf = None if shared is None else Shelf(f"{shared}/{name}")
         self._inline_bytes = inline_bytes
         self._reap = reap
+        self._making = threading.Lock()  # guards _promised, and the making of what is in it; taken before _lock
+        self._promised: set[str] = set()  # jobs' folders that nobody asked for yet
         self._lock = threading.Lock()  # guards the four below
         self._spares: dict[str, str] = {}  # agent → the name of the one folder in its spare's attempts
         self._leases: dict[str, leases.Lease] = {}  # by the name of the folder in .work
@@ -91,11 +93,29 @@ class LocalWorkspace:
         _fill(folder, material, self._shelf, whole=True)
         return home
 
+    def promise(self, agent_id: str, job_id: str, attempt: int, material: Material) -> tuple[str, Callable[[], None]]:
+        folder = f"{self._agent_home(agent_id)}/{job_id}"
+        self._promised.add(folder)
+
+        def make() -> None:
+            if folder in self._promised:
+                with self._making:
+                    if folder in self._promised:  # it is not over, and no other thread was quicker
+                        self.begin(agent_id, job_id, attempt, material)
+                        self._promised.discard(folder)
+
+        return f"{folder}/attempts/{attempt:04d}", make
+
     def post(self, folder: str, report: Report, *, good: bool) -> Posted:
-        return Posting(folder, inline_bytes=self._inline_bytes, shelf=self._shelf).posted(report, good=good)
+        made = folder.rsplit("/", 2)[0] not in self._promised
+        return Posting(folder, inline_bytes=self._inline_bytes, shelf=self._shelf).posted(report, good=good, made=made)
 
     def end(self, agent_id: str, job_id: str) -> None:
         home, folder = f"{self._home}/{agent_id}", f"{self._home}/{agent_id}/{job_id}"
+        with self._making:  # an attempt that could not be ended may be asking for it
+            if folder in self._promised:
+                self._promised.discard(folder)
+                return
         with contextlib.suppress(OSError):  # whatever a step left there: it goes with the agent
             with self._lock:
                 known = agent_id in self._leases and agent_id not in self._spares
@@ -108,6 +128,8 @@ class LocalWorkspace:
                 self._spares[agent_id] = spare
 
     def leave(self, agent_id: str) -> None:
+        with self._making:
+            self._promised = {folder for folder in self._promised if folder.rsplit("/", 2)[1] != agent_id}
         with self._lock:
             lease = self._leases.pop(agent_id, None)
             self._spares.pop(agent_id, None)
@@ -121,6 +143,8 @@ class LocalWorkspace:
 
     def close(self) -> None:
         """What this process made goes."""
+        with self._making:
+            self._promised = set()
         with self._lock:
             held, self._leases, self._look_home = self._leases, {}, None
             self._looks.clear()
