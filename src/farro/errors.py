@@ -22,6 +22,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
     ├── ProviderTrouble       a provider gave no answer (ports.provider): tried again, elsewhere, or told
     ├── TryAgain              nothing changed; the same call may succeed later
     │   ├── StorageTrouble    the filesystem said no (full, I/O error, too many files)
+    │   │   └── NoFolder      … to the folder of an attempt that has not begun: this machine's fault, not the job's
     │   └── BusTrouble        the broker is away, or said no
     ├── NotReplicated         done on the master of a Redis store, but not on as many replicas as was asked for
     ├── Lost                  somebody else owns it now: stop, write nothing
@@ -154,6 +155,10 @@ class StorageTrouble(TryAgain):
 
 class NotReplicated(FarroError):
     """Done, but on fewer replicas than the settings ask for: it stands, as long as the master does."""
+
+
+class NoFolder(StorageTrouble):
+    """This machine cannot make a folder for an attempt. Nothing of it has begun, and another machine may do it."""
 
 
 class BusTrouble(TryAgain):

@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 
+from farro import app
 from farro.errors import BadName, InputError, StorageTrouble
+from farro.execution.stop import Stop
 from farro.kernel.outcome import ErrorInfo, Succeeded, Unroutable
 from farro.kernel.states import Status
 from farro.ports.store import Submission
 from farro.ports.workspace import Material
+from farro.services.worker import Slot
+from farro.settings import Settings
 from farro.stores.redis import RedisStore
 from farro.stores.redis.workspace import LocalWorkspace
-from farro.system.clock import ManualClock
+from farro.system.clock import ManualClock, SystemClock
 from redis_rig import Rig
 from stage import EPOCH, plan, report, submission
 
@@ -42,9 +46,20 @@ def test_a_machine_that_can_make_no_folder_uses_up_no_attempt(rig: Rig, shm: Pat
     workspace = NoRoom(str(shm), name=rig.name, clock=rig.clock)
     store = rig.store(workspace=workspace)
     store.enqueue(submission(job_id="j"))
-    agent = store.join("w", role="Runner")
+    settings, clock = Settings(), SystemClock()
+    slot = Slot(
+        store=store,
+        role="Runner",
+        name="w",
+        number=0,
+        tags=(),
+        performer=app.performer(str(shm), settings, app.runner(str(shm), settings, clock=clock), clock),
+        stop=Stop(clock),
+        clock=clock,
+        log=lambda level, message, fields: None,
+    )
     with pytest.raises(StorageTrouble, match="no room"):
-        store.claim(agent)
+        slot.run_once()
     view = store.find("j")
     assert view is not None
     assert view.status is Status.QUEUED

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from farro.encoding import encoder
-from farro.errors import BadDocument, Lost, StorageTrouble, SyncFailed
+from farro.errors import BadDocument, Lost, NoFolder, StorageTrouble, SyncFailed
 from farro.execution.commands import AGENT
 from farro.execution.results import PlanResult
 from farro.execution.run import run_plan
@@ -62,6 +62,8 @@ def perform_work(
         return Released(note=f"the worker was stopped after {done} of {interrupted.partial.steps_total} steps")
     except BadDocument as error:
         return failed(work.job_id, "bad_prompt", str(error))
+    except NoFolder:
+        raise
     except (StorageTrouble, OSError) as error:
         return failed(work.job_id, "storage", str(error), retryable=True)
     except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one job, not the worker

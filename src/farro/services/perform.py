@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farro.errors import BadName, InputError, Lost, NoTask, SyncFailed
+from farro.errors import BadName, InputError, Lost, NoFolder, NoTask, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
@@ -46,7 +46,8 @@ class Performer:
     guarding: Guarding = DEFAULTS
 
     def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
-        """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written."""
+        """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written. So does
+        NoFolder: nothing of it has begun."""
         try:
             work = self.work(claim)
             runner = self.runner
@@ -55,7 +56,7 @@ class Performer:
                 runner = runner if self.agents_runner is None else self.agents_runner()
             run = runner.spawn(work, tick=tick, stop=stop)
             return runner.wait(run, tick=tick, stop=stop)
-        except (Lost, SyncFailed):
+        except (Lost, SyncFailed, NoFolder):
             raise
         except (NoTask, BadName) as error:
             return failed(claim.job_id, "bad_task", str(error))

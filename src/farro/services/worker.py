@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from farro.errors import AgentLost, FarroError, Lost, SyncFailed, TryAgain
+from farro.errors import AgentLost, FarroError, Lost, NoFolder, SyncFailed, TryAgain
 from farro.execution.stop import Flag, Stop
 from farro.observe.log import Log
 from farro.ports.clock import Clock
@@ -115,6 +115,9 @@ class Slot:
                 told = self._store.commit(claim, outcome)
             else:
                 told = self._handover.commit(claim, outcome, tick, self._stop)
+        except NoFolder:
+            self._store.release(claim, "no folder could be made for it")  # another machine may have room
+            raise
         except AgentLost:
             raise
         except Lost as lost:

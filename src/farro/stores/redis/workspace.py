@@ -26,7 +26,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 
-from farro.errors import Damaged, StorageTrouble
+from farro.errors import Damaged, NoFolder, StorageTrouble
 from farro.kernel import ids
 from farro.kernel.outcome import Report
 from farro.ports.clock import Clock
@@ -101,10 +101,21 @@ class LocalWorkspace:
             if folder in self._promised:
                 with self._making:
                     if folder in self._promised:  # it is not over, and no other thread was quicker
-                        self.begin(agent_id, job_id, attempt, material)
+                        self._made(agent_id, job_id, attempt, material)
                         self._promised.discard(folder)
 
         return f"{folder}/attempts/{attempt:04d}", make
+
+    def _made(self, agent_id: str, job_id: str, attempt: int, material: Material) -> None:
+        try:
+            self.begin(agent_id, job_id, attempt, material)
+        except StorageTrouble as error:
+            raise NoFolder(str(error)) from error
+        except OSError as error:
+            raise NoFolder(
+                f"{error.filename or self._home}: {error.strerror or error}: no folder for an attempt could be made; "
+                "free space there, then try again"
+            ) from error
 
     def post(self, folder: str, report: Report, *, good: bool) -> Posted:
         made = folder.rsplit("/", 2)[0] not in self._promised
