@@ -25,6 +25,7 @@ from farro.component.testing import Trial, trial
 from farro.errors import InputError
 from farro.ports.bus import Binding, Message
 from farro.swarm import messages, names
+from support import ROOT
 
 PATIENCE_S = 60.0
 
@@ -313,3 +314,21 @@ def test_a_program_without_surroundings_says_so_in_a_line() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("counter: not set: FARRO_BUS, FARRO_SWARM, FARRO_ROLE, FARRO_INSTANCE; a component")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_example_of_the_page_works(folder: str) -> None:
+    page = Path(ROOT, "docs/components.md").read_text()
+    example = page.split("```python\n", 2)[1].partition("```")[0]
+    space: dict[str, Any] = {"__name__": "moderator"}
+    exec(compile(example, "docs/components.md", "exec", dont_inherit=True), space)
+    bee = space["bee"]
+
+    async def play() -> None:
+        async with trial(bee, folder, inputs=["raw"], outputs=["good"], config={"limit": 3}) as it:
+            await it.enable()
+            for item in ({"n": 1}, {"n": 5}, {}, {"n": 2}):
+                await it.feed("raw", item)
+            assert [await it.next("good"), await it.next("good")] == [{"n": 1}, {"n": 2}]
+            assert await it.dead_letters("raw") == 1
+
+    run(play)
