@@ -245,12 +245,17 @@ def test_a_large_output_is_cut_or_lies_in_the_shared_directory(on_redis: Program
     configure(on_redis, redis={**redis, "inline_bytes": 1024})
     on_redis.call("enqueue", "--id", "cut", "--", "seq", "100000", code=0)
     on_redis.call("worker", "--drain", code=0)
-    assert len(on_redis.call("logs", "cut", code=0).out) == 1024
+    for follow in ([], ["--follow"]):
+        told = on_redis.call("logs", "cut", *follow, code=0)
+        assert len(told.out) == 1024
+        assert "step 1 said 588,895 bytes on stdout: only the beginning was kept" in told.err
     (on_redis.path / "shared").mkdir()
     configure(on_redis, redis={**redis, "inline_bytes": 1024, "shared": str(on_redis.path / "shared")})
     on_redis.call("enqueue", "--id", "whole", "--", "seq", "100000", code=0)
     on_redis.call("worker", "--drain", code=0)
-    assert on_redis.call("logs", "whole", code=0).out.endswith("\n99999\n100000\n")
+    told = on_redis.call("logs", "whole", code=0)
+    assert told.out.endswith("\n99999\n100000\n")
+    assert "kept" not in told.err
 
 
 def test_a_schedule_runs_once_for_two_roots(on_redis: Program, tmp_path_factory: pytest.TempPathFactory) -> None:

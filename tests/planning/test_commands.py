@@ -160,6 +160,7 @@ def test_waiting_ends_as_the_job_does(farro: Program, agx: Agx) -> None:
     worker = farro.start("worker").started()
     agx("add", "--", "sh", "-c", "echo said; exit 7", code=0)
     told = agx("submit", "--wait", code=7).json
+    assert told["plan_id"]
     assert (told["status"], told["exit_code"]) == ("failed", 7)
     assert told["result"]["step_results"][0]["stdout"] == "said\n"
     agx("new", code=0)

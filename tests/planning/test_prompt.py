@@ -115,6 +115,8 @@ def test_a_session_from_the_first_line_to_ctrl_d(farro: Program, terminals: list
     assert "agx mine (2)>" in said
     assert "mine: 2 steps" in at.line("preview")
     assert "no shell runs a step" in at.line("add -- sort > x")
+    assert re.search(r"\d+ +tr a z +reads", at.line("add -- 'echo a | tr a z'")), "in quotes, as in a shell"
+    assert re.search(r"'a b\|c'", at.line("add --literal -- 'a b|c'"))
     assert "no command 'perview'; did you mean" in at.line("perview")
     assert "providers" in at.line("add don't forget the header")
     assert "Hand in the draft" in at.line("help")

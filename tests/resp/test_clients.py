@@ -8,6 +8,7 @@ import fcntl
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,23 @@ def cli(front: Front, *words: str, stdin: str = "") -> str:
         timeout=60,
     )
     return done.stdout.strip()
+
+
+def test_the_pages_job_is_done_by_the_pages_worker(front: Front) -> None:
+    page = Path(ROOT, "docs/agq.md").read_text(encoding="utf-8")
+    pushed = re.search(r"LPUSH queue:ready '(\{.*?\]\})'\nredis-cli", page, re.DOTALL)
+    program = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert pushed is not None
+    assert program is not None
+    worker = subprocess.Popen([sys.executable, "-c", program[1].replace("6380", str(front.port))], cwd=front.root)
+    try:
+        assert cli(front, "LPUSH", "queue:ready", pushed[1]).strip().isdecimal()
+        eventually(lambda: "succeeded" in cli(front, "GET", "job:job-123:status"), "the worker does not do it")
+    finally:
+        worker.kill()
+        worker.wait()
+    listed, counted = json.loads(cli(front, "GET", "job:job-123:result"))["step_results"]
+    assert int(counted["stdout"]) == len(listed["stdout"].splitlines())
 
 
 def test_redis_cli_pushes_pops_and_looks(front: Front) -> None:

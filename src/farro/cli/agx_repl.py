@@ -131,6 +131,9 @@ def parsed(line: str) -> list[str]:
     if not dashes:
         return arguments
     typed = words.line(rest.strip())
+    only = typed.commands[0][0] if [len(command) for command in typed.commands] == [1] else ""
+    if arguments[:1] == ["add"] and "--literal" not in arguments and len(only.split()) > 1:
+        return [*arguments, "--", only]  # a line in quotes, as it is typed in a shell and as help shows it
     if len(typed.commands) == 1 and not typed.reads_last:
         return (
             [*arguments, "--literal", "--", *typed.commands[0]]

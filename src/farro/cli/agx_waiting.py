@@ -39,7 +39,8 @@ def wait_for_one(place: Place, job_id: str) -> int:
     result = place.desk.result(job_id) or {}
     code = code_of(last, result)
     if place.as_json:
-        answer({**last.to_json(), "exit_code": code, "result": result or None})
+        named = last.plan_id or result.get("plan_id")
+        answer({**last.to_json(), "plan_id": named, "exit_code": code, "result": result or None})
         return code
     for block in place.desk.stdout(job_id, None):
         show_bytes(block)

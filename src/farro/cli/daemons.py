@@ -76,6 +76,8 @@ def worker(
 ) -> None:
     """Work a role's queue. Logs JSON lines, or short ones at a terminal.
 
+    With --store agq://HOST:PORT it works the queue of a `farro agq`, on whatever machine, and needs no root of its own.
+
     SIGTERM or Ctrl-C: running steps have five seconds, then their jobs are released, back into the queue. Again: at
     once.
     """

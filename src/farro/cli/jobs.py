@@ -65,7 +65,7 @@ def ls(
         answer({"jobs": [_view(view) for view in found]})
         return
     if not found:
-        say("no jobs" + (" like that" if roles or wanted or tags else "; queue one with: farro enqueue --plan FILE"))
+        say("no jobs" + (" like that" if roles or wanted or tags else "; queue one with: farro enqueue -- COMMAND"))
         return
     now = SystemClock().now()
     orphans = jobs.orphans(store) if any(view.status is Status.IN_PROGRESS for view in found) else frozenset()

@@ -79,6 +79,7 @@ def logs(
         note(f"{job_id} runs on another machine ({agent}); what its steps say is seen here when the attempt ends")
     if follow:
         _follow(Follower(store, store.root, job_id, chosen), told, begin, as_json)
+        _tell_cuts(outputs.cuts(store, outputs.output(store, store.root, job_id, chosen)))
         store.close()
     elif as_json:
         answer(_document(told, begin))
@@ -91,6 +92,15 @@ def logs(
         for source, offset in begin:
             screen.show(source, outputs.read(source.path, offset))
         screen.end()
+        _tell_cuts(outputs.cuts(store, told))
+
+
+def _tell_cuts(cuts: Iterable[outputs.Cut]) -> None:
+    for cut in cuts:
+        note(
+            f"step {cut.step} said {cut.whole_bytes:,} bytes on {cut.stream}: only the beginning was kept "
+            "(redis.inline_bytes). With `redis.shared`, a folder that every machine has, all of it is"
+        )
 
 
 def _follow(follower: Follower, told: Output, begin: list[tuple[Source, int]], as_json: bool) -> None:

@@ -114,6 +114,30 @@ def _steps(folder: str, attempt: int) -> list[str]:
     return sorted(began, key=lambda name: places.get(name, len(places)))  # a stable sort
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """A stream of which only the beginning was kept."""
+
+    step: str
+    stream: str
+    whole_bytes: int
+
+
+def cuts(store: Store, told: Output) -> list[Cut]:
+    """What a store that keeps no large files left out of what is shown (redis.inline_bytes)."""
+    if told.attempt is None or tree.in_folders(store):
+        return []
+    shown = {(source.step, source.stream) for source in told.sources}
+    results = read_result(store.folder(told.view), told.attempt).get("step_results")
+    found = []
+    for item in results if isinstance(results, list) else []:
+        sizes = item.get("truncated") if isinstance(item, dict) else None
+        for stream, size in sizes.items() if isinstance(sizes, dict) else ():
+            if (str(item.get("id")), stream) in shown and isinstance(size, int):
+                found.append(Cut(step=str(item.get("id")), stream=stream, whole_bytes=size))
+    return found
+
+
 def away(store: Store, view: JobView) -> str | None:
     """The agent that works on it where nobody here can look over its shoulder; None: what it says is seen here."""
     life = view.lifecycle
