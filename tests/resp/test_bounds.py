@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -163,3 +164,23 @@ def test_who_says_goodbye_and_does_not_read_is_let_go(
         assert there.id in front.server.connections
         later(61.0)
         eventually(lambda: there.id not in front.server.connections, "it is let go")
+
+
+def test_who_sends_on_and_on_behind_a_blocking_pop_is_let_go(front: Front) -> None:
+    """Nobody listens to it any more, so nobody would notice that it is gone: it would wait for ever."""
+    raw = front.raw()
+    raw.send(command("BRPOP", "queue:ready", "0"))
+    eventually(lambda: front.server.waiting().get("Runner") == 1, "it waits")
+    with contextlib.suppress(ConnectionError):  # a send may fail before everything is gone
+        raw.send(command("PING") * 1_000_000)
+    eventually(lambda: not front.server.waiting()["Runner"], "it is let go")
+
+
+def test_what_a_worker_tells_of_itself_is_bounded(front: Front) -> None:
+    client = front.client()
+    assert client.hset("worker:w1", mapping={f"f{number}": "x" * 4000 for number in range(3)}) == 3
+    with pytest.raises(redis.ResponseError, match="16384"):
+        client.hset("worker:w1", mapping={f"g{number}": "x" * 4000 for number in range(3)})
+    client.set("worker:w1:tools", "y" * 4000)
+    with pytest.raises(redis.ResponseError, match="16384"):
+        client.set("worker:w1:tags", "y" * 4000)

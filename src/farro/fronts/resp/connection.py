@@ -167,6 +167,11 @@ class Connection(asyncio.Protocol):
     def busy(self) -> bool:
         return self._busy
 
+    @property
+    def unheard(self) -> bool:
+        """Whether what it sends is not read just now."""
+        return self._paused
+
     def _go_on(self) -> None:
         self._busy = False
         self._serve()

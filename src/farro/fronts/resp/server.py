@@ -302,6 +302,7 @@ class Server:
                     (not connection.known and now_s - connection.since_s > STRANGER_S)
                     or (connection.began_s is not None and now_s - connection.began_s > WHOLE_S)
                     or (connection.stuck_s is not None and now_s - connection.stuck_s > READ_S)
+                    or (connection.waiter is not None and connection.unheard)  # nor would its end be
                 )
                 if late:
                     connection.drop()
