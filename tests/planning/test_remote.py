@@ -140,3 +140,12 @@ def test_the_alias_bears_its_own_name(farro: Program) -> None:
     assert alias("--help").stdout.startswith("Usage: agx ")
     assert "Try 'agx add --help'" in alias("add").stderr
     assert alias("get", "nope").stderr.startswith("agx: no plan nope")
+
+
+def test_words_that_are_no_utf_8_are_told_in_a_line(far: Agx) -> None:
+    strange = os.fsdecode(b"\xff")
+    far("add", "--", "true", code=0)
+    for words in (("get", strange), ("submit", "--role", strange, "--no-input"), ("job", "status", strange)):
+        done = far(*words, code=2)
+        assert "Traceback" not in done.err, words
+        assert len(done.err.strip().splitlines()) == 1, done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -133,4 +134,18 @@ def test_a_free_port_may_be_chosen_and_is_told(farro: Program) -> None:
     told = json.loads(daemon.process.stdout.readline())
     with client(told["port"]) as one:
         eventually(one.ping, "it answers")
+    assert daemon.end().code == 0
+
+
+def test_it_may_open_as_many_files_as_its_clients_need(farro: Program) -> None:
+    """Each connection is one, and each job in a client's hands another: a usual limit of 1024 ends in the middle."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+    try:
+        daemon, _ = served(farro)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    limits = Path(f"/proc/{daemon.process.pid}/limits").read_text(encoding="ascii")
+    allowed = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3]
+    assert int(allowed) >= min(hard, 3000)
     assert daemon.end().code == 0

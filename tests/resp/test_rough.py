@@ -190,3 +190,50 @@ def test_a_feed_that_breaks_in_an_unforeseen_way_goes_on(front: Front, monkeypat
     eventually(lambda: broken, "it broke")
     front.client().lpush("queue:ready", job("a"))
     assert waiting.rest_until(b"}\r\n").startswith(b"*2\r\n")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"error": "\ud800"},
+        {"error": {"category": "\ud800", "message": "\udfff\x00"}},
+        {"error": {"category": ["x"], "message": "m"}},
+        {"duration_s": 1e308, "plan_id": "\ud800"},
+        {"step_results": [{"step_number": 1, "exit_code": 10**30, "success": False, "stdout": "\ud800\x00"}]},
+        {"step_results": [{"step_number": 9, "exit_code": -1, "success": False, "error": "\ud800", "user_s": "x"}]},
+        {"step_results": []},
+    ],
+)
+def test_a_strange_result_ends_the_job_or_is_refused_and_leaves_it_held(front: Front, more: dict[str, Any]) -> None:
+    raw = front.raw()
+    front.client().lpush("queue:ready", job("a"))
+    raw.send(command("RPOP", "queue:ready"))
+    raw.rest_until(b"}\r\n")
+    raw.send(command("SET", "job:a:result", json.dumps({**json.loads(result("a", success=False)), **more})))
+    said = raw.line()
+    assert b"internal error" not in said
+    assert front.status("a") == ("failed" if said == b"+OK\r\n" else "in_progress"), said
+    assert front.client().execute_command("JOB.GET", "a")
+
+
+def test_a_job_whose_commit_breaks_in_an_unforeseen_way_goes_back_when_its_worker_does(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on, commit = threading.Event(), threading.Event(), front.store.commit
+
+    def breaking(*args: Any) -> Any:
+        if began.is_set():  # a release is a commit too
+            return commit(*args)
+        began.set()
+        assert go_on.wait(30)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(front.store, "commit", breaking)
+    front.client().lpush("queue:ready", job("a"))
+    raw = front.raw()
+    raw.send(command("RPOP", "queue:ready") + command("SET", "job:a:result", result("a")))
+    assert began.wait(30)
+    raw.close()
+    eventually(lambda: len(front.server.connections) == 1, "it is gone")
+    go_on.set()
+    eventually(lambda: front.status("a") == "queued", "it is back")

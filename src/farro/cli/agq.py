@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import os
 import random
+import resource
 from importlib import metadata
 
 import click
@@ -39,6 +40,7 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
             f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
             '`agq.key` in the config to "${NAME}" and the variable NAME to the key, or bind to 127.0.0.1'
         )
+    _allow_files(settings.agq.max_connections)
     log = log_to_stdout("agq", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor="agq")
     admit(store, "agq", strict=starts_strictly(settings))
@@ -99,6 +101,15 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _allow_files(connections: int) -> None:
+    """A file for each connection, one for each job that a client holds, and some: more than a shell usually allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * connections + 256
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _beat_s(settings: Settings) -> float:

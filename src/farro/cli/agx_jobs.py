@@ -71,7 +71,7 @@ def result(job: str, place: Place) -> int:
         return 0 if told.good else 1
     say(f"{told.job_id}: {agx_show.state(told)}")
     listed = found.get("step_results")
-    for step in listed if isinstance(listed, list) else ():
+    for step in (one for one in listed if isinstance(one, dict)) if isinstance(listed, list) else ():
         took = step.get("duration_s")
         span = f", {took:.2f}s" if isinstance(took, int | float) else ""
         say(f"  step {step.get('id') or step.get('step_number')}: exit code {step.get('exit_code')}{span}")

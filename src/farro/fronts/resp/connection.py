@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 AHEAD = 1 << 20  # bytes of a pipeline that are kept while a command runs
 UNREAD = 1 << 20  # bytes of answers that a client may leave lying before it is not served any more
 UNREAD_NEWS = 8 << 20  # … of messages that it subscribed to, before it is let go
+ANSWERS = 32 << 20  # bytes of all answers of one EXEC
 PIPELINE_TURN = 512  # commands answered before other clients have a turn
 
 _PING = b"*1\r\n$4\r\nPING\r\n"
@@ -53,6 +54,7 @@ class Connection(asyncio.Protocol):
         self.patterns: set[bytes] = set()
         self.queued: list[list[bytes]] | None = None  # between MULTI and EXEC
         self.spoilt = False  # … and one of them was no command
+        self._kept = 0  # bytes of them
         self.executing = False
         self.untold: list[Held] = []  # jobs that the answer under way tells of
         self.info: dict[str, str] = {}
@@ -106,6 +108,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self.server.return_budget(self._parser)
+        self.unqueue()
         if self.waiter is not None:
             self.waiter.leave()
         self.server.forget(self)
@@ -117,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._quiet = False
-        self.stuck_s = None
+        self.stuck_s = self.stuck_s if self.closed else None
         self._serve()
 
     # --- serving ---
@@ -125,7 +128,7 @@ class Connection(asyncio.Protocol):
     def _serve(self) -> None:
         """Answer what can be answered now."""
         out: list[bytes] = []
-        turns = 0
+        turns = size = 0
         while not (self._busy or self._quiet or self.closed or self.server.stopping):
             if turns >= PIPELINE_TURN:
                 self._busy = True
@@ -140,6 +143,7 @@ class Connection(asyncio.Protocol):
                 return
             if args is None:
                 break
+            self.began_s = None
             if not args:
                 continue
             answer = self.answer(args)
@@ -148,7 +152,11 @@ class Connection(asyncio.Protocol):
                 self.server.spawn(self._finish(answer))
             else:
                 out.append(replies.encode(answer, self.proto))
+                size += len(out[-1])
                 self.server.return_budget(self._parser)
+                if size > UNREAD:  # said now: whoever does not read is noticed before the next one
+                    self._say(out)
+                    out, size = [], 0
         if not self.closed:
             partial = self._parser.partial and not self._busy
             self.began_s = (self.began_s or self.server.now_s()) if partial else None
@@ -158,6 +166,11 @@ class Connection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         return self._busy
+
+    @property
+    def unheard(self) -> bool:
+        """Whether what it sends is not read just now."""
+        return self._paused
 
     def _go_on(self) -> None:
         self._busy = False
@@ -191,11 +204,15 @@ class Connection(asyncio.Protocol):
             return problem
         assert command is not None
         if self.queued is not None and name not in _UNQUEUED:
-            if len(self.queued) >= wire.KNOWN.args or sum(map(len, args)) > AHEAD:
+            size = sum(map(len, args)) + 64 * len(args)
+            fits = size <= AHEAD and self._kept + size <= wire.KNOWN.command
+            if len(self.queued) >= wire.KNOWN.args or not fits or not self.server.reserve(size):
                 self.spoilt = True
                 return CommandError(
-                    f"at most {wire.KNOWN.args} commands of at most {AHEAD} bytes between MULTI and EXEC"
+                    f"at most {wire.KNOWN.args} commands of at most {AHEAD} bytes, and {wire.KNOWN.command} bytes "
+                    "together, between MULTI and EXEC"
                 )
+            self._kept += size
             self.queued.append(args)
             return replies.QUEUED
         try:
@@ -216,13 +233,26 @@ class Connection(asyncio.Protocol):
         """EXEC: one after the other. Nobody else is kept out meanwhile, and what was done stays done."""
         self.executing = True
         try:
-            answers = []
+            answers: list[Any] = []
+            size = 0
             for args in queued:
+                if size > ANSWERS:
+                    answers.append(CommandError(f"not done: the answers before it have more than {ANSWERS} bytes"))
+                    continue
                 answer = self.answer(args)
-                answers.append(await self._outcome(answer) if type(answer) is CoroutineType else answer)
+                answer = await self._outcome(answer) if type(answer) is CoroutineType else answer
+                answers.append(replies.Encoded(replies.encode(answer, self.proto)))
+                size += len(answers[-1].data)
             return answers
         finally:
             self.executing = False
+            self.unqueue()
+
+    def unqueue(self) -> None:
+        """Nothing stands between MULTI and EXEC any more."""
+        self.queued, self.spoilt = None, False
+        self.server.release(self._kept)
+        self._kept = 0
 
     # --- saying ---
 
@@ -257,6 +287,7 @@ class Connection(asyncio.Protocol):
     def bye(self) -> None:
         """Close when everything is written."""
         self.closed = True
+        self.stuck_s = self.server.now_s() if self.stuck_s is None else self.stuck_s  # who never reads it is dropped
         if self._transport is not None:
             self._transport.close()
 

@@ -36,6 +36,13 @@ class Several:
     items: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An answer as it goes over the wire already."""
+
+    data: bytes
+
+
 class _NoArray:
     """Nothing where an array would be: RESP2 tells it from a missing string."""
 
@@ -89,6 +96,8 @@ def _put(out: list[bytes], value: Any, proto: int) -> None:
     elif isinstance(value, Several):
         for item in value.items:
             _put(out, item, proto)
+    elif isinstance(value, Encoded):
+        out.append(value.data)
     elif value is NO_ARRAY:
         out.append(b"_\r\n" if proto == 3 else b"*-1\r\n")
     elif value is not NOTHING:

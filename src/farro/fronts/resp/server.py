@@ -32,7 +32,7 @@ from farro.ports.store import Changes, Store
 
 THREADS = 16  # calls of the store at once
 LOOKERS = 4  # … of those that look at many jobs
-IN_FLIGHT = 256 << 20  # bytes of large arguments on all connections together
+IN_FLIGHT = 256 << 20  # bytes of large commands, and of those between MULTI and EXEC, on all connections together
 STRANGER_S = 10.0  # to say the key
 WHOLE_S = 60.0  # for a command that has begun to come whole
 READ_S = 60.0  # for a client to read what it was answered
@@ -184,9 +184,12 @@ class Server:
         self._in_flight += size
         return True
 
+    def release(self, size: int) -> None:
+        self._in_flight -= size
+
     def return_budget(self, parser: Parser) -> None:
         """The command is done with, or its connection is: nothing else was read of it meanwhile."""
-        self._in_flight -= parser.reserved
+        self.release(parser.reserved)
         parser.reserved = 0
 
     # --- running ---
@@ -299,6 +302,7 @@ class Server:
                     (not connection.known and now_s - connection.since_s > STRANGER_S)
                     or (connection.began_s is not None and now_s - connection.began_s > WHOLE_S)
                     or (connection.stuck_s is not None and now_s - connection.stuck_s > READ_S)
+                    or (connection.waiter is not None and connection.unheard)  # nor would its end be
                 )
                 if late:
                     connection.drop()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-LARGE = 64 << 10  # bulk strings above this are counted together over all connections
+LARGE = 64 << 10  # commands above this are counted together over all connections
 
 _HEADER = 32  # bytes: no length has more digits
 _NUMBER = re.compile(rb"-?[0-9]{1,19}")
@@ -44,7 +44,7 @@ class Parser:
 
     def __init__(self, limits: Limits, reserve: Callable[[int], bool] = lambda size: True) -> None:
         self.limits = limits
-        self.reserved = 0  # bytes of large arguments that were asked for; whoever runs the command gives them back
+        self.reserved = 0  # bytes of a large command that were asked for; whoever runs the command gives them back
         self._reserve = reserve
         self._buffer = bytearray()
         self._at = 0
@@ -106,10 +106,10 @@ class Parser:
             self._size += length
             if self._size > self.limits.command:
                 raise Malformed(f"too big a command: at most {self.limits.command} bytes")
-            if length > LARGE:
-                if not self._reserve(length):
+            if self._size > LARGE and (more := self._size - self.reserved) > 0:
+                if not self._reserve(more):
                     raise Malformed("too much input is under way on all connections together; try again later")
-                self.reserved += length
+                self.reserved += more
             self._length = length
         end = self._at + self._length
         if len(self._buffer) < end + 2:

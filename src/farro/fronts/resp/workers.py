@@ -273,7 +273,7 @@ class Workers:
         except Lost:
             await self._drop(held, lost=True)
             raise
-        except (FarroError, OSError):
+        except Exception:
             held.busy, held.success = False, None
             if held.worker.gone:  # nobody will try again
                 await self.give_back(held, "its result could not be kept, and its worker is gone")
@@ -308,7 +308,7 @@ class Workers:
             self._log("info", "job handed back", {"job_id": held.job_id, "why": why})
         except Lost:
             pass
-        except (FarroError, OSError) as error:  # the agent leaves: then a watchdog recovers it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the agent leaves: then a watchdog recovers it
             self._log("error", "job could not be handed back", {"job_id": held.job_id, "error": str(error)})
             await self._drop(held, lost=True)
             return

@@ -250,7 +250,9 @@ class RemoteDesk:
         return as_object(found)
 
     def _ask(self, *words: str | bytes) -> Any:
-        return explained(self._name, lambda: self._client.execute_command(*words))
+        # What was typed need not be UTF-8: the queue says what it thinks of it.
+        said = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in words]
+        return explained(self._name, lambda: self._client.execute_command(*said))
 
 
 class _Listening:

@@ -13,13 +13,24 @@ from farro.kernel.outcome import Failed, Succeeded, Unroutable
 from farro.system import fs
 
 NO_EXIT_CODE = -1  # of a step that was ended before it could exit: the memo wants a number
-TOTAL_BYTES = 8 << 20  # of all streams together; agq takes 16 MiB with their quoting
+TOTAL = 8 << 20  # characters of all streams together, at first
+POST_BYTES = 15 << 20  # of the document: agq takes 16 MiB
 
 
 def document(job_id: str, folder: str, outcome: Succeeded | Failed | Unroutable, *, inline_bytes: int) -> bytes:
-    """The result as JSON. Streams that the report cut short are told up to `inline_bytes` each."""
+    """The result as JSON. Streams that the report cut short are told up to `inline_bytes` each; less of all where their
+    quoting (a NUL is six characters) makes more of them than is taken."""
+    total = TOTAL
+    while len(text := _document(job_id, folder, outcome, inline_bytes, total)) > POST_BYTES and total:
+        total //= 2
+    return text
+
+
+def _document(
+    job_id: str, folder: str, outcome: Succeeded | Failed | Unroutable, inline_bytes: int, total: int
+) -> bytes:
     told = dict(outcome.report.result)
-    left = TOTAL_BYTES
+    left = total
     steps = []
     for item in told.get("step_results") or ():
         step = dict(item)

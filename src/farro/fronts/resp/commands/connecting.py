@@ -32,7 +32,7 @@ def _authenticate(connection: Connection, user: bytes, key: bytes) -> None:
     if wanted is None:
         raise CommandError("AUTH was sent, but this server has no key: the config's `agq.key` names one")
     # Compared in the same time whatever is wrong with it.
-    if not hmac.compare_digest(key, wanted.encode()) or user != b"default":
+    if not hmac.compare_digest(key, wanted.encode("utf-8", "surrogateescape")) or user != b"default":
         raise CommandError("invalid username-password pair or user is disabled.", "WRONGPASS")
     connection.trust()
 
@@ -79,7 +79,9 @@ def client(connection: Connection, args: list[bytes]) -> Any:
     if word == b"GETNAME":
         return connection.name or None
     if word == b"SETINFO" and len(args) == 4:
-        connection.info[text(args[2]).lower()[:32]] = text(args[3])[:128]
+        if args[2].upper() not in (b"LIB-NAME", b"LIB-VER"):
+            raise CommandError("Unrecognized option: only LIB-NAME and LIB-VER are kept")
+        connection.info[text(args[2]).lower()] = text(args[3])[:128]
         return OK
     if word == b"ID":
         return connection.id
@@ -142,7 +144,7 @@ def quit_(connection: Connection, args: list[bytes]) -> Any:
 
 def reset(connection: Connection, args: list[bytes]) -> Any:
     """As a new connection, but for the jobs that it holds: those are its worker's."""
-    connection.queued, connection.spoilt = None, False
+    connection.unqueue()
     connection.server.channels.forget(connection)
     connection.proto = 2
     connection.name = ""
@@ -227,7 +229,7 @@ def multi(connection: Connection, args: list[bytes]) -> Any:
 def discard(connection: Connection, args: list[bytes]) -> Any:
     if connection.queued is None:
         raise CommandError("DISCARD without MULTI")
-    connection.queued = None
+    connection.unqueue()
     return OK
 
 
@@ -236,6 +238,7 @@ def exec_(connection: Connection, args: list[bytes]) -> Any:
     if queued is None:
         raise CommandError("EXEC without MULTI")
     if connection.spoilt:
+        connection.unqueue()
         raise CommandError("Transaction discarded because of previous errors.", "EXECABORT")
     return connection.execute(queued)
 

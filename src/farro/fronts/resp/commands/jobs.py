@@ -6,6 +6,7 @@ What they tell is made in operations.description.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import UnknownJob
@@ -14,9 +15,10 @@ from farro.fronts.resp.commands.table import integer, table, text
 from farro.fronts.resp.replies import OK, CommandError
 from farro.kernel import ids
 from farro.kernel.states import Status
-from farro.operations import description
+from farro.operations import description, listing
 from farro.operations import jobs as verbs
 from farro.operations import retry as again
+from farro.operations.listing import Asked
 
 if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
@@ -37,22 +39,22 @@ async def get(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def list_(connection: Connection, args: list[bytes]) -> Any:
-    """[STATUS status] [ROLE role] [LIMIT n]"""
+    """[STATUS status] [ROLE role] [LIMIT n]: those that changed last, the newest first."""
     server = connection.server
     words = args[1:]
     if len(words) % 2:
         raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
-    statuses, roles, limit = None, None, LISTED
+    asked = Asked(last=LISTED)
     for option, value in zip(words[::2], words[1::2], strict=True):
         if option.upper() == b"STATUS":
-            statuses = [_status(text(value))]
+            asked = replace(asked, statuses=[_status(text(value))])
         elif option.upper() == b"ROLE":
-            roles = [keys.queue_role(b"queue:" + value, await server.roles())]
+            asked = replace(asked, roles=[keys.queue_role(b"queue:" + value, await server.roles())])
         elif option.upper() == b"LIMIT":
-            limit = min(max(integer(value), 0), MOST)
+            asked = replace(asked, last=min(max(integer(value), 0), MOST))
         else:
             raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
-    views = await server.look(server.store.list, roles=roles, statuses=statuses, limit=limit)
+    views = await server.look(listing.ls, server.store, server.store.root, asked)
     return [told(each) for each in await server.look(description.summaries, server.store, views)]
 
 

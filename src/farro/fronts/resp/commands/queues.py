@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import BadDocument, IdConflict
@@ -61,8 +62,10 @@ async def pop(connection: Connection, args: list[bytes]) -> Any:
     if not 0 <= count <= SHOWN:
         raise CommandError(f"value is out of range, must be between 0 and {SHOWN}")
     texts: list[bytes] = []
-    while len(texts) < count and (held := await _claim(connection, role)) is not None:
+    size = 0
+    while len(texts) < count and size <= SHOWN_BYTES and (held := await _claim(connection, role)) is not None:
         texts.append(held.text)
+        size += len(held.text)
     return texts or (NO_ARRAY if count else [])
 
 
@@ -160,7 +163,7 @@ async def range_(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
     first, last = integer(args[2]), integer(args[3])
     if keys.decoded(args[1]) == keys.PROCESSING:
-        return _sliced([held.text for held in server.workers.held.values()], first, last)
+        return _fitting(held.text for held in _sliced(list(server.workers.held.values()), first, last))
     role = keys.role_of(args[1], await server.roles())
     if role is None:
         return []
@@ -170,12 +173,22 @@ async def range_(connection: Connection, args: list[bytes]) -> Any:
 def _queued(store: Any, role: str, first: int, last: int) -> list[bytes]:
     views = store.list(roles=[role], statuses=[Status.QUEUED])
     views.sort(key=lambda view: (view.lifecycle.enqueued_at, view.job_id))
+
+    def texts() -> Iterator[bytes]:
+        for view in _sliced(views, first, last):
+            with contextlib.suppress(FileNotFoundError):
+                yield memo.queued_text(store, view)
+
+    return _fitting(texts())
+
+
+def _fitting(texts: Iterable[bytes]) -> list[bytes]:
+    """As many of them as one answer tells."""
     shown: list[bytes] = []
     size = 0
-    for view in _sliced(views, first, last):
-        with contextlib.suppress(FileNotFoundError):
-            shown.append(memo.queued_text(store, view))
-            size += len(shown[-1])
+    for text in texts:
+        shown.append(text)
+        size += len(text)
         if size > SHOWN_BYTES:
             break
     return shown

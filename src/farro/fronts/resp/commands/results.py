@@ -14,7 +14,7 @@ from farro.fronts.resp import keys
 from farro.fronts.resp.commands.table import integer, table, text
 from farro.fronts.resp.keys import JobKey
 from farro.fronts.resp.replies import OK, CommandError
-from farro.fronts.resp.workers import STATUS_GRACE_S, Held
+from farro.fronts.resp.workers import STATUS_GRACE_S, Held, Worker
 from farro.operations import description, memo
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 GOOD = frozenset({"completed", "succeeded", "success", "done"})
 BAD = frozenset({"failed", "failure", "error"})
 UNDER_WAY = frozenset({"running", "processing", "in_progress", "in-progress", "pending", "started"})
+FACTS, FACTS_SIZE = 32, 16384  # that a worker tells of itself
 STREAM_BYTES = 8 << 20  # of one stream that a worker posts beside its result
 
 
@@ -38,7 +39,7 @@ async def set_(connection: Connection, args: list[bytes]) -> Any:
     if worker is not None and worker.fact is not None:
         known = connection.server.workers.touch(worker.worker_id, expiry_s if worker.fact == "alive" else None)
         if worker.fact != "alive":
-            known.facts[worker.fact] = text(args[2])[:4096]
+            _tell(known, {worker.fact: text(args[2])[:4096]})
         return OK
     raise CommandError(
         f"{keys.decoded(args[1])[:80]!a} is no key here: only job:<id>:result, :status, :stdout, :stderr and "
@@ -167,11 +168,16 @@ async def hset(connection: Connection, args: list[bytes]) -> Any:
         raise CommandError("wrong number of arguments for 'hset' command")
     known = connection.server.workers.touch(worker.worker_id)
     pairs = {text(name)[:64]: text(value)[:4096] for name, value in zip(args[2::2], args[3::2], strict=True)}
-    if len(known.facts.keys() | pairs.keys()) > 32:
-        raise CommandError("a worker has at most 32 fields")
     fresh = len(pairs.keys() - known.facts.keys())
-    known.facts.update(pairs)
+    _tell(known, pairs)
     return fresh
+
+
+def _tell(known: Worker, pairs: dict[str, str]) -> None:
+    facts = {**known.facts, **pairs}
+    if len(facts) > FACTS or sum(map(len, facts.values())) > FACTS_SIZE:
+        raise CommandError(f"a worker has at most {FACTS} fields, of {FACTS_SIZE} characters together")
+    known.facts = facts
 
 
 TABLE = table(

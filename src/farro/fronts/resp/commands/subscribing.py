@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from farro.fronts.resp.channels import MAX_SUBSCRIPTIONS
 from farro.fronts.resp.commands.table import table
+from farro.fronts.resp.patterns import MAX_LENGTH
 from farro.fronts.resp.replies import CommandError, Push, Several
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def psubscribe(connection: Connection, args: list[bytes]) -> Any:
 def _begin(connection: Connection, args: list[bytes], word: bytes, begin: Callable[[Any, bytes], None]) -> Any:
     if connection.executing:
         raise CommandError("no subscriptions between MULTI and EXEC")
+    if any(len(name) > MAX_LENGTH for name in args[1:]):
+        raise CommandError(f"the name of a channel has at most {MAX_LENGTH} bytes")
     if _count(connection) + len(args) - 1 > MAX_SUBSCRIPTIONS:
         raise CommandError(f"at most {MAX_SUBSCRIPTIONS} subscriptions of one connection")
     answers = []

@@ -1,0 +1,30 @@
+"""What a worker over agq posts: no more than agq takes, whatever its steps said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from farro.kernel.outcome import Report, Succeeded
+from farro.operations.memo import RESULT_BYTES
+from farro.stores.agq import results
+
+
+def said(text: str, steps: int) -> dict[str, Any]:
+    told = [
+        {"step_number": number, "stdout": text, "stderr": text, "exit_code": 0, "success": True}
+        for number in range(1, steps + 1)
+    ]
+    return {"step_results": told}
+
+
+@pytest.mark.parametrize("char", ["x", "\0", "\\", "\N{GRINNING FACE}"])
+def test_what_many_steps_said_is_posted_as_far_as_it_is_taken(char: str) -> None:
+    """A tar on stdout is mostly NUL, and each is six characters in JSON: such a result was refused for ever."""
+    outcome = Succeeded(report=Report(result=said(char * (256 << 10), 20), markdown=""))
+    text = results.document("a", "/nowhere", outcome, inline_bytes=256 << 10)
+    assert len(text) <= RESULT_BYTES
+    assert len(json.loads(text)["step_results"]) == 20
+    assert json.loads(text)["step_results"][0]["stdout"].startswith(char * 1000)
