@@ -149,7 +149,7 @@ def test_the_environment_names_the_store(on_redis: Program, redis_server: RedisS
 
 
 def test_a_worker_that_is_killed_loses_nothing(on_redis: Program) -> None:
-    configure(on_redis, redis={**json.loads((on_redis.path / "agents-config.json").read_text())["redis"], "lease_s": 1})
+    configure(on_redis, redis={**json.loads((on_redis.path / "agents-config.json").read_text())["redis"], "lease_s": 2})
     on_redis.enqueue(
         shell("if mkdir once 2>/dev/null; then touch started; exec sleep 100000; fi; echo again"), "--id", "j"
     )
