@@ -143,6 +143,19 @@ def test_a_large_output_is_cut_and_says_so(make: Callable[..., LocalWorkspace]) 
     assert told["truncated"] == {"patch.diff": 2000}
 
 
+def test_a_shared_directory_that_takes_nothing_costs_the_rest_of_a_file_and_not_the_result(
+    make: Callable[..., LocalWorkspace], tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.write_bytes(b"not a folder")
+    space = make(inline_bytes=1024, shared=str(shared))
+    home = space.begin("m.0.ab", "job-1", 7, PLAIN)
+    said(home, "steps/1/stdout", b"x" * 5000)
+    posted = space.post(home, result("1"), good=True)
+    assert (posted.elsewhere, posted.cut) == ({}, {"steps/1/stdout": 5000})
+    assert posted.files["steps/1/stdout"] == b"x" * 1024
+
+
 def test_a_large_output_goes_to_the_shared_directory(make: Callable[..., LocalWorkspace], tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

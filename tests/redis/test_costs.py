@@ -10,6 +10,7 @@ import pytest
 from farro.errors import IdConflict, NameTaken
 from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Status
+from farro.operations.watching import Viewer
 from farro.ports.store import Submission
 from farro.stores.redis import RedisStore
 from redis_rig import Rig
@@ -150,3 +151,17 @@ def test_a_feed_that_was_cut_off_says_so(redis_server: RedisServer, rig: Rig) ->
         late = store.changes(cursor, role=role)
         assert late.gap
         assert not store.changes(late.cursor, role=role).gap
+
+
+def test_to_look_on_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
+    store = rig.store()
+    viewer = Viewer(store, store.root)
+    viewer.picture(rig.clock.now())
+    asked = []
+    for count in (1, 1100):
+        store.enqueue_many([submission(n) for n in range(count)])
+        before = store._ground.server.requests
+        picture = viewer.picture(rig.clock.now())
+        asked.append(store._ground.server.requests - before)
+    assert asked[0] == asked[1]
+    assert picture.counts == {"Runner": {Status.QUEUED: 1101}}

@@ -107,12 +107,13 @@ class Viewer:
     def picture(self, now: datetime) -> Picture:
         store = self._store
         counts: dict[str, Counter[Status]] = {}
-        for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
-            counts.setdefault(entry.role or "-", Counter())[entry.status] += 1
+        if self._ends is None:  # else the store has counted them: a look each turn at all that is queued is no look on
+            for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
+                counts.setdefault(entry.role or "-", Counter())[entry.status] += 1
         newest: list[tuple[float, str]] = [] if self._ends is None else self._ends.newest()
         for role in store.roles():
             told = store.count(roles=[role]) if self._ends is not None else {}
-            for status in tree.FINISHED:
+            for status in tree.FINISHED if self._ends is None else Status:
                 if self._ends is None:
                     shelf = self._shelf(role, status, now)
                     newest += shelf.newest

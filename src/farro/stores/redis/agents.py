@@ -37,6 +37,7 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
 
 def leave(ground: Ground, agent: Agent) -> None:
     ground.beats.pop(agent.id, None)
+    ground.claims.pop(agent.id, None)
     ground.lost.pop(agent.id, None)
     with contextlib.suppress(TryAgain):  # a server that is away: its lease ends by itself
         ground.server.run(ground.scripts.leave, ground.time(), agent.id, patience_s=PATIENCE_S)
@@ -59,6 +60,7 @@ def heartbeat(ground: Ground, agent: Agent, claim: Claim | None) -> None:
         return
     if answer == b"taken":
         assert claim is not None
+        ground.claims.get(agent.id, set()).discard(claim.envelope.lifecycle.correlation_id or "")
         ground.lost.setdefault(agent.id, []).append(claim.job_id)  # its processes may live: removed with the next claim
         raise claim_lost(claim.job_id, agent)
     if answer == b"lost":

@@ -8,16 +8,16 @@ A crash after the script leaves the job in this agent's hands until its lease is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain
+from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain, UnknownSchema
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.kernel.outcome import NO_REPORT, ErrorInfo, Failed, Released
 from farro.ports.store import Agent, Claim, LateClaim
 from farro.ports.workspace import Material
-from farro.stores.redis import changing, commit
+from farro.stores.redis import changing, commit, recover
 from farro.stores.redis.ground import Ground, agent_lost
 from farro.stores.redis.records import folded, material, moment, pairs
 
@@ -29,18 +29,30 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
     if ground.lost:
         for job_id in ground.lost.pop(agent.id, ()):
             ground.workspace.end(agent.id, job_id)
+    own = ground.claims.setdefault(agent.id, set())
     while True:
         corr = f"{ground.random_bits(128):032x}"
-        answer = ground.server.run(
-            ground.scripts.claim, ground.time(), agent.id, agent.role, tags, corr, policy, SCHEMA_VERSION
-        )
+        own.add(corr)
+        try:
+            answer = ground.server.run(
+                ground.scripts.claim, ground.time(), agent.id, agent.role, tags, corr, policy, SCHEMA_VERSION
+            )
+        except BaseException:
+            own.discard(corr)  # should the server have done it, nobody here knows
+            raise
+        if answer[0] != b"ok":
+            own.discard(corr)
         match answer[0]:
             case b"ok":
                 made = _taken(ground, agent, corr, answer)
+                if answer[-1] > len(own):
+                    _disown(ground, agent, own)
                 if made is not None:
                     return made
             case b"none":
                 ground.beats[agent.id] = ground.clock.monotonic_s()
+                if answer[1] > len(own):
+                    _disown(ground, agent, own)
                 return None
             case b"lost":
                 raise agent_lost(agent)
@@ -50,7 +62,7 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
 
 def _taken(ground: Ground, agent: Agent, corr: str, answer: Sequence[Any]) -> Claim | None:
     """The job that the script gave. None: it cannot be read, and is out of everybody's way now."""
-    _, job_id, life, prompt, attempt, at, policy_at, stored = answer
+    _, job_id, life, prompt, attempt, at, policy_at, stored, _ = answer
     at_ms = int(at)
     ground.heard(at_ms)
     ground.beats[agent.id] = ground.clock.monotonic_s()
@@ -59,12 +71,25 @@ def _taken(ground: Ground, agent: Agent, corr: str, answer: Sequence[Any]) -> Cl
         lifecycle = folded(before, agent.id, int(attempt), corr, at_ms, policy_at.decode())
     except (Damaged, IllegalTransition) as error:
         changing.put_aside(ground, agent.id, job_id.decode(), error)
+        if not isinstance(error, UnknownSchema):  # that one stays in its hands
+            ground.claims[agent.id].discard(corr)
         return None
     try:
         return begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
     except Damaged as error:
         ground.log("critical", "a job that cannot be read has failed", {"job_id": job_id.decode(), "why": str(error)})
         return None
+
+
+def _disown(ground: Ground, agent: Agent, own: Collection[str]) -> None:
+    """Jobs that the server says are in this agent's hands, by claims that it does not know of: the server lost their
+    commits, by a crash or a failover, or the agent lost an answer. While it lives nobody else would recover them."""
+    held = pairs(ground.server.call("HGETALL", ground.keys.held(agent.id)))
+    unknown = {job_id.decode() for job_id, corr in held.items() if corr.decode() not in own}
+    for seen in ground.look(sorted(unknown)):
+        if seen is not None and seen.wh == "held" and seen.own == agent.id:
+            ground.log("warning", "the server lost what became of an attempt", {"job_id": seen.job_id})
+            recover.stale(ground, agent, seen, f"the server lost what became of attempt {seen.attempts}")
 
 
 def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> Claim:

@@ -61,6 +61,7 @@ def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) ->
     else:
         args += ("", 0)
     answer = ground.server.run(ground.scripts.commit, *args, waits=True)
+    ground.claims.get(agent.id, set()).discard(before.correlation_id or "")
     if answer[0] == b"lost":
         ground.workspace.end(agent.id, claim.job_id)
         raise agent_lost(agent)

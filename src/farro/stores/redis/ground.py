@@ -62,6 +62,10 @@ class Ground:
     uniform: Uniform = random.uniform
     beats: dict[str, float] = field(default_factory=dict)  # agent → when the server last heard of it
 
+    # agent → the correlation ids of its claims that are under way, or not yet committed. Whatever else the server says
+    # that it holds, it knows nothing of.
+    claims: dict[str, set[str]] = field(default_factory=dict)
+
     # agent → jobs that were taken from it, and whose folders it still has
     lost: dict[str, list[str]] = field(default_factory=dict)
 

@@ -34,5 +34,8 @@ class Keys:
     def waits(self, role: str) -> str:
         return f"{self.prefix}waits:{role}"
 
+    def held(self, agent_id: str) -> str:
+        return f"{self.prefix}held:{agent_id}"
+
     def index(self, role: str, status: Status) -> str:
         return f"{self.prefix}at:{role}:{status}"

@@ -113,9 +113,10 @@ class Posting:
         if not whole and self._shelf is not None:
             job, attempt = self._folder.rsplit("/", 3)[1::2]
             place = f"{job}/{attempt}/{name}"
-            self._shelf.put(f"{self._folder}/{name}", place)
-            self._elsewhere[name] = place
-            return
+            with contextlib.suppress(OSError):  # full, or not mounted: cut, but the work is not lost for it
+                self._shelf.put(f"{self._folder}/{name}", place)
+                self._elsewhere[name] = place
+                return
         self._files[name] = data if whole else data[:limit]
         self._left -= len(self._files[name])
         if not whole:

@@ -54,14 +54,19 @@ def _bury(ground: Ground, agent: Agent, dead: str, about: Mapping[str, Any], job
     if seen and own.get("boot_id") and own.get("boot_id") == identity.get("boot_id"):
         ground.reap([marker(job.job_id, job.attempts, ground.scope) for job in seen], {**identity, "agent": dead})
     for job in seen:
-        done += _collect(ground, agent, job.job_id) if job.wh == "marked" else _stale(ground, agent, job, dead)
+        done += (
+            _collect(ground, agent, job.job_id)
+            if job.wh == "marked"
+            else stale(ground, agent, job, f"agent {dead} died during attempt {job.attempts}")
+        )
     if ground.server.run(ground.scripts.forget, ground.time(), dead) == 1:
         done.append(Recovered(job_id=None, agent=dead, what="agent_removed"))
     return done
 
 
-def _stale(ground: Ground, agent: Agent, seen: Seen, dead: str) -> list[Recovered]:
-    """The attempt of a dead agent. When somebody was quicker, it is no longer the dead agent's."""
+def stale(ground: Ground, agent: Agent, seen: Seen, why: str) -> list[Recovered]:
+    """The attempt of a dead agent, or of one that knows nothing of it. When somebody was quicker, it is no longer
+    that agent's."""
     try:
         before = seen.lifecycle
     except (Damaged, IllegalTransition) as damage:
@@ -69,12 +74,12 @@ def _stale(ground: Ground, agent: Agent, seen: Seen, dead: str) -> list[Recovere
         return []
     if before.status is not Status.IN_PROGRESS:
         return []
-    died = ErrorInfo(category="agent_died", message=f"agent {dead} died during attempt {seen.attempts}")
+    died = ErrorInfo(category="agent_died", message=why)
     move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=before.role, error=died)
     after = moves.decided(before, move, by=agent.id, attempt=seen.attempts, now=ground.now())
     if changing.put(ground, agent, seen, after, seen.attempts) is None:
         return []
-    return [Recovered(job_id=seen.job_id, agent=dead, what="stale")]
+    return [Recovered(job_id=seen.job_id, agent=seen.own, what="stale")]
 
 
 def _collect(ground: Ground, agent: Agent, job_id: str) -> list[Recovered]:

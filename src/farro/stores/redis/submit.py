@@ -68,9 +68,16 @@ def enqueue_claimed(ground: Ground, agent: Agent, submission: Submission) -> Cla
     (new,) = checked(ground, [submission])
     corr, policy = f"{ground.random_bits(128):032x}", ground.policy.policy_version(submission.role) or ""
     first = folded(new.lifecycle, agent.id, 1, corr, 0, policy)
-    made, _, at_ms = _send(
-        ground, [new.args()], agent=agent, corr=corr, policy=policy, claimed=line(telling.codes(first))
-    )
+    own = ground.claims.setdefault(agent.id, set())
+    own.add(corr)
+    made: Sequence[int] = (0,)
+    try:
+        made, _, at_ms = _send(
+            ground, [new.args()], agent=agent, corr=corr, policy=policy, claimed=line(telling.codes(first))
+        )
+    finally:
+        if not made[0]:
+            own.discard(corr)
     if not made[0]:
         return None
     ground.tell(new.lifecycle)

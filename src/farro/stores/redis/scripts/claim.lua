@@ -1,15 +1,15 @@
 -- Claims the next job that an agent may have: strict priority, then entry, among the queues whose tags it offers.
 -- ARGV: time, agent, role, its tags (sorted, with commas), correlation id (which is the nonce of this call), policy
 --   version, schema version.
--- Answers: {'ok', id, life, prompt, attempt, at, policy, files or nil}; {'none'}; {'lost'}: the agent is dead;
---   {'foreign', id}: a job of another schema version was put aside, ask again.
+-- Answers: {'ok', id, life, prompt, attempt, at, policy, files or nil, number of jobs in its hands}; {'none', that
+--   number}; {'lost'}: the agent is dead; {'foreign', id}: a job of another schema version was put aside, ask again.
 -- A crash of the caller leaves the job in its hands: recovery counts the attempt.
 local agent, role, tags, corr = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if not alive(agent) then return {'lost'} end
 
 local function answer(id, job, attempt, at, policy)
   local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. id) or false
-  return {'ok', id, job[1], job[2], attempt, at, policy, files}
+  return {'ok', id, job[1], job[2], attempt, at, policy, files, call('HLEN', P .. 'held:' .. agent)}
 end
 
 if again then
@@ -55,7 +55,7 @@ if tags ~= '' then
 end
 local popped = call('ZPOPMIN', queue .. from)
 local id = popped[1]
-if not id then return {'none'} end
+if not id then return {'none', call('HLEN', P .. 'held:' .. agent)} end
 local key = P .. 'job:' .. id
 local job = call('HMGET', key, 'life', 'prompt', 'att', 'fl', 'sv')
 if job[5] ~= ARGV[7] then
