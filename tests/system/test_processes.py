@@ -412,6 +412,19 @@ def test_a_process_whose_first_thread_ended_counts_as_living(starter: Starter) -
     assert not lives(pid)
 
 
+def test_a_process_is_known_while_it_becomes_another(starter: Starter, tmp_path: Path) -> None:
+    """One that does nothing but become itself again, thousands of times."""
+    script = tmp_path / "again"
+    script.write_text('#!/bin/sh\n[ -e "$0.stop" ] || exec "$0"\n')
+    script.chmod(0o755)
+    process = starter.start(str(script), env={"FARRO_CLAIM": "claim-again"})
+    try:
+        assert all(process_table.carries(process.pid, "FARRO_CLAIM=claim-again") for _ in range(3000))
+        assert process.end("claim-again", grace_s=0) == ()
+    finally:
+        (tmp_path / "again.stop").touch()
+
+
 ADOPTING = """
 import os, sys
 from farro.system import processes, process_tree

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 LINUX = sys.platform.startswith("linux")
+
+_PF_KTHREAD = 0x0020_0000
+_BECOMING_S = 0.25  # to become another program takes microseconds, or a read from the disk
+_PAUSE_S = 0.0005
+_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,7 @@ class Entry:
     start: int  # Linux: clock ticks since boot; elsewhere milliseconds since the epoch
     state: str  # R S D T Z X …
     threads: int
+    kernel: bool = False  # a thread of the kernel's own
 
     @property
     def alive(self) -> bool:
@@ -59,6 +66,7 @@ def entry(pid: int) -> Entry | None:
         start=int(fields[19]),
         state=fields[0].decode(),
         threads=int(fields[17]),
+        kernel=bool(int(fields[6]) & _PF_KTHREAD),
     )
 
 
@@ -66,7 +74,25 @@ def carries(pid: int, variable: str) -> bool:
     """Whether a process was started with `NAME=value` in its environment. Other users' processes cannot be asked."""
     if not LINUX:
         return _carries_by_psutil(pid, variable)
-    return b"\0" + os.fsencode(variable) + b"\0" in b"\0" + _read(f"/proc/{pid}/environ") + b"\0"
+    return b"\0" + os.fsencode(variable) + b"\0" in b"\0" + _environment(pid) + b"\0"
+
+
+def _environment(pid: int) -> bytes:
+    """What it was started with. A process that is just becoming another program has none for an instant, nor any
+    arguments: to take that for an answer would spare what a job left.
+    [test_a_process_is_known_while_it_becomes_another]"""
+    told = _readable(f"/proc/{pid}/environ")
+    if told or told is None:
+        return told or b""
+    until_s, looks = time.monotonic() + _BECOMING_S, 0
+    while not told and told is not None and time.monotonic() < until_s and looks < _LOOKS:
+        found = entry(pid)
+        if found is None or not found.alive or found.kernel:
+            return b""
+        looks += bool(_read(f"/proc/{pid}/cmdline"))  # a whole program without an environment, unless this was close
+        time.sleep(_PAUSE_S)
+        told = _readable(f"/proc/{pid}/environ")
+    return told or b""
 
 
 def children_of_main_thread() -> list[int] | None:
@@ -93,12 +119,16 @@ def pid_namespace() -> int:
 
 
 def _read(path: str) -> bytes:
+    return _readable(path) or b""
+
+
+def _readable(path: str) -> bytes | None:
     # Gone (ENOENT, ESRCH) or not ours to see (EACCES, EPERM): either way it has nothing to say.
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
     except OSError:
-        return b""
+        return None
 
 
 def _entries_by_psutil() -> Iterator[Entry]:

@@ -220,7 +220,8 @@ class _Patience:
 def _members(leader: int | None, marker: str | None) -> list[Entry]:
     """Every living process of the tree but this one."""
     own = os.getpid()
-    living = {entry.pid: entry for entry in process_table.entries() if entry.alive and entry.pid != own}
+    seen = (entry for entry in process_table.entries() if entry.alive and not entry.kernel)
+    living = {entry.pid: entry for entry in seen if entry.pid != own}
     found = {pid for pid, entry in living.items() if _belongs(entry, leader, marker)}
     children: dict[int, list[int]] = {}
     for entry in living.values():
