@@ -372,7 +372,7 @@ def test_the_caller_of_end_marked_is_spared(starter: Starter) -> None:
 
 
 def test_the_caller_has_its_turn_during_the_grace_and_its_exception_ends_the_tree_at_once(starter: Starter) -> None:
-    process = starter.start("sh", "-c", 'trap "" TERM; echo $$ > "$FIFO"; sleep 1000')
+    process = starter.start("sh", "-c", STUBBORN)  # alone: a shell may end by its child's death before its own
     starter.told_pid()
     turns: list[int] = []
 
