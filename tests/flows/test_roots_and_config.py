@@ -93,7 +93,7 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
         f"farro: {config}:2:16: durability: must be 'power' or 'process', not another word",
         f"farro: {config}:2:25: bogus: is not a known field; known: version, strict, store, durability, "
         "strict_start, allow_cross_volume, roles, tools, retry, watchdog, runners, capacity, audit, prune, security, "
-        "providers, budgets, timeouts, manager, routing, redis, agq",
+        "providers, budgets, timeouts, manager, routing, redis, agq, agx",
         f"farro: {config}:3:28: retry.max_attempts: must be at least 1, not 0",
         f"farro: {config}:3:31: retry.base: is not a known field; did you mean base_s?",
         f"farro: {config}:4:18: tools.x.pyton: is not a known field; did you mean python?",
