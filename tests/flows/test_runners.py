@@ -145,7 +145,8 @@ def test_a_runner_whose_worker_was_killed_ends_what_it_started_and_itself(runner
     worker.kill()
     eventually(lambda: marked(runners.path) == [], "runner or step outlive the worker")
     assert len(written(runners)) == 1
-    assert records(runners) == []
+    # A process that ends gives up its memory, by which it is known here, a moment before its locks.
+    eventually(lambda: records(runners) == [], "its place is held")
     runners.run("watchdog", "--once", code=0)
     assert written(runners) == []
     assert runners.status("long") == "stale"
