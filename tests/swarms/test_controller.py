@@ -204,16 +204,18 @@ def test_the_sequences_of_the_seed(play: Callable[[Any], None]) -> None:
             started = await hive.ask(Signal.START)
             assert (started["result"], started["state"]) == ("success", "Running")
             on: list[str] = []
-            for _, body, _ in hive.heard[before:]:
-                if body.get("event") == "status" and body["enabled"] and body["role"] not in (names.CONTROLLER, *on):
+            # By when they were said: what two senders say may reach two listeners in different orders.
+            told = [body for _, body, _ in hive.heard[before:] if body.get("event") == "status" and body["enabled"]]
+            for body in sorted(told, key=lambda body: str(body["timestamp"])):
+                if body["role"] not in (names.CONTROLLER, *on):
                     on.append(body["role"])
             assert on == ["generator", "processor", "sink"]
             while len(hive.sink.read_text().splitlines()) < 5:
                 await asyncio.sleep(0.05)
             off = await hive.ask(Signal.CONFIG, {"enabled": False}, role="generator", instance="demo-generator")
             assert (off["result"], off["scope"]["instance"]) == ("success", "demo-generator")
-            told = await hive.ask(Signal.STOP)
-            assert (told["result"], told["state"]) == ("success", "Stopped")
+            off = await hive.ask(Signal.STOP)
+            assert (off["result"], off["state"]) == ("success", "Stopped")
             assert len([seen for seen in hive.runtime.list() if seen.alive]) == 4  # stop is not remove
             gone = await hive.ask(Signal.REMOVE)
             assert (gone["result"], gone["state"]) == ("success", "Removed")
