@@ -18,7 +18,7 @@ from farro.operations.contract import STRICT, Contract
 from farro.operations.wishes import NONE, Wishes
 from farro.plans import actions as rules
 from farro.plans.actions import Action
-from farro.ports.library import Library
+from farro.ports.library import Kind, Library
 from farro.ports.store import Store
 
 Mint = Callable[[], str]
@@ -74,10 +74,7 @@ def save_plan(
 
 
 def plan(library: Library, plan_id: str) -> Mapping[str, Any]:
-    found = library.get("plan", plan_id)
-    if found is None:
-        raise InputError(f"no plan {plan_id} is kept; {_there(library.ids('plan'))}")
-    return found
+    return _kept(library, "plan", plan_id)
 
 
 def plans(library: Library) -> list[PlanLine]:
@@ -104,10 +101,7 @@ def save_action(library: Library, document: Document, *, mint: Mint) -> str:
 
 
 def action(library: Library, action_id: str) -> Mapping[str, Any]:
-    found = library.get("action", action_id)
-    if found is None:
-        raise InputError(f"no action {action_id} is kept; {_there(library.ids('action'))}")
-    return found
+    return _kept(library, "action", action_id)
 
 
 def actions(library: Library) -> list[ActionLine]:
@@ -183,6 +177,13 @@ def _check(library: Library, action: Action, source: str) -> Mapping[str, Any]:
     if found:
         raise refusal(source, found)
     return template
+
+
+def _kept(library: Library, kind: Kind, name: str) -> Mapping[str, Any]:
+    found = library.get(kind, name)
+    if found is None:
+        raise InputError(f"no {kind} {name} is kept; {_there(library.ids(kind))}")
+    return found
 
 
 def _there(ids: Sequence[str]) -> str:
