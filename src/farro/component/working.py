@@ -63,6 +63,7 @@ class Workload:
         self._config = config
         self.counts = Counts()
         self._tasks: list[asyncio.Task[None]] = []
+        self._idle: set[asyncio.Task[None]] = set()  # of those: they hold no item, and may be cancelled
         self._consumers: list[Consumer] = []
         self._ending = asyncio.Event()
 
@@ -89,13 +90,13 @@ class Workload:
         self._ending.set()
         tasks, self._tasks = self._tasks, []
         consumers, self._consumers = self._consumers, []
-        for task in tasks:
-            if getattr(task, "idle", False):
-                task.cancel()
+        for task in self._idle:
+            task.cancel()
         _, late = await asyncio.wait(tasks, timeout=grace_s) if tasks else (set(), set())
         for task in late:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._idle.clear()
         for consumer in consumers:
             await consumer.close()  # what was not acknowledged goes back
         return not late
@@ -128,14 +129,15 @@ class Workload:
 
     async def _take(self, consumer: Consumer, lock: asyncio.Lock) -> None:
         task = asyncio.current_task()
+        assert task is not None
         while not self._ending.is_set():
-            task.idle = True  # type: ignore[union-attr]  # may be cancelled: it holds nothing
+            self._idle.add(task)
             async with lock:
                 try:
                     delivery = await anext(aiter(consumer))
                 except StopAsyncIteration:
                     return
-            task.idle = False  # type: ignore[union-attr]
+            self._idle.discard(task)
             await self._work(delivery)
 
     async def _work(self, delivery: Delivery) -> None:
