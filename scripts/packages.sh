@@ -23,6 +23,7 @@ needed=(
   redis-benchmark:redis-tools
   ip:iproute2
   rabbitmqctl:rabbitmq-server
+  chromium:chromium
 )
 
 missing=()

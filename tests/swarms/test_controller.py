@@ -159,21 +159,12 @@ def play(request: pytest.FixtureRequest, tmp_path: Path, shm: Path) -> Callable[
     server: RabbitServer | None = request.getfixturevalue("rabbit_server") if request.param == "amqp" else None
 
     def run(act: Callable[[Hive], Awaitable[None]]) -> None:
-        """Once more where it failed: one in fourteen runs does, and nobody knows yet why (issue 8)."""
-        try:
-            once(act, "first")
-        except (AssertionError, TimeoutError):
-            once(act, "second")
-
-    def once(act: Callable[[Hive], Awaitable[None]], which: str) -> None:
-        address = f"files:{shm}/{which}" if server is None else server.url
-        folder = tmp_path / which
-        folder.mkdir()
+        address = f"files:{shm}" if server is None else server.url
 
         async def bounded() -> None:
             bus = await opened(address, durable=False)
             await bus.declare("listener", [Binding(names.CONTROL, "ev.#")])
-            hive = Hive(address, folder, bus, await bus.consume("listener", prefetch=200))
+            hive = Hive(address, tmp_path, bus, await bus.consume("listener", prefetch=200))
             listening = asyncio.create_task(hive.listen())
             try:
                 async with asyncio.timeout(PATIENCE_S):

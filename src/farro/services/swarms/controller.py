@@ -76,6 +76,8 @@ class Controller:
         keys += ["sig.config-update.*.*", "ev.status-full.*.*", "ev.status-delta.*.*"]
         keys.append(names.signal_key(Signal.STATUS, Scope(role=names.CONTROLLER, instance=ground.instance)))
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.
+        self._watch.look([one.instance for one in self._members()], time.monotonic())
         control = await self._bus.consume(queue, prefetch=64)
         listening = asyncio.create_task(self._listen(control))
         await self._voice.up(ground.swarm, ground.instance)
