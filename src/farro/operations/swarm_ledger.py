@@ -37,6 +37,7 @@ class End:
     code: str | None = None
     message: str | None = None
     retryable: bool = False
+    details: dict[str, Any] | None = None
 
 
 @dataclass(kw_only=True)
@@ -50,7 +51,11 @@ class Entry:
     instance: str | None
     correlations: list[str] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)
-    begun_at: str = ""
+    begun_at: str = ""  # when it was received
+    started_at: str | None = None  # when something was first done about it
+    ended_at: str | None = None
+    limit_s: float | None = None  # how long it may take from its start (orchestrator)
+    given_up: bool = False  # its controller was told that nobody waits for it any more (orchestrator)
     args: dict[str, Any] | None = None
     end: End | None = None
 
@@ -73,7 +78,7 @@ class CommandLedger:
 
     def receive(self, told: ControlSignal, at: str) -> tuple[Received, Entry]:
         """Note a signal. It may be acknowledged when this returns: it is not forgotten any more."""
-        key = f"{told.signal}/{told.idempotency_key}/{told.scope.words}"
+        key = _key(told)
         entry = self.entries.get(key)
         if entry is None:
             entry = Entry(
@@ -96,9 +101,22 @@ class CommandLedger:
         self._write()
         return kind, entry
 
-    def end(self, entry: Entry, end: End) -> None:
+    def find(self, told: ControlSignal) -> Entry | None:
+        """The command of that signal, if it was received before."""
+        return self.entries.get(_key(told))
+
+    def start(self, entry: Entry, at: str, limit_s: float | None = None) -> None:
+        """Something is about to be done about it: its time runs, also over the death of whoever does it."""
+        entry.started_at, entry.limit_s = at, limit_s
+        self._write()
+
+    def give_up(self, entry: Entry) -> None:
+        entry.given_up = True
+        self._write()
+
+    def end(self, entry: Entry, end: End, at: str) -> None:
         """The command is over; its confirmations are to be sent."""
-        entry.end = end
+        entry.end, entry.ended_at = end, at
         entry.args = None
         self._write()
 
@@ -117,15 +135,7 @@ class CommandLedger:
         return [(entry, correlation) for entry in ended for correlation in list(entry.unsent)]
 
     def _load(self) -> None:
-        try:
-            told = json.loads(fs.read_bytes(self._path, _LIMIT))
-            for key, data in told.items():
-                end = data.pop("end")
-                self.entries[key] = Entry(**data, end=None if end is None else End(**end))
-        except FileNotFoundError:
-            pass
-        except (ValueError, TypeError, AttributeError) as error:
-            raise Damaged(f"{self._path} cannot be read as a ledger of commands: {error}") from error
+        self.entries = read(self._path)
 
     def _write(self) -> None:
         done = [key for key, entry in self.entries.items() if entry.end is not None and not entry.unsent]
@@ -133,6 +143,24 @@ class CommandLedger:
             del self.entries[key]
         text = json.dumps({key: asdict(entry) for key, entry in self.entries.items()})
         fs.write_atomic(self._path, text.encode() + b"\n", sync=self._durable)
+
+
+def read(path: str) -> dict[str, Entry]:
+    """The commands in a ledger's file, in the order in which they came; none where there is no file yet."""
+    found = {}
+    try:
+        for key, data in json.loads(fs.read_bytes(path, _LIMIT)).items():
+            end = data.pop("end")
+            found[key] = Entry(**data, end=None if end is None else End(**end))
+    except FileNotFoundError:
+        pass
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise Damaged(f"{path} cannot be read as a ledger of commands: {error}") from error
+    return found
+
+
+def _key(told: ControlSignal) -> str:
+    return f"{told.signal}/{told.idempotency_key}/{told.scope.words}"
 
 
 def message_id(correlation_id: str, signal: Signal | str, kind: str) -> str:
