@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from farro.errors import Damaged
-from farro.services.swarms import ledger
-from farro.services.swarms.ledger import CommandLedger, End
+from farro.operations import swarm_ledger as ledger
+from farro.operations.swarm_ledger import CommandLedger, End
 from farro.swarm.messages import ControlSignal
 
 NOW = "2026-11-16T12:00:00.000Z"
@@ -33,7 +33,7 @@ def test_a_confirmation_that_was_not_sent_is_sent_after_a_restart(shm: Path) -> 
     again = opened(shm)  # it died before the command was over
     (found,) = again.open()
     assert found == entry
-    again.end(found, End(good=True, state="Running"))
+    again.end(found, End(good=True, state="Running"), NOW)
     third = opened(shm)  # … and before it was told
     ((owed, correlation),) = third.owed()
     assert (owed.end, correlation) == (End(good=True, state="Running"), told.correlation_id)
@@ -53,7 +53,7 @@ def test_a_command_that_comes_again_is_one_command(shm: Path) -> None:
     kind, entry = book.receive(second, NOW)
     assert (kind, entry.unsent) == ("running", [first.correlation_id, second.correlation_id])
     assert book.receive(other, NOW)[0] == "new"  # a key is of one action
-    book.end(entry, End(good=False, code="X", message="no"))
+    book.end(entry, End(good=False, code="X", message="no"), NOW)
     for correlation in list(entry.unsent):
         book.sent(entry, correlation)
     third = signal(first.idempotency_key)
@@ -69,7 +69,7 @@ def test_the_oldest_go_and_open_ones_stay(shm: Path, monkeypatch: pytest.MonkeyP
     book.receive(waiting, NOW)
     for _ in range(6):
         _, entry = book.receive(signal(), NOW)
-        book.end(entry, End(good=True, state="Running"))
+        book.end(entry, End(good=True, state="Running"), NOW)
         book.sent(entry, entry.correlations[0])
     kept = opened(shm).entries.values()
     assert len(kept) <= 4

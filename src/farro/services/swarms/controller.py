@@ -25,7 +25,7 @@ from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import Kept
-from farro.services.swarms.ledger import CommandLedger, End, Entry
+from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.services.swarms.telling import Voice, component_line, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
@@ -316,7 +316,7 @@ class Controller:
     # --- saying ---
 
     async def _end(self, entry: Entry, end: End) -> None:
-        self._ledger.end(entry, end)
+        self._ledger.end(entry, end, self._voice.now())
         self._begun.pop((entry.signal, entry.key), None)
         await self._confirm(entry)
 
