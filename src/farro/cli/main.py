@@ -84,6 +84,10 @@ SECTIONS = {
         ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
     ),
 }
+# What farro starts by itself: no help tells of them, and nobody types them.
+HIDDEN = {
+    "member": "farro.cli.member:member",
+}
 COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in section}
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 
@@ -93,9 +97,10 @@ class Lazy(Hinting):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        place = COMMANDS.get(name) or HIDDEN.get(name)
+        if place is None:
             return None
-        module, _, attribute = COMMANDS[name].partition(":")
+        module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         if ctx.resilient_parsing:  # a shell asks what may stand next
             from farro.cli.completion import equip
