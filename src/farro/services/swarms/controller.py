@@ -21,11 +21,11 @@ from typing import Any
 from farro.documents import Document
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
 from farro.observe.log import Log
+from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import Kept
-from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.services.swarms.telling import Voice, component_line, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from farro.kernel.moments import timestamp
-from farro.ports.bus import Bus, Message
 from farro.operations.swarm_ledger import Entry, message_id
+from farro.ports.bus import Bus, Message
 from farro.swarm import messages, names
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.names import Scope, Signal
