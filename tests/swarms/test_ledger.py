@@ -83,7 +83,7 @@ def test_a_change_costs_the_same_however_long_the_history_is(shm: Path) -> None:
     for _ in range(400):
         before = path.stat().st_size if path.exists() else 0
         _, entry = book.receive(signal(), NOW)
-        book.end(entry, End(good=True, state="Running"))
+        book.end(entry, End(good=True, state="Running"), NOW)
         grown.append(path.stat().st_size - before)
     assert max(grown[1:]) <= 2 * min(grown[1:])  # lines are appended; nothing is written again
     assert len(opened(shm).entries) == 400
@@ -94,7 +94,7 @@ def test_the_journal_is_summed_up_before_it_is_long(shm: Path, monkeypatch: pyte
     book = opened(shm)
     for _ in range(50):
         _, entry = book.receive(signal(), NOW)
-        book.end(entry, End(good=True, state="Running"))
+        book.end(entry, End(good=True, state="Running"), NOW)
         book.sent(entry, entry.correlations[0])
         assert len((shm / "commands.json").read_bytes().splitlines()) <= 7
     assert [entry.key for entry in opened(shm).entries.values()] == [entry.key for entry in book.entries.values()]
@@ -107,7 +107,7 @@ def test_a_line_that_was_torn_by_a_crash_was_never_there(shm: Path, left: int) -
     _, entry = book.receive(first, NOW)
     path = shm / "commands.json"
     whole = path.stat().st_size
-    book.end(entry, End(good=True, state="Running"))
+    book.end(entry, End(good=True, state="Running"), NOW)
     data = path.read_bytes()
     path.write_bytes(data[: whole + left])
     again = opened(shm)
