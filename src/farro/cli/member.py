@@ -48,11 +48,12 @@ def worker(role: str, slots: int, runner: str | None, root: str | None, as_json:
     options = serving.WorkerOptions(role=role, slots=slots, runner=runner)
     tools = app.announce_tools(path, settings)
 
-    @bee.service
+    @bee.service(says_ready=True)
     def work(stop: threading.Event) -> None:
         with serving.worker(path, settings, options, log, tools) as service:
             service.start()
             log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
+            bee.ready()
             _told_by(stop, lambda: service.stop(GRACE_S))
             _served(service.wait, log)
             log("info", "worker stopped", {"role": role})
@@ -87,13 +88,14 @@ def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
     log = log_to_stdout(name, as_json, settings.runners)
     bee = _component(name)
 
-    @bee.service
+    @bee.service(says_ready=True)
     def keep(stop: threading.Event) -> None:
         store = app.open_store(path, settings, log=log, actor=person())
         try:
             admit(store, name, strict=starts_strictly(settings))
             service = make(store, settings, log)
             log("info", f"{name} started", {"pid": os.getpid()})
+            bee.ready()
             _told_by(stop, service.stop)
             _served(lambda: service.run(settings.watchdog.every_s), log)
             log("info", f"{name} stopped", {})
