@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -114,9 +115,10 @@ class CommandLedger:
         entry.given_up = True
         self._write()
 
-    def end(self, entry: Entry, end: End, at: str) -> None:
-        """The command is over; its confirmations are to be sent."""
+    def end(self, entry: Entry, end: End, at: str, *, confirmed: Sequence[str] = ()) -> None:
+        """The command is over; its confirmations are to be sent, but those that were `confirmed` by another."""
         entry.end, entry.ended_at = end, at
+        entry.unsent = [one for one in entry.unsent if one not in confirmed]
         entry.args = None
         self._write()
 

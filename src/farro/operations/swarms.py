@@ -162,7 +162,7 @@ def _check(files: Place, signal: Signal, told: ControlSignal) -> None:
     desired = files.desired(swarm)
     if not busy:
         swarm_checks.check_state(files, signal, swarm, SwarmState.NEW if desired is None else desired.state)
-    if signal.of_component and told.role != names.CONTROLLER and not busy:
+    if signal.of_component and not busy and (signal is Signal.CONFIG or told.role != names.CONTROLLER):
         swarm_checks.check_member(files, swarm, str(told.role), str(told.instance))
 
 

@@ -20,18 +20,22 @@ from typing import Any
 
 from farro.documents import Document
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
+from farro.kernel.moments import parse_timestamp
 from farro.observe.log import Log
+from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
+from farro.services.swarms.auditing import Trail
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
-from farro.services.swarms.keeping import Kept
-from farro.operations.swarm_ledger import CommandLedger, End, Entry
-from farro.services.swarms.telling import Voice, component_line, report
+from farro.services.swarms.keeping import GivenUp, Kept
+from farro.services.swarms.summing import Summary, depths
+from farro.services.swarms.telling import Voice, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.names import Scope, Signal
 from farro.swarm.reconcile import Target, Verdict, Wanted
+from farro.swarm.timing import CONFIG_S
 
 _TARGETS = {
     Signal.TEMPLATE: (Target.PROVISIONED, SwarmState.READY),
@@ -41,7 +45,6 @@ _TARGETS = {
 }
 _DURING = {Signal.START: SwarmState.STARTING, Signal.STOP: SwarmState.STOPPING, Signal.REMOVE: SwarmState.REMOVING}
 _STEADY = (SwarmState.READY, SwarmState.RUNNING, SwarmState.STOPPED)
-CONFIG_S = 30.0  # how long a component has to say what it did with an update
 LOOK_S = 1.0  # how often the runtime is asked who lives
 
 
@@ -63,6 +66,9 @@ class Controller:
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
         self._hands = Hands(ground, runtime, self._watch, self._voice)
+        self._summary = Summary(self._watch, now)
+        self._trail = Trail(ground.folder, ORIGIN, now, log)
+        self._given_up = GivenUp(f"{ground.folder}/given-up.json")
         self.removed = False
 
     # --- life ---
@@ -111,6 +117,7 @@ class Controller:
                 await self._hear(delivery)
             except InputError as error:
                 self._log("warning", "ignored", {"key": delivery.message.key, "why": str(error)})
+                self._trail.note("ignored", key=ascii(delivery.message.key)[:200], reason=str(error))
             await delivery.ack()
             self._woken.set()
 
@@ -130,12 +137,19 @@ class Controller:
         if key.signal is Signal.STATUS:
             await self._say(full=True, correlation_id=signal.correlation_id)
             return
+        if signal.correlation_id in self._given_up.read():
+            self._trail.note("ignored", signal.correlation_id, signal=signal.signal, reason="it was given up")
+            return
+        known = self._ledger.find(signal)
+        again = known is not None and signal.correlation_id in known.correlations  # the same message, sent once more
         kind, entry = self._ledger.receive(signal, self._voice.now())
+        if not again:
+            what = "received" if kind == "new" else "duplicate"
+            self._trail.note(what, signal.correlation_id, signal=signal.signal, scope=signal.scope.words)
+        if kind != "new" and not again:
+            await self._voice.duplicate(entry, signal.correlation_id)
         if kind == "done":
-            await self._voice.duplicate(entry, signal.correlation_id)
             await self._confirm(entry)
-        elif kind == "running":
-            await self._voice.duplicate(entry, signal.correlation_id)
 
     def _ours(self, signal: messages.ControlSignal) -> bool:
         """A component's signal names its swarm in the body, or is about one of our members."""
@@ -152,9 +166,13 @@ class Controller:
         try:
             for entry, _ in self._ledger.owed():
                 await self._confirm(entry)
+            self._forget()
             for entry in [one for one in self._ledger.open() if Signal(one.signal) is Signal.CONFIG]:
                 await self._updated(entry, now_s)
             commands = [one for one in self._ledger.open() if Signal(one.signal) in _TARGETS]
+            while len(commands) > 1 and _superseded(commands):
+                message = f"{commands[1].signal} was asked for while it went on"
+                await self._end(commands.pop(0), End(good=False, code="SUPERSEDED", message=message))
             if commands:
                 await self._advance(commands[0], now_s)
             else:
@@ -166,8 +184,9 @@ class Controller:
 
     async def _advance(self, entry: Entry, now_s: float) -> None:
         signal = Signal(entry.signal)
-        if entry.key not in self._begun:
-            self._begun[entry.key] = now_s
+        name = f"{entry.signal}/{entry.key}"
+        if name not in self._begun:
+            self._begun[name] = now_s - self._spent_s(entry)
             if not await self._begin(entry, signal):
                 return
         if self._kept.plan is None:
@@ -176,7 +195,7 @@ class Controller:
             return
         target, state = _TARGETS[signal]
         wanted = Wanted(
-            plan=self._kept.plan, order=ordering.order(self._kept.plan), target=target, begun_s=self._begun[entry.key]
+            plan=self._kept.plan, order=ordering.order(self._kept.plan), target=target, begun_s=self._begun[name]
         )
         verdict = reconcile.reconcile(wanted, self._watch.seen, now_s)
         await self._do(verdict, now_s)
@@ -184,7 +203,10 @@ class Controller:
             self._kept.change(state=SwarmState.FAILED)
             await self._end(entry, End(good=False, code=verdict.code, message=verdict.failed, retryable=True))
         elif verdict.done:
+            if signal is Signal.REMOVE:
+                await self._drop_queues(self._kept.plan)
             self._kept.change(state=state)
+            await self._say_if_changed(now_s)  # before the confirmation: whoever waited for it then sees the new state
             forced = f"ended by force: {', '.join(verdict.degraded)}" if verdict.degraded else None
             await self._end(entry, End(good=True, state=str(state), notes=forced))
             self.removed = signal is Signal.REMOVE
@@ -192,7 +214,9 @@ class Controller:
     async def _begin(self, entry: Entry, signal: Signal) -> bool:
         """Whether it can be done at all; then what it wants is written before anything is done."""
         try:
-            lifecycle.check_allowed(signal, self._kept.state, self._ground.swarm)
+            if entry.started_at is None:  # else a controller before us began it, and died
+                lifecycle.check_allowed(signal, self._kept.state, self._ground.swarm)
+                self._ledger.start(entry, self._voice.now())
             if signal is Signal.TEMPLATE:
                 await self._apply(entry)
             elif self._kept.plan is None and signal is not Signal.REMOVE:
@@ -239,7 +263,7 @@ class Controller:
             seen = self._watch.of(one.instance)
             wants = self._kept.wants(one.instance)
             if not seen.launched or (not seen.alive and seen.failure is None):
-                await self._hands.launch(self._kept.plan, one, now_s)
+                await self._hands.launch(self._kept.plan, one, now_s, self._kept.configured.get(one.instance))
             elif seen.healthy and seen.enabled is not None and seen.enabled != wants:
                 if seen.asked_s is None or now_s - seen.asked_s > CONFIG_S:
                     await self._hands.ask(one, wants, now_s)
@@ -258,13 +282,15 @@ class Controller:
         members = {one.instance: one for one in self._members()}
         for one in verdict.do:
             if one.what != "deprovision":
-                await self._hands.do(self._kept.plan, members[one.instance], one, now_s)
+                config = self._kept.configured.get(one.instance)
+                await self._hands.do(self._kept.plan, members[one.instance], one, now_s, config)
         if self._kept.state is SwarmState.STOPPING:
             return  # who died meanwhile is stopped
         for member in members.values():
             seen = self._watch.of(member.instance)
             if seen.launched and not seen.alive and seen.failure is None:
-                await self._hands.launch(self._kept.plan, member, now_s)
+                config = self._kept.configured.get(member.instance)
+                await self._hands.launch(self._kept.plan, member, now_s, config)
 
     # --- config updates of others ---
 
@@ -278,7 +304,8 @@ class Controller:
             if wrong:
                 await self._end(entry, End(good=False, code="CONFIG_REFUSED", message=str(wrong)[:1000]))
                 return
-            self._kept.change(switched=(str(entry.instance), said.enabled))
+            more = {name: value for name, value in (entry.args or {}).items() if name != "enabled"}
+            self._kept.change(switched=(str(entry.instance), said.enabled), configured=(str(entry.instance), more))
             await self._end(entry, End(good=True, state="Running" if said.enabled else "Stopped"))
         elif now_s - begun >= CONFIG_S:
             message = f"{entry.instance} said nothing about it for {CONFIG_S:g} s"
@@ -287,13 +314,29 @@ class Controller:
     # --- saying ---
 
     async def _end(self, entry: Entry, end: End) -> None:
+        if not end.good:
+            member = next((one for one in self._members() if one.instance == entry.instance), None)
+            self._summary.error(f"{entry.signal}: {end.message}", entry.correlations[0], member)
+        what, about = "ready" if end.good else "error", entry.scope.words
+        self._trail.note(what, entry.correlations[0], signal=entry.signal, scope=about, code=end.code, state=end.state)
         self._ledger.end(entry, end, self._voice.now())
         await self._confirm(entry)
 
     async def _confirm(self, entry: Entry) -> None:
         for correlation_id in list(entry.unsent):
-            await self._voice.confirm(entry, correlation_id)
+            if correlation_id not in self._given_up.read():
+                await self._voice.confirm(entry, correlation_id)
             self._ledger.sent(entry, correlation_id)
+
+    def _forget(self) -> None:
+        """Commands that the orchestrator gave up, and confirmed as errors itself: they end, and nothing is said."""
+        given_up = self._given_up.read()
+        for entry in self._ledger.open() if given_up else ():
+            if entry.correlations[0] in given_up:
+                if Signal(entry.signal) in _TARGETS:
+                    self._kept.change(state=SwarmState.FAILED)
+                end = End(good=False, code="GIVEN_UP", message="the orchestrator waits for it no more")
+                self._ledger.end(entry, end, self._voice.now(), confirmed=entry.correlations)
 
     async def _say_if_changed(self, now_s: float) -> None:
         told = self._aggregate(now_s)
@@ -308,13 +351,39 @@ class Controller:
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()
         told = report(self._ground, self._kept.state, self._aggregate(now_s), full=full, at=at, about=correlation_id)
-        if full:
-            lines = [component_line(one, self._watch.of(one.instance), now_s) for one in self._members()]
-            told.data["components"] = lines
+        lines = self._summary.lines(self._members(), now_s)
+        changed = self._summary.changed(lines)
+        told.data["components"] = lines if full else changed
+        told.data["errors"] = self._summary.errors()
+        if full and self._kept.plan is not None:
+            told.data["queues"] = await depths(self._bus, self._kept.plan)
+            told.data["warnings"] = list(ordering.order(self._kept.plan).warnings)
         await self._voice.status(told)
+
+    async def _drop_queues(self, wanted: plan.SwarmPlan) -> None:
+        """Removing is the one thing that deletes: work queues with what is in them, and those of the components."""
+        for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
+            queue = names.work_queue(wanted.id, suffix)
+            await self._bus.delete(queue)
+            await self._bus.delete(names.dead_letters(queue))
+        for one in wanted.members():
+            await self._bus.delete(names.control_queue(one.role, one.instance))
+
+    def _spent_s(self, entry: Entry) -> float:
+        """Of a command that a controller before us began: its time goes on."""
+        if entry.started_at is None:
+            return 0.0
+        began, now = parse_timestamp(entry.started_at), parse_timestamp(self._voice.now())
+        return max(0.0, (now - began).total_seconds())
 
     def _aggregate(self, now_s: float) -> status.Aggregate:
         return status.aggregate([one.instance for one in self._members()], self._watch.seen, now_s)
 
     def _members(self) -> list[plan.Member]:
         return [] if self._kept.plan is None else list(self._kept.plan.members())
+
+
+def _superseded(commands: list[Entry]) -> bool:
+    """A start, or a template, after which a stop or a remove was asked for: nobody wants it any more."""
+    hasty = any(Signal(later.signal) in (Signal.STOP, Signal.REMOVE) for later in commands[1:])
+    return hasty and Signal(commands[0].signal) in (Signal.TEMPLATE, Signal.START)

@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from farro.component.surroundings import Surroundings
 from farro.errors import AlreadyRunning, FarroError
@@ -45,10 +46,12 @@ class Hands:
         self._voice = voice
         self._polls: set[asyncio.Task[None]] = set()
 
-    async def do(self, wanted: SwarmPlan, member: Member, one: Do, now_s: float) -> None:
+    async def do(
+        self, wanted: SwarmPlan, member: Member, one: Do, now_s: float, config: Mapping[str, Any] | None = None
+    ) -> None:
         match one.what:
             case "launch":
-                await self.launch(wanted, member, now_s)
+                await self.launch(wanted, member, now_s, config)
             case "enable" | "disable":
                 await self.ask(member, one.what == "enable", now_s)
             case "poll":
@@ -60,8 +63,11 @@ class Hands:
             case "deprovision":
                 pass
 
-    async def launch(self, wanted: SwarmPlan, member: Member, now_s: float) -> None:
-        """Start a component, again if it died; one that dies again and again is left alone and told."""
+    async def launch(
+        self, wanted: SwarmPlan, member: Member, now_s: float, config: Mapping[str, Any] | None = None
+    ) -> None:
+        """Start a component, again if it died; one that dies again and again is left alone and told. `config`: what
+        updates changed of the plan's."""
         bee, instance = wanted.bees[member.bee], member.instance
         seen = self._watch.of(instance)
         if seen.starts and not seen.alive and (bee.restart == "never" or seen.starts > RESTARTS):
@@ -77,7 +83,7 @@ class Hands:
             instance=instance,
             inputs=bee.work.inputs,
             outputs=bee.work.outputs,
-            config=bee.config,
+            config={**bee.config, **(config or {})},
         )
         command = (sys.executable, *bee.command[1:]) if bee.command[0] == "python" else bee.command
         component = Component(
