@@ -76,6 +76,57 @@ def test_the_oldest_go_and_open_ones_stay(shm: Path, monkeypatch: pytest.MonkeyP
     assert any(entry.key == waiting.idempotency_key for entry in kept)
 
 
+def test_a_change_costs_the_same_however_long_the_history_is(shm: Path) -> None:
+    book = opened(shm)
+    path = shm / "commands.json"
+    grown = []
+    for _ in range(400):
+        before = path.stat().st_size if path.exists() else 0
+        _, entry = book.receive(signal(), NOW)
+        book.end(entry, End(good=True, state="Running"), NOW)
+        grown.append(path.stat().st_size - before)
+    assert max(grown[1:]) <= 2 * min(grown[1:])  # lines are appended; nothing is written again
+    assert len(opened(shm).entries) == 400
+
+
+def test_the_journal_is_summed_up_before_it_is_long(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "KEEP", 5)
+    book = opened(shm)
+    for _ in range(50):
+        _, entry = book.receive(signal(), NOW)
+        book.end(entry, End(good=True, state="Running"), NOW)
+        book.sent(entry, entry.correlations[0])
+        assert len((shm / "commands.json").read_bytes().splitlines()) <= 7
+    assert [entry.key for entry in opened(shm).entries.values()] == [entry.key for entry in book.entries.values()]
+
+
+@pytest.mark.parametrize("left", [1, 20, 100])
+def test_a_line_that_was_torn_by_a_crash_was_never_there(shm: Path, left: int) -> None:
+    book = opened(shm)
+    first = signal()
+    _, entry = book.receive(first, NOW)
+    path = shm / "commands.json"
+    whole = path.stat().st_size
+    book.end(entry, End(good=True, state="Running"), NOW)
+    data = path.read_bytes()
+    path.write_bytes(data[: whole + left])
+    again = opened(shm)
+    assert [one.key for one in again.open()] == [first.idempotency_key]
+    again.receive(signal(), NOW)  # what is written next does not stand behind half a line
+    assert len(opened(shm).open()) == 2
+
+
+def test_a_line_that_is_broken_in_the_middle_is_told(shm: Path) -> None:
+    book = opened(shm)
+    for _ in range(3):
+        book.receive(signal(), NOW)
+    path = shm / "commands.json"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1][:-9] + b"\n" + lines[2])
+    with pytest.raises(Damaged):
+        opened(shm)
+
+
 def test_a_ledger_that_cannot_be_read_is_kept_and_told(shm: Path) -> None:
     (shm / "commands.json").write_text("[")
     with pytest.raises(Damaged, match=r"commands\.json cannot be read"):

@@ -12,6 +12,7 @@ What a command does lives in the controller and the orchestrator.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,7 @@ from farro.system import fs
 
 KEEP = 1000
 _LIMIT = 64 << 20
+_JOURNAL_BYTES = 8 << 20  # then a new snapshot, also before a thousand lines
 _SPACE = uuid.UUID("0d6cb5a2-7a11-4f6f-a3b0-4d1c8f2a9e55")
 
 
@@ -69,12 +71,20 @@ Received = Literal["new", "running", "done"]
 
 
 class CommandLedger:
-    """In one file, replaced as a whole before anything is done about what it says."""
+    """A snapshot of all commands, and a line for each change since: what one change costs does not grow with history.
+
+    Written by one process. Others may read at any moment: a last line that is not whole is one that is being written,
+    or was when its writer died, and was never acted upon.
+    """
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
         self._path = path
         self._durable = durable
+        self._file: int | None = None  # the journal behind the snapshot; None: the next change writes a new snapshot
+        self._lines = self._bytes = 0  # since the snapshot
         self.entries: dict[str, Entry] = {}
+        self._open: dict[str, Entry] = {}
+        self._owed: dict[str, Entry] = {}  # over, and not yet confirmed to all who asked
         self._load()
 
     def receive(self, told: ControlSignal, at: str) -> tuple[Received, Entry]:
@@ -92,6 +102,7 @@ class CommandLedger:
                 args=told.args,
             )
             self.entries[key] = entry
+            self._forget()
             kind: Received = "new"
         else:
             kind = "done" if entry.end is not None else "running"
@@ -99,7 +110,7 @@ class CommandLedger:
             entry.correlations.append(told.correlation_id)
         if told.correlation_id not in entry.unsent:
             entry.unsent.append(told.correlation_id)
-        self._write()
+        self._note(key, entry)
         return kind, entry
 
     def find(self, told: ControlSignal) -> Entry | None:
@@ -109,60 +120,122 @@ class CommandLedger:
     def start(self, entry: Entry, at: str, limit_s: float | None = None) -> None:
         """Something is about to be done about it: its time runs, also over the death of whoever does it."""
         entry.started_at, entry.limit_s = at, limit_s
-        self._write()
+        self._note(_key(entry), entry)
 
     def give_up(self, entry: Entry) -> None:
         entry.given_up = True
-        self._write()
+        self._note(_key(entry), entry)
 
     def end(self, entry: Entry, end: End, at: str, *, confirmed: Sequence[str] = ()) -> None:
         """The command is over; its confirmations are to be sent, but those that were `confirmed` by another."""
         entry.end, entry.ended_at = end, at
         entry.unsent = [one for one in entry.unsent if one not in confirmed]
         entry.args = None
-        self._write()
+        self._note(_key(entry), entry)
 
     def sent(self, entry: Entry, correlation_id: str) -> None:
         if correlation_id in entry.unsent:
             entry.unsent.remove(correlation_id)
-            self._write()
+            self._note(_key(entry), entry)
 
     def open(self) -> list[Entry]:
         """Commands that are not over, in the order in which they came."""
-        return [entry for entry in self.entries.values() if entry.end is None]
+        return list(self._open.values())
 
     def owed(self) -> list[tuple[Entry, str]]:
         """Confirmations that were not sent, as far as anybody knows."""
-        ended = [entry for entry in self.entries.values() if entry.end is not None]
-        return [(entry, correlation) for entry in ended for correlation in list(entry.unsent)]
+        return [(entry, correlation) for entry in self._owed.values() for correlation in list(entry.unsent)]
+
+    def close(self) -> None:
+        """Nothing is lost without it: it gives the descriptor back."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _sort(self, key: str, entry: Entry) -> None:
+        for group, belongs in (
+            (self._open, entry.end is None),
+            (self._owed, entry.end is not None and bool(entry.unsent)),
+        ):
+            if belongs:
+                group[key] = entry
+            else:
+                group.pop(key, None)
+
+    def _forget(self) -> None:
+        """The oldest that are over and confirmed, beyond those that are kept."""
+        while len(self.entries) > KEEP:
+            old = next((key for key in self.entries if key not in self._open and key not in self._owed), None)
+            if old is None or old == next(reversed(self.entries)):
+                return
+            del self.entries[old]
+
+    # --- the file ---
 
     def _load(self) -> None:
         self.entries = read(self._path)
+        for key, entry in self.entries.items():
+            self._sort(key, entry)
+        self._forget()
 
-    def _write(self) -> None:
-        done = [key for key, entry in self.entries.items() if entry.end is not None and not entry.unsent]
-        for key in done[: max(0, len(self.entries) - KEEP)]:
-            del self.entries[key]
+    def _note(self, key: str, entry: Entry) -> None:
+        """On the disk when this returns."""
+        self._sort(key, entry)
+        line = json.dumps([key, asdict(entry)]).encode() + b"\n"
+        if self._file is None or self._lines >= KEEP or self._bytes + len(line) > _JOURNAL_BYTES:
+            self._write_all()
+            return
+        try:
+            fs.write(self._file, line)
+            if self._durable:
+                fs.sync_descriptor(self._file, self._path)
+        except OSError:  # half a line may stand there: nothing is written behind it
+            self._write_all()
+            return
+        self._lines += 1
+        self._bytes += len(line)
+
+    def _write_all(self) -> None:
+        """A new snapshot, which takes away the lines before it. A file that another left is not written on: how its
+        last line ends is not known."""
+        self.close()
         text = json.dumps({key: asdict(entry) for key, entry in self.entries.items()})
         fs.write_atomic(self._path, text.encode() + b"\n", sync=self._durable)
+        if self._durable:  # or a power cut may bring back the old file, without the lines that follow
+            fs.sync_all([os.path.dirname(self._path)])
+        self._file = fs.open_append(self._path)
+        self._lines = self._bytes = 0
+
+
+def _key(told: ControlSignal | Entry) -> str:
+    own = told.key if isinstance(told, Entry) else told.idempotency_key
+    return f"{told.signal}/{own}/{told.scope.words}"
 
 
 def read(path: str) -> dict[str, Entry]:
     """The commands in a ledger's file, in the order in which they came; none where there is no file yet."""
-    found = {}
     try:
-        for key, data in json.loads(fs.read_bytes(path, _LIMIT)).items():
-            end = data.pop("end")
-            found[key] = Entry(**data, end=None if end is None else End(**end))
+        data = fs.read_bytes(path, _LIMIT)
     except FileNotFoundError:
-        pass
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        return {}
+    first, *lines = data.split(b"\n")
+    entries = {}
+    try:
+        found = dict(json.loads(first).items())
+        for number, line in enumerate(lines):
+            try:
+                key, told = json.loads(line)
+            except ValueError:
+                if number < len(lines) - 1:
+                    raise
+            else:
+                found[key] = told
+        for key, told in found.items():
+            end = told.pop("end")
+            entries[key] = Entry(**told, end=None if end is None else End(**end))
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise Damaged(f"{path} cannot be read as a ledger of commands: {error}") from error
-    return found
-
-
-def _key(told: ControlSignal) -> str:
-    return f"{told.signal}/{told.idempotency_key}/{told.scope.words}"
+    return entries
 
 
 def message_id(correlation_id: str, signal: Signal | str, kind: str) -> str:

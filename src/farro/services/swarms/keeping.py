@@ -27,9 +27,7 @@ class Kept:
     state: SwarmState = SwarmState.CREATING
     enabled: bool = False  # what was last asked of the whole swarm
     switched: dict[str, bool] = field(default_factory=dict)  # … and of single components since
-    configured: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # by instance: changed since the plan
+    configured: dict[str, dict[str, Any]] = field(default_factory=dict)  # by instance: changed since the plan
 
     @classmethod
     def load(cls, path: str, *, durable: bool) -> Kept:
@@ -87,15 +85,15 @@ class GivenUp:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._inode: int | None = None
+        self._file: tuple[int, int] | None = None
         self._known: frozenset[str] = frozenset()
 
     def read(self) -> frozenset[str]:
         try:
-            inode = fs.lstat(self._path).st_ino
-            if inode != self._inode:
+            status = fs.lstat(self._path)
+            if (status.st_ino, status.st_mtime_ns) != self._file:
                 self._known = frozenset(map(str, json.loads(fs.read_bytes(self._path, _LIMIT))))
-                self._inode = inode
+                self._file = status.st_ino, status.st_mtime_ns
         except FileNotFoundError:
             return frozenset()
         return self._known
