@@ -20,15 +20,16 @@ from typing import Any
 
 from farro.documents import Document
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
-from farro.kernel.moments import parse_timestamp
 from farro.observe.log import Log
 from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
+from farro.services.swarms import queues
+from farro.services.swarms.answering import Answers, superseded
 from farro.services.swarms.auditing import Trail
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import GivenUp, Kept
-from farro.services.swarms.summing import Summary, depths
+from farro.services.swarms.summing import Summary
 from farro.services.swarms.telling import Voice, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
@@ -75,7 +76,7 @@ class Controller:
         self._hands = Hands(ground, runtime, self._watch, self._voice, lambda name: self._kept.configured.get(name, {}))
         self._summary = Summary(self._watch, now)
         self._trail = Trail(ground.folder, ORIGIN, now, log)
-        self._given_up = GivenUp(f"{ground.folder}/given-up.json")
+        self._answers = Answers(self._ledger, self._voice, self._trail, GivenUp(f"{ground.folder}/given-up.json"))
         self._removing = False  # … and this controller ends when that is confirmed
 
     @property
@@ -155,20 +156,7 @@ class Controller:
         if key.signal is Signal.STATUS:
             await self._say(full=True, correlation_id=signal.correlation_id)
             return False
-        if signal.correlation_id in self._given_up.read():
-            self._trail.note("ignored", signal.correlation_id, signal=signal.signal, reason="it was given up")
-            return False
-        known = self._ledger.find(signal)
-        again = known is not None and signal.correlation_id in known.correlations  # the same message, sent once more
-        kind, entry = self._ledger.receive(signal, self._voice.now())
-        if not again:
-            what = "received" if kind == "new" else "duplicate"
-            self._trail.note(what, signal.correlation_id, signal=signal.signal, scope=signal.scope.words)
-        if kind != "new" and not again:
-            await self._voice.duplicate(entry, signal.correlation_id)
-        if kind == "done":
-            await self._confirm(entry)
-        return True
+        return await self._answers.receive(signal)
 
     def _ours(self, signal: messages.ControlSignal) -> bool:
         """A component's signal names its swarm in the body, or is about one of our members."""
@@ -185,12 +173,13 @@ class Controller:
             self._look(now_s)
         try:
             for entry, _ in self._ledger.owed():
-                await self._confirm(entry)
-            self._forget()
+                await self._answers.confirm(entry)
+            if any(one in _TARGETS for one in self._answers.forget()):
+                self._kept.change(state=SwarmState.FAILED)
             for entry in [one for one in self._ledger.open() if Signal(one.signal) is Signal.CONFIG]:
                 await self._updated(entry, now_s)
             commands = [one for one in self._ledger.open() if Signal(one.signal) in _TARGETS]
-            while len(commands) > 1 and _superseded(commands):
+            while len(commands) > 1 and superseded(commands):
                 message = f"{commands[1].signal} was asked for while it went on"
                 await self._end(commands.pop(0), End(good=False, code="SUPERSEDED", message=message))
             if commands:
@@ -216,7 +205,7 @@ class Controller:
         if command not in self._begun:
             if not await self._begin(entry, signal):
                 return
-            self._begun[command] = now_s - self._spent_s(entry)
+            self._begun[command] = now_s - self._answers.spent_s(entry)
         target, state = _TARGETS[signal]
         if self._kept.plan is None:  # only to be removed
             self._removing = True
@@ -232,7 +221,7 @@ class Controller:
             await self._end(entry, End(good=False, code=verdict.code, message=verdict.failed, retryable=True))
         elif verdict.done:
             if signal is Signal.REMOVE:
-                await self._drop_queues(self._kept.plan)
+                await queues.drop(self._bus, self._kept.plan)
             self._kept.change(state=state)
             await self._say_if_changed(now_s)  # before the confirmation: whoever waited for it then sees the new state
             self._removing = signal is Signal.REMOVE
@@ -272,11 +261,7 @@ class Controller:
             raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
         before = {} if self._kept.plan is None else plan.runs(self._kept.plan)
         self._kept.change(plan=wanted)
-        exchange = names.work_exchange(wanted.id)
-        for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
-            queue = names.work_queue(wanted.id, suffix)
-            await self._bus.declare(names.dead_letters(queue))
-            await self._bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
+        await queues.declare(self._bus, wanted)
         after = plan.runs(wanted)
         gone = sorted(name for name, what in before.items() if after.get(name) != what)  # also what runs otherwise now
         if gone:
@@ -354,27 +339,8 @@ class Controller:
         if not end.good:
             member = self._members().get(str(entry.instance))
             self._summary.error(f"{entry.signal}: {end.message}", entry.correlations[0], member)
-        what, about = "ready" if end.good else "error", entry.scope.words
-        self._trail.note(what, entry.correlations[0], signal=entry.signal, scope=about, code=end.code, state=end.state)
-        self._ledger.end(entry, end, self._voice.now())
+        await self._answers.end(entry, end)
         self._begun.pop((entry.signal, entry.key), None)
-        await self._confirm(entry)
-
-    async def _confirm(self, entry: Entry) -> None:
-        for correlation_id in list(entry.unsent):
-            if correlation_id not in self._given_up.read():
-                await self._voice.confirm(entry, correlation_id)
-            self._ledger.sent(entry, correlation_id)
-
-    def _forget(self) -> None:
-        """Commands that the orchestrator gave up, and confirmed as errors itself: they end, and nothing is said."""
-        given_up = self._given_up.read()
-        for entry in self._ledger.open() if given_up else ():
-            if entry.correlations[0] in given_up:
-                if Signal(entry.signal) in _TARGETS:
-                    self._kept.change(state=SwarmState.FAILED)
-                end = End(good=False, code="GIVEN_UP", message="the orchestrator waits for it no more")
-                self._ledger.end(entry, end, self._voice.now(), confirmed=entry.correlations)
 
     async def _say_if_changed(self, now_s: float) -> None:
         told = self._aggregate(now_s)
@@ -394,25 +360,9 @@ class Controller:
         told.data["components"] = lines if full else changed
         told.data["errors"] = self._summary.errors()
         if full and self._kept.plan is not None:
-            told.data["queues"] = await depths(self._bus, self._kept.plan)
+            told.data["queues"] = await queues.depths(self._bus, self._kept.plan)
             told.data["warnings"] = list(ordering.order(self._kept.plan).warnings)
         await self._voice.status(told)
-
-    async def _drop_queues(self, wanted: plan.SwarmPlan) -> None:
-        """Removing is the one thing that deletes: work queues with what is in them, and those of the components."""
-        for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
-            queue = names.work_queue(wanted.id, suffix)
-            await self._bus.delete(queue)
-            await self._bus.delete(names.dead_letters(queue))
-        for one in wanted.members():
-            await self._bus.delete(names.control_queue(one.role, one.instance))
-
-    def _spent_s(self, entry: Entry) -> float:
-        """Of a command that a controller before us began: its time goes on."""
-        if entry.started_at is None:
-            return 0.0
-        began, now = parse_timestamp(entry.started_at), parse_timestamp(self._voice.now())
-        return max(0.0, (now - began).total_seconds())
 
     def _aggregate(self, now_s: float) -> status.Aggregate:
         return status.aggregate(self._members(), self._watch.seen, now_s)
@@ -424,9 +374,3 @@ class Controller:
             members = {one.instance: one for one in self._kept.plan.members()}
             self._known = (self._kept.plan, members)
         return members
-
-
-def _superseded(commands: list[Entry]) -> bool:
-    """A start, or a template, after which a stop or a remove was asked for: nobody wants it any more."""
-    hasty = any(Signal(later.signal) in (Signal.STOP, Signal.REMOVE) for later in commands[1:])
-    return hasty and Signal(commands[0].signal) in (Signal.TEMPLATE, Signal.START)

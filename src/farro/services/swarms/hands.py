@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,6 +140,6 @@ class Hands:
         await asyncio.gather(*self._polls, return_exceptions=True)
 
 
-def environment() -> dict[str, str]:
-    """What components inherit: not what belongs to the process that starts them."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
+def environment(keep: Collection[str] = ()) -> dict[str, str]:
+    """What components inherit: not what belongs to the process that starts them, but for the names in `keep`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_") or name in keep}

@@ -1,4 +1,4 @@
-"""What a controller's status says beyond the counts: a line for each component, the queues' depths, recent errors.
+"""What a controller's status says beyond the counts: a line for each component, and recent errors.
 
 The counts live in swarm.status; when a status is sent, in the controller.
 """
@@ -9,11 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from farro.errors import BusTrouble
-from farro.ports.bus import Bus
 from farro.services.swarms.watching import Watch
-from farro.swarm import names
-from farro.swarm.plan import Member, SwarmPlan
+from farro.swarm.plan import Member
 
 ERRORS = 20  # the newest are told
 _REASON = 500  # characters of one
@@ -79,19 +76,3 @@ class Summary:
             self.error(f"ended, and was started again ({starts} starts)", member=member)
         if isinstance(said, str) and said != before[2]:
             self.error(said, member=member)
-
-
-async def depths(bus: Bus, plan: SwarmPlan) -> list[dict[str, Any]]:
-    """Of the swarm's work queues, by name; what the bus does not tell is left out."""
-    found = []
-    for suffix in sorted({one for bee in plan.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
-        queue = names.work_queue(plan.id, suffix)
-        try:
-            depth, dead = await bus.depth(queue), await bus.depth(names.dead_letters(queue))
-        except BusTrouble:
-            continue
-        if depth is not None:
-            told = {"name": queue, "ready": depth.ready, "taken": depth.taken, "consumers": depth.consumers}
-            told["deadLetters"] = 0 if dead is None else dead.ready
-            found.append({name: value for name, value in told.items() if value is not None})
-    return found

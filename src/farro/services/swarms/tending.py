@@ -12,10 +12,12 @@ import contextlib
 from farro.errors import AlreadyRunning, FarroError
 from farro.operations.swarm_place import controller
 from farro.ports.bus import Binding
+from farro.services.swarms import alone
 from farro.services.swarms.realm import Realm
 from farro.swarm import names
 from farro.swarm.lifecycle import SwarmState
 from farro.system import fs
+from farro.system.clock import SystemClock
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0  # before a controller that died is launched again, and again
 STEADY_S = 60.0  # one that lived so long is not one that dies again and again
@@ -71,7 +73,10 @@ class Tending:
     async def silence(self, swarm: str) -> None:
         """From here on the controller that lives now says nothing any more; another is launched by `tend`."""
         self._realm.trail(swarm).note("controller-ended", instance=controller(swarm), reason="it said nothing in time")
-        await asyncio.to_thread(self._realm.runtime.stop, [controller(swarm)], STOP_S)
+        # Not by the runtime: it would end what the controller started, too.
+        gone = await asyncio.to_thread(alone.kill, self._realm.place.of(swarm), SystemClock())
+        if not gone:
+            self._realm.log("error", "a controller that says nothing does not end", {"swarm": swarm})
 
     def removed(self, swarm: str) -> None:
         self._to_clean.add(swarm)
