@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -70,6 +70,7 @@ SECTIONS = {
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
+        ("swarm", "Sets of components, kept as they are wanted.", "farro.cli.swarm:swarm"),
         ("agq", "Serve the queues to Redis clients.", "farro.cli.agq:agq"),
     ),
     "Set up": (
@@ -89,10 +90,20 @@ HIDDEN = {
     "member": "farro.cli.member:member",
 }
 COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in section}
+# What farro starts by itself, and nobody else.
+HIDDEN = {
+    "orchestrator": "farro.cli.swarm_daemons:orchestrator",
+    "controller": "farro.cli.swarm_daemons:controller",
+}
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 
 
 class Lazy(Hinting):
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] in HIDDEN:
+            return super(Hinting, self).resolve_command(ctx, args)
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

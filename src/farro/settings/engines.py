@@ -31,6 +31,24 @@ class StoreAddress:
 
 
 Address = Annotated[str, StoreAddress()]
+
+
+@dataclass(frozen=True, eq=False)
+class BusAddressForm:
+    """`files`, a folder, or where RabbitMQ is."""
+
+    def fault(self, value: str, /) -> str | None:
+        if value == "files" or re.fullmatch(r"files:.+|amqps?://[^\s@]+", value):
+            return None
+        if "@" in value:
+            return "must hold no user and no password: they belong under `amqp` (user, password: ${NAME})"
+        return 'must be "files", files:FOLDER, or the address of a RabbitMQ: amqp://HOST:PORT/VHOST, amqps://…'
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^(files|files:.+|amqps?://[^\s@]+)$"}
+
+
+BusAddress = Annotated[str, BusAddressForm()]
 HostPort = Annotated[
     str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
 ]
@@ -53,6 +71,15 @@ class RedisSettings:
     retry_s: Positive = 30.0  # how long a request is tried again while the server is away
     keep_changes: Count = 65536  # entries of the change feed
     keep_audit: Count = 1_000_000  # lines of the common audit log
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmqpSettings:
+    """The RabbitMQ that carries what swarms say, where `bus` is amqp://…. docs/swarms.md."""
+
+    user: FilledText | None = None
+    password: Secret | None = None  # ${NAME}, never the password itself
+    quorum: bool = False  # queues are replicated (quorum queues): for a broker of several nodes
 
 
 @dataclass(frozen=True, kw_only=True)
