@@ -85,15 +85,12 @@ SECTIONS = {
         ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
     ),
 }
-# What farro starts by itself: no help tells of them, and nobody types them.
-HIDDEN = {
-    "member": "farro.cli.member:member",
-}
 COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in section}
 # What farro starts by itself, and nobody else.
 HIDDEN = {
     "orchestrator": "farro.cli.swarm_daemons:orchestrator",
     "controller": "farro.cli.swarm_daemons:controller",
+    "member": "farro.cli.member:member",
 }
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 

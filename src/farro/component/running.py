@@ -142,7 +142,7 @@ class Member:
             await delivery.ack()
 
     async def _update(self, correlation_id: str, args: dict[str, Any]) -> None:
-        """All of it, or nothing and why. No status tells of it before it is done: whoever waits takes that for its end."""
+        """All of it, or nothing and why. No status tells of it before it is done: who waits takes that for its end."""
         enabled = args.pop("enabled", self._enabled)
         told = {"correlationId": correlation_id}
         try:
