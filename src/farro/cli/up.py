@@ -280,9 +280,8 @@ class _Here:
 
     def _tell_rest(self, others: list[str]) -> None:
         if others:
-            note(
-                f"left as they are, with the orchestrator: swarm {', '.join(others)} (`farro swarm stop`, then `remove`)"
-            )
+            names = ", ".join(others)
+            note(f"left as they are, with their orchestrator: swarm {names} (`farro swarm` stops and removes them)")
 
     def row(self, line: Line) -> tuple[str, ...]:
         return (

@@ -31,6 +31,7 @@ from farro.system import fs
 
 SWARM = "farro"
 WORKERS, SLOTS = 2, 2  # of each role
+STOP_S = 15.0  # a worker gives its steps five seconds, and needs at most ten in all
 SETTLE_S = 30.0  # after a start was confirmed: for every component to have said how it is
 ORCHESTRATOR_S = 10.0  # for it to end
 _LOOK_S, _CARE_S = 0.05, 1.0
@@ -72,7 +73,7 @@ def default_plan(
         bees.append(bee(name, "worker", "--role", role, "--slots", str(slots), *rest, instances=workers))
     if web:
         bees.append(bee("web", "web"))
-    return {"id": SWARM, "bees": bees}
+    return {"id": SWARM, "bees": bees, "timeouts": {"stop": STOP_S}}
 
 
 # --- who runs ---
