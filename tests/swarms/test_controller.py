@@ -27,6 +27,7 @@ from farro.swarm.names import Scope, Signal
 from farro.system.clock import SystemClock
 from servers import RabbitServer
 from support import ROOT
+from swarms.capture import Capture
 
 PATIENCE_S = 90.0
 SWARM = "demo"
@@ -120,6 +121,7 @@ class Hive:
             correlation_id=correlation,
             idempotency_key=key or correlation,
             signal=sig.value,
+            timestamp=now(),
             swarm_id=SWARM,
             role=about.role,
             instance=about.instance,
@@ -167,8 +169,9 @@ def play(request: pytest.FixtureRequest, tmp_path: Path, shm: Path) -> Callable[
             hive = Hive(address, tmp_path, bus, await bus.consume("listener", prefetch=200))
             listening = asyncio.create_task(hive.listen())
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(PATIENCE_S), Capture.of(address, [SWARM]) as capture:
                     await act(hive)
+                    await capture.check()
             finally:
                 listening.cancel()
                 await asyncio.gather(listening, return_exceptions=True)

@@ -169,16 +169,20 @@ class Member:
                 "config": self._raw,
                 "uptimeSec": round(time.monotonic() - self._started_s, 3),
             }
+        at, on = timestamp(datetime.now(UTC)), int(self._enabled)
         status = messages.Status(
             kind=kind,
             version=self._component.version,
             message_id=str(uuid.uuid4()),
-            timestamp=timestamp(datetime.now(UTC)),
+            timestamp=at,
             role=about.role,
             instance=about.instance,
             swarm_id=about.swarm,
             enabled=self._enabled,
             state="Running" if self._enabled else "Healthy",
+            watermark=at,  # its own word: as old as itself
+            max_staleness_sec=0.0,
+            totals=messages.Totals(desired=1, healthy=1, running=on, enabled=on),
             queues=messages.Queues(
                 inputs=about.input_queues,
                 outputs=tuple(names.work_queue(about.swarm, suffix) for suffix in about.outputs),

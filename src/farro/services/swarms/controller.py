@@ -26,7 +26,7 @@ from farro.ports.runtime import Runtime
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import Kept
 from farro.services.swarms.ledger import CommandLedger, End, Entry
-from farro.services.swarms.telling import Voice, component_line, report
+from farro.services.swarms.telling import Voice, component_line, queues_of, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
 from farro.swarm.lifecycle import SwarmState
@@ -307,7 +307,10 @@ class Controller:
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()
-        told = report(self._ground, self._kept.state, self._aggregate(now_s), full=full, at=at, about=correlation_id)
+        queues, state = queues_of(self._kept.plan), self._kept.state
+        told = report(
+            self._ground, state, self._aggregate(now_s), full=full, at=at, about=correlation_id, queues=queues
+        )
         if full:
             lines = [component_line(one, self._watch.of(one.instance), now_s) for one in self._members()]
             told.data["components"] = lines
