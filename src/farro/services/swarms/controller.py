@@ -136,8 +136,8 @@ class Controller:
         """Whether anything is to be done about it: a component that says the same as before is no news."""
         key = names.read_key(delivery.message.key)
         body = delivery.message.body
-        if key.kind == "status":
-            told = messages.decode(messages.Status, body)
+        if key.status is not None:
+            told = messages.read_status(body, key.status, key.scope)
             ours = told.swarm_id == self._ground.swarm and told.role != names.CONTROLLER
             return ours and self._watch.hear(told, time.monotonic())
         if key.kind != "signal" or key.signal is None:
