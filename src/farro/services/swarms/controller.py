@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -84,9 +84,9 @@ class Controller:
         queue = names.control_queue(names.CONTROLLER, ground.instance)
         swarm = Scope(swarm=ground.swarm)
         keys = [names.signal_key(one, swarm) for one in _TARGETS]
-        keys += ["sig.config-update.*.*", "ev.status-full.*.*", "ev.status-delta.*.*"]
         keys.append(names.signal_key(Signal.STATUS, Scope(role=names.CONTROLLER, instance=ground.instance)))
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        await self._attend(self._members().values())
         # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.
         self._look(time.monotonic())
         control = await self._bus.consume(queue, prefetch=64)
@@ -113,6 +113,15 @@ class Controller:
             await self._hands.close()
             await control.close()
             self._ledger.close()
+
+    async def _attend(self, members: Iterable[plan.Member], left: Iterable[plan.Member] = ()) -> None:
+        """Hear of these components, and no more of those: never of another swarm's."""
+        queue = names.control_queue(names.CONTROLLER, self._ground.instance)
+        keys = [key for one in members for key in names.component_keys(one.role, one.instance)]
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        for one in left:
+            for key in names.component_keys(one.role, one.instance):
+                await self._bus.unbind(queue, Binding(names.CONTROL, key))
 
     def stop(self) -> None:
         """Components go on; the next controller finds them."""
@@ -247,6 +256,9 @@ class Controller:
         if wanted.id != self._ground.swarm:
             raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
         before = {} if self._kept.plan is None else plan.runs(self._kept.plan)
+        names_now = {one.instance for one in wanted.members()}
+        left = [one for one in self._members().values() if one.instance not in names_now]
+        await self._attend(wanted.members(), left)
         self._kept.change(plan=wanted)
         exchange = names.work_exchange(wanted.id)
         for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
