@@ -25,7 +25,7 @@ from farro.buses.opening import opened
 from farro.documents import Document
 from farro.errors import BadDocument
 from farro.kernel.moments import timestamp
-from farro.ports.bus import Binding, Bus, Consumer
+from farro.ports.bus import Binding, Bus, Consumer, Message
 from farro.runtimes.process import ProcessRuntime
 from farro.services.swarms.controller import Controller
 from farro.services.swarms.hands import Ground, environment
@@ -42,6 +42,21 @@ Act = Callable[["Hive"], Awaitable[None]]
 Play = Callable[[Act], None]
 
 
+def bee(role: str, *, takes: str | None = None, gives: str | None = None, **more: Any) -> dict[str, Any]:
+    work = {**({"in": takes} if takes else {}), **({"out": gives} if gives else {})}
+    return {"role": role, "command": ["python", "-m", "swarms.bees", role], "work": work, **more}
+
+
+PIPELINE = {
+    "id": SWARM,
+    "bees": [
+        bee("sink", takes="done"),
+        bee("processor", takes="raw", gives="done", instances=2),
+        bee("generator", gives="raw"),
+    ],
+}
+
+
 class Hive:
     """A swarm under test: its bus, its processes, and everything that is said on the control exchange."""
 
@@ -55,16 +70,22 @@ class Hive:
         self.sink.touch()
         self.runtime = ProcessRuntime(str(folder / "components"), SystemClock())
         self._came = asyncio.Condition()
+        self.logged: list[tuple[str, str, dict[str, Any]]] = []  # by the controller
         self.capture: Capture
         self.members: set[tuple[str, str]] = {(names.CONTROLLER, "demo-marshal")}
         self.suffixes: set[str] = set()
 
+    def _log(self, level: str, message: str, fields: Any) -> None:
+        self.logged.append((level, message, dict(fields)))
+
     async def listen(self) -> None:
         async for delivery in self._events:
             message = delivery.message
-            async with self._came:
-                self.heard.append((message.key, json.loads(message.body), message.message_id))
-                self._came.notify_all()
+            with contextlib.suppress(ValueError):  # a test may say what is no JSON
+                said = json.loads(message.body)
+                async with self._came:
+                    self.heard.append((message.key, said if isinstance(said, dict) else {}, message.message_id))
+                    self._came.notify_all()
             await delivery.ack()
 
     def broke(self, task: asyncio.Task[None]) -> None:
@@ -96,7 +117,7 @@ class Hive:
             env={**environment(), "SINK": str(self.sink), "PYTHONPATH": f"{ROOT}/tests:{ROOT}/src"},
         )
         bus = await opened(self.address, durable=False)
-        made = Controller(ground, bus, self.runtime, log=print_nothing, now=now, durable=False)
+        made = Controller(ground, bus, self.runtime, log=self._log, now=now, durable=False)
         before = len(self.heard)
         running = asyncio.create_task(made.run())
         running.add_done_callback(lambda task: task.cancelled() or task.exception() is None or self.broke(task))
@@ -128,6 +149,18 @@ class Hive:
         of_key = Scope(role=about.role, instance=about.instance) if sig.of_component else Scope(swarm=SWARM)
         await Voice(self.bus, now)._send(names.signal_key(sig, of_key), told, correlation)
         return correlation
+
+    async def forge(self, key: str, body: bytes | dict[str, Any], message_id: str | None = None) -> None:
+        """Anything, under any key."""
+        own = message_id or str(uuid.uuid4())
+        self.capture.forged(own)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        await self.bus.publish(names.CONTROL, Message(key=key, body=data, message_id=own))
+
+    async def status(self, role: str, instance: str) -> dict[str, Any]:
+        """What it says of itself now."""
+        own = await self.send(Signal.STATUS, role=role, instance=instance)
+        return await self.until(lambda key, body: body.get("data", {}).get("correlationId") == own)
 
     def _note(self, sig: Signal, args: dict[str, Any] | None) -> None:
         """What a plan brings with it, to be taken away afterwards."""
@@ -161,9 +194,6 @@ def _confirms(key: str) -> bool:
 
 def now() -> str:
     return timestamp(datetime.now(UTC))
-
-
-def print_nothing(level: str, message: str, fields: Any) -> None: ...
 
 
 def played(act: Act, address: str, folder: Path) -> None:

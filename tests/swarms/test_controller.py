@@ -6,26 +6,10 @@ import asyncio
 import os
 import signal
 import uuid
-from typing import Any
 
 from farro.swarm import names
 from farro.swarm.names import Signal
-from swarms.hive import SWARM, Hive, Play
-
-
-def bee(role: str, *, takes: str | None = None, gives: str | None = None, **more: Any) -> dict[str, Any]:
-    work = {**({"in": takes} if takes else {}), **({"out": gives} if gives else {})}
-    return {"role": role, "command": ["python", "-m", "swarms.bees", role], "work": work, **more}
-
-
-PIPELINE = {
-    "id": SWARM,
-    "bees": [
-        bee("sink", takes="done"),
-        bee("processor", takes="raw", gives="done", instances=2),
-        bee("generator", gives="raw"),
-    ],
-}
+from swarms.hive import PIPELINE, SWARM, Hive, Play, bee
 
 
 def test_the_sequences_of_the_seed(play: Play) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,7 @@ def test_the_plan_of_the_sample_is_one() -> None:
 
 
 async def status(hive: Hive, instance: str) -> dict[str, Any]:
-    """What it says of itself now."""
-    role = re.fullmatch(r"demo-(\w+?)(-\d+)?", instance)
-    assert role is not None
-    own = await hive.send(Signal.STATUS, role=role[1], instance=instance)
-    return await hive.until(lambda key, body: body.get("data", {}).get("correlationId") == own)
+    return await hive.status(instance.removeprefix("demo-"), instance)
 
 
 async def configured(hive: Hive, instance: str, **args: Any) -> None:

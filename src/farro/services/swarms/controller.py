@@ -152,7 +152,9 @@ class Controller:
         if key.kind != "signal" or key.signal is None:
             return False
         signal = messages.read_signal(body, key.signal, key.scope)
-        if signal.origin == ORIGIN or not self._ours(signal):
+        if not self._ours(signal):
+            raise InputError(f"ControlSignal: it is of another swarm than {self._ground.swarm}")
+        if signal.origin == ORIGIN:
             return False
         if key.signal is Signal.STATUS:
             await self._say(full=True, correlation_id=signal.correlation_id)
