@@ -31,6 +31,16 @@ _RETRY_S = 0.2
 T = TypeVar("T")
 
 
+class _OverAgain(Exception):
+    """The call is made once more, on a new channel."""
+
+
+def _access_refused() -> type[Exception]:
+    from aiormq.exceptions import ChannelAccessRefused
+
+    return ChannelAccessRefused
+
+
 class AmqpBus:
     """The Bus port. `opened` makes one."""
 
@@ -41,6 +51,7 @@ class AmqpBus:
         self._patience_s = patience_s
         self._channel: AbstractRobustChannel | None = None
         self._exchanges: set[str] = set()
+        self._given: set[str] = set()  # exchanges that others must make
         self._consumers: list[AmqpConsumer] = []
 
     @classmethod
@@ -162,8 +173,12 @@ class AmqpBus:
         await self._connection.connected.wait()
 
     async def _declare_exchange(self, channel: AbstractRobustChannel, name: str) -> None:
-        if name not in self._exchanges:
-            await channel.declare_exchange(name, "topic", durable=True)
+        if name not in self._exchanges and name not in self._given:
+            try:
+                await channel.declare_exchange(name, "topic", durable=True)
+            except _access_refused() as error:  # a user that may use it and not make it; the channel is over
+                self._given.add(name)
+                raise _OverAgain from error
             self._exchanges.add(name)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], what: str) -> T:
@@ -175,6 +190,8 @@ class AmqpBus:
             try:
                 async with asyncio.timeout(max(0.01, until_s - time.monotonic())):
                     return await call()
+            except _OverAgain:
+                continue
             except (exceptions.ChannelPreconditionFailed, exceptions.ChannelNotFoundEntity) as error:
                 raise InputError(f"the broker at {self._address} refuses to {what}: {error}") from error
             except exceptions.ChannelClosed as error:
