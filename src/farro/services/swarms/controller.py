@@ -21,11 +21,11 @@ from typing import Any
 from farro.documents import Document
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
 from farro.observe.log import Log
+from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import Kept
-from farro.services.swarms.ledger import CommandLedger, End, Entry
 from farro.services.swarms.telling import Voice, component_line, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
@@ -46,6 +46,7 @@ LOOK_S = 1.0  # how often the runtime is asked who lives, and how often while so
 LOOK_SOON_S = 0.2
 SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
 REST_S = 0.01  # between two turns at least, and four times what the last one took: a storm of words is one turn
+TIDY_S = 30.0  # how often the runtime is asked to keep logs within bounds
 
 
 class Controller:
@@ -67,6 +68,7 @@ class Controller:
         self._known: tuple[plan.SwarmPlan | None, dict[str, plan.Member]] = (None, {})
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
+        self._tidied_s = time.monotonic()
         self._hands = Hands(ground, runtime, self._watch, self._voice)
         self._removing = False  # … and this controller ends when that is confirmed
 
@@ -178,6 +180,9 @@ class Controller:
             else:
                 await self._maintain(now_s)
             await self._say_if_changed(now_s)
+            if now_s - self._tidied_s >= TIDY_S:
+                self._tidied_s = now_s
+                await asyncio.to_thread(self._runtime.tidy)
         except BusTrouble as error:
             self._log("error", str(error), {})
         return 0.0 if self.removed else LOOK_SOON_S if self._ledger.open() else LOOK_S
@@ -230,7 +235,9 @@ class Controller:
             return False
         self._kept.change(state=_DURING.get(signal, self._kept.state), enabled=signal is Signal.START)
         for name, seen in list(self._watch.seen.items()):  # a new command asks anew
-            self._watch.put(name, replace(seen, asked_s=None, failure=None, forced=False))
+            starts = seen.starts if seen.alive else 0  # … and one that was given up is tried again
+            seen = replace(seen, asked_s=None, failure=None, forced=False)
+            self._watch.put(name, replace(seen, finished=None, starts=starts))
         return True
 
     async def _apply(self, entry: Entry) -> None:
@@ -239,14 +246,15 @@ class Controller:
         wanted = plan.load(Document(data, "swarm-template"))
         if wanted.id != self._ground.swarm:
             raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
-        before = set(self._members())
+        before = {} if self._kept.plan is None else plan.runs(self._kept.plan)
         self._kept.change(plan=wanted)
         exchange = names.work_exchange(wanted.id)
         for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
             queue = names.work_queue(wanted.id, suffix)
             await self._bus.declare(names.dead_letters(queue))
             await self._bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
-        gone = sorted(before - self._members().keys())
+        after = plan.runs(wanted)
+        gone = sorted(name for name, what in before.items() if after.get(name) != what)  # also what runs otherwise now
         if gone:
             await asyncio.to_thread(self._runtime.stop, gone, wanted.timeouts.stop)
             for name in gone:
@@ -265,12 +273,14 @@ class Controller:
         for one in self._members().values():
             seen = self._watch.of(one.instance)
             wants = self._kept.wants(one.instance)
-            if not seen.launched or (not seen.alive and seen.failure is None):
+            if seen.failure is not None or seen.finished is not None:
+                continue
+            if not seen.launched or not seen.alive:
                 await self._hands.launch(self._kept.plan, one, now_s)
             elif seen.healthy and seen.enabled is not None and seen.enabled != wants:
                 if seen.asked_s is None or now_s - seen.asked_s > CONFIG_S:
                     await self._hands.ask(one, wants, now_s)
-            elif seen.alive and not seen.fresh(now_s):
+            elif not seen.fresh(now_s):
                 self._hands.poll(one.instance, now_s)
 
     # --- doing ---
@@ -292,7 +302,7 @@ class Controller:
             return  # who died meanwhile is stopped
         for member in members.values():
             seen = self._watch.of(member.instance)
-            if seen.launched and not seen.alive and seen.failure is None:
+            if seen.launched and not seen.alive and seen.failure is None and seen.finished is None:
                 await self._hands.launch(self._kept.plan, member, now_s)
 
     # --- config updates of others ---
@@ -316,7 +326,7 @@ class Controller:
     # --- saying ---
 
     async def _end(self, entry: Entry, end: End) -> None:
-        self._ledger.end(entry, end)
+        self._ledger.end(entry, end, self._voice.now())
         self._begun.pop((entry.signal, entry.key), None)
         await self._confirm(entry)
 

@@ -48,8 +48,12 @@ class Watch:
                 began = known.launched_s if known.launched_s is not None else now_s
                 starts = max(1, known.starts)
                 seen = replace(known, launched=True, alive=found.alive, launched_s=began, starts=starts)
-                if not found.alive:
+                if found.alive:
+                    seen = replace(seen, ended_s=None, exit_code=None)
+                else:
+                    ended = now_s if known.ended_s is None else known.ended_s
                     seen = replace(seen, healthy=None, enabled=None, word_s=None)
+                    seen = replace(seen, ended_s=ended, exit_code=found.exit_code)
                 self.put(name, seen)
 
     def hear(self, status: messages.Status, now_s: float) -> bool:

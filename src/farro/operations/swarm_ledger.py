@@ -39,6 +39,7 @@ class End:
     code: str | None = None
     message: str | None = None
     retryable: bool = False
+    details: dict[str, Any] | None = None
 
 
 @dataclass(kw_only=True)
@@ -52,7 +53,11 @@ class Entry:
     instance: str | None
     correlations: list[str] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)
-    begun_at: str = ""
+    begun_at: str = ""  # when it was received
+    started_at: str | None = None  # when something was first done about it
+    ended_at: str | None = None
+    limit_s: float | None = None  # how long it may take from its start (orchestrator)
+    given_up: bool = False  # its controller was told that nobody waits for it any more (orchestrator)
     args: dict[str, Any] | None = None
     end: End | None = None
 
@@ -83,7 +88,7 @@ class CommandLedger:
 
     def receive(self, told: ControlSignal, at: str) -> tuple[Received, Entry]:
         """Note a signal. It may be acknowledged when this returns: it is not forgotten any more."""
-        key = f"{told.signal}/{told.idempotency_key}/{told.scope.words}"
+        key = _key(told)
         entry = self.entries.get(key)
         if entry is None:
             entry = Entry(
@@ -107,9 +112,22 @@ class CommandLedger:
         self._note(key, entry)
         return kind, entry
 
-    def end(self, entry: Entry, end: End) -> None:
+    def find(self, told: ControlSignal) -> Entry | None:
+        """The command of that signal, if it was received before."""
+        return self.entries.get(_key(told))
+
+    def start(self, entry: Entry, at: str, limit_s: float | None = None) -> None:
+        """Something is about to be done about it: its time runs, also over the death of whoever does it."""
+        entry.started_at, entry.limit_s = at, limit_s
+        self._note(_key(entry), entry)
+
+    def give_up(self, entry: Entry) -> None:
+        entry.given_up = True
+        self._note(_key(entry), entry)
+
+    def end(self, entry: Entry, end: End, at: str) -> None:
         """The command is over; its confirmations are to be sent."""
-        entry.end = end
+        entry.end, entry.ended_at = end, at
         entry.args = None
         self._note(_key(entry), entry)
 
@@ -153,27 +171,9 @@ class CommandLedger:
     # --- the file ---
 
     def _load(self) -> None:
-        try:
-            data = fs.read_bytes(self._path, _LIMIT)
-        except FileNotFoundError:
-            return
-        first, *lines = data.split(b"\n")
-        try:
-            found = dict(json.loads(first).items())
-            for number, line in enumerate(lines):
-                try:
-                    key, told = json.loads(line)
-                except ValueError:
-                    if number < len(lines) - 1:
-                        raise
-                else:
-                    found[key] = told
-            for key, told in found.items():
-                end = told.pop("end")
-                self.entries[key] = entry = Entry(**told, end=None if end is None else End(**end))
-                self._sort(key, entry)
-        except (ValueError, TypeError, AttributeError, LookupError) as error:
-            raise Damaged(f"{self._path} cannot be read as a ledger of commands: {error}") from error
+        self.entries = read(self._path)
+        for key, entry in self.entries.items():
+            self._sort(key, entry)
         self._forget()
 
     def _note(self, key: str, entry: Entry) -> None:
@@ -205,8 +205,35 @@ class CommandLedger:
         self._lines = self._bytes = 0
 
 
-def _key(entry: Entry) -> str:
-    return f"{entry.signal}/{entry.key}/{entry.scope.words}"
+def _key(told: ControlSignal | Entry) -> str:
+    own = told.key if isinstance(told, Entry) else told.idempotency_key
+    return f"{told.signal}/{own}/{told.scope.words}"
+
+
+def read(path: str) -> dict[str, Entry]:
+    """The commands in a ledger's file, in the order in which they came; none where there is no file yet."""
+    try:
+        data = fs.read_bytes(path, _LIMIT)
+    except FileNotFoundError:
+        return {}
+    first, *lines = data.split(b"\n")
+    entries = {}
+    try:
+        found = dict(json.loads(first).items())
+        for number, line in enumerate(lines):
+            try:
+                key, told = json.loads(line)
+            except ValueError:
+                if number < len(lines) - 1:
+                    raise
+            else:
+                found[key] = told
+        for key, told in found.items():
+            end = told.pop("end")
+            entries[key] = Entry(**told, end=None if end is None else End(**end))
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise Damaged(f"{path} cannot be read as a ledger of commands: {error}") from error
+    return entries
 
 
 def message_id(correlation_id: str, signal: Signal | str, kind: str) -> str:
