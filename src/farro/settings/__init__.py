@@ -16,7 +16,8 @@ from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
 from farro.roles.providing import names_a_secret
-from farro.settings.engines import Address, AgqSettings, RedisSettings
+from farro.settings.engines import Address, AgqSettings, McpSettings, RedisSettings
+from farro.settings.engines import Allowed as Allowed
 from farro.settings.fields import (
     Amount,
     Cap,
@@ -280,6 +281,7 @@ class Settings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     agq: AgqSettings = field(default_factory=AgqSettings)
     agx: AgxSettings = field(default_factory=AgxSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
