@@ -16,7 +16,8 @@ from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
 from farro.roles.providing import names_a_secret
-from farro.settings.engines import Address, AgqSettings, AmqpSettings, BusAddress, RedisSettings
+from farro.settings.engines import Address, AgqSettings, AmqpSettings, BusAddress, McpSettings, RedisSettings
+from farro.settings.engines import Allowed as Allowed
 from farro.settings.fields import (
     Amount,
     Cap,
@@ -282,6 +283,7 @@ class Settings:
     agq: AgqSettings = field(default_factory=AgqSettings)
     agx: AgxSettings = field(default_factory=AgxSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
