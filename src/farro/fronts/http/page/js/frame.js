@@ -34,7 +34,7 @@ export function frame({ shared, section, shown, live, redraw }) {
       h("a.brand", { href: "#/overview", "aria-label": "farro, overview" }, grain(20), "farro", h("span.where.clip", { title: info ? info.root : "" }, root)),
       PLACES.map(([name, text, key]) => h("a.to", { key: name, href: `#/${name}`, "aria-current": section === name ? "page" : null, title: `${text} (${key})` },
         icon(name, 16), h("span", text),
-        counts[name] ? h("span.count", { class: name === "inbox" || name === "overview" ? "calls" : "", title: { inbox: "wait for you", overview: "alerts", board: "queued and running" }[name] }, count(counts[name])) : null)),
+        counts[name] ? h("span.count", { class: { inbox: "calls", overview: "calls fires" }[name] || "", title: { inbox: "wait for you", overview: "alerts", board: "queued and running" }[name] }, count(counts[name])) : null)),
       h("div.foot",
         h("div.pulse", { "data-link": shared.link }, h("i"), LINKS[shared.link], h("span.end", info ? info.version : "")),
         h("div.tools",

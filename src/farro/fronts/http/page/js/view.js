@@ -71,7 +71,7 @@ function set(el, name, value, old) {
   } else if (name === "style") {
     for (const one in old || {}) if (!value || !(one in value)) el.style.removeProperty(one);
     for (const one in value || {}) if (!old || old[one] !== value[one]) el.style.setProperty(one, value[one]);
-  } else if (PROPERTIES.has(name)) {
+  } else if (PROPERTIES.has(name) && el.tagName !== "OPTION") {
     const wanted = value === null || value === undefined ? (name === "value" ? "" : false) : value;
     // While somebody types, what he typed is the newest value.
     if (name === "value" && el === document.activeElement && old !== undefined && old === value) return;

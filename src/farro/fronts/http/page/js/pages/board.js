@@ -4,9 +4,9 @@ import { act, doToMany, possible } from "../acts.js";
 import { get, query } from "../api.js";
 import { icon } from "../icons.js";
 import { newJob } from "../new_job.js";
-import { button, failure, jobAddress, moment, standing, state } from "../parts.js";
+import { button, failure, jobAddress, standing, state } from "../parts.js";
 import { h } from "../view.js";
-import { ago, count, duration, many, said, shortId, since } from "../words.js";
+import { ago, coarse, count, duration, many, said, shortId, since } from "../words.js";
 
 const LANES = ["queued", "in_progress", "stale", "failed", "succeeded", "killed"];
 const PAGE = 25;
@@ -140,7 +140,7 @@ export function board(ctx, route) {
     view() {
       const { queues } = ctx.shared;
       const roles = ctx.shared.info ? ctx.shared.info.roles : [];
-      return h("div.board", tools(roles), bar(), h("div.columns", { style: { "--lanes": String(shownLanes().length) } }, shownLanes().map((status) => column(lanes.get(status), queues))));
+      return h("div.board", tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7.5rem, 0.5fr)" : "minmax(11.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
     },
   };
 
@@ -193,17 +193,18 @@ export function board(ctx, route) {
       h("div.row", h("a.open.clip", { href: jobAddress(row.job_id), title: row.title }, row.title || row.name || shortId(row.job_id)),
         h("input.end", { type: "checkbox", "aria-label": `Select ${row.title || row.job_id}`, checked: picked.has(row.job_id), on: { click: (event) => pick(row.job_id, event) } })),
       row.error && row.status !== "succeeded" ? h("p.why.small", { title: row.error.message }, row.error.message || row.error.category) : null,
-      h("div.row.small.quiet.meta", h("span.mono", { title: row.job_id }, row.name || shortId(row.job_id)), h("span.clip", row.role), row.attempt > 1 ? h("span.num", { title: `Attempt ${row.attempt}` }, `×${row.attempt}`) : null,
+      h("div.row.small.quiet.meta", h("span.mono", { title: row.job_id }, row.name || shortId(row.job_id).slice(-6)), filter.roles.length === 1 ? null : h("span.clip", row.role), row.attempt > 1 ? h("span.num", { title: `Attempt ${row.attempt}` }, `×${row.attempt}`) : null,
         row.priority && !["P2", "normal"].includes(row.priority) ? h("span.tag", row.priority) : null,
         (row.tags || []).slice(0, 2).map((tag) => h("span.tag", { key: tag }, tag)),
         h("span.end.num", timing(row, how))));
   }
 }
 
+const brief = (at) => h("time.num", { datetime: at, title: ago(at) }, coarse(Math.max(since(at), 0)));
+
 function timing(row, how) {
-  if (how === "waiting") return row.person ? state("waiting", { text: "for you", size: 12 }) : state("waiting", { text: `for ${many(row.waits_for.length, "job")}`, size: 12 });
+  if (how === "waiting") return row.person ? state("waiting", { text: "you", size: 12 }) : state("waiting", { text: many(row.waits_for.length, "job"), size: 12 });
   if (how === "delayed") return state("delayed", { text: ago(row.not_before), size: 12 });
   if (row.status === "in_progress") return duration(since(row.updated_at));
-  if (row.status === "queued") return moment(row.enqueued_at);
-  return moment(row.finalized_at || row.updated_at);
+  return brief(row.status === "queued" ? row.enqueued_at : row.finalized_at || row.updated_at);
 }

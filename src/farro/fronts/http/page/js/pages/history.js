@@ -68,6 +68,7 @@ export function history(ctx, route) {
     ctx.redraw();
   }
   const span = (value) => { page.span = value; page.series = null; begin(); ctx.redraw(); };
+  const then = (what) => `${what} ${page.at ? "then" : "now"}`;
   const toEvent = (direction) => {
     const at = Date.parse(page.at || page.range.last);
     const times = (page.lines || []).map((line) => Date.parse(line.ts));
@@ -104,10 +105,10 @@ export function history(ctx, route) {
 
   function queues() {
     const seen = page.seen;
-    if (!seen) return panel("Queues then", {}, loading());
+    if (!seen) return panel(then("Queues"), {}, loading());
     const roles = Object.entries(seen.queues).filter(([, counts]) => Object.values(counts).some(Boolean));
     const most = Math.max(...roles.map(([, counts]) => SHOWN.reduce((sum, name) => sum + (counts[name] || 0), 0)), 1);
-    return panel("Queues then", { flush: true, note: seen.whole ? "" : `the log begins ${clock(seen.since, true)}` }, roles.length ? h("div.scroll", h("table.table",
+    return panel(then("Queues"), { flush: true, note: seen.whole ? "" : `the log begins ${clock(seen.since, true)}` }, roles.length ? h("div.scroll", h("table.table",
       h("thead", h("tr", h("th", { scope: "col" }, "Role"), h("th", { scope: "col" }, h("span.unseen", "Share")), [...SHOWN, ...ENDED].map((name) => h("th.right", { scope: "col" }, said(name))))),
       h("tbody", roles.map(([role, counts]) => h("tr", { key: role }, h("th", { scope: "row" }, role),
         h("td.depth", h("span.bar", { "aria-hidden": "true" }, SHOWN.map((name) => h("i", { key: name, "data-state": name, style: { width: `${((counts[name] || 0) / most) * 100}%` } })))),
@@ -115,13 +116,13 @@ export function history(ctx, route) {
   }
 
   function lines() {
-    return panel("What had just happened", { flush: true }, page.lines ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Audit log" }, h("table.table", h("tbody", page.lines.map((line, i) => h("tr", { key: `${line.ts}${line.job_id}${i}` }, h("td.num", h("button.plain", { type: "button", title: "Go to this moment", on: { click: () => move(Date.parse(line.ts)) } }, clock(line.ts).slice(-8))), h("td", h("span.strong", line.event)), h("td", line.job_id ? jobLink(line.job_id) : ""), h("td.mono.small.quiet.clip", line.actor || "")))))) : loading());
+    return panel(page.at ? "What had just happened" : "What happened last", { flush: true }, page.lines ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Audit log" }, h("table.table", h("tbody", page.lines.map((line, i) => h("tr", { key: `${line.ts}${line.job_id}${i}` }, h("td.num", h("button.plain", { type: "button", title: "Go to this moment", on: { click: () => move(Date.parse(line.ts)) } }, clock(line.ts).slice(-8))), h("td", h("span.strong", line.event)), h("td", line.job_id ? jobLink(line.job_id) : ""), h("td.mono.small.quiet.clip", line.actor || "")))))) : loading());
   }
 
   function jobs() {
     const seen = page.seen;
     if (!seen) return null;
-    return panel("Jobs then", { flush: true, note: seen.more ? `the first ${seen.jobs.length}, ${many(seen.more, "other")}` : many(seen.jobs.length, "job") }, seen.jobs.length ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Jobs then" }, h("table.table",
+    return panel(then("Jobs"), { flush: true, note: seen.more ? `the first ${seen.jobs.length}, ${many(seen.more, "other")}` : many(seen.jobs.length, "job") }, seen.jobs.length ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Jobs then" }, h("table.table",
       h("thead", h("tr", ["Job", "Role", "State", "Since", "Agent"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", seen.jobs.map((one) => h("tr", { key: one.job_id }, h("td", jobLink(one.job_id)), h("td", one.role), h("td", state(one.status)), h("td.num", one.since ? clock(one.since) : "–"), h("td.mono.small.soft", one.agent || "")))))) : h("p.empty.quiet.row", icon("history"), "Nothing was there at that time."));
   }

@@ -95,7 +95,7 @@ export function job(ctx, route) {
     if (!error && !why && !whole.damaged) return null;
     return h("div.notice", { "data-state": standing(whole) }, icon(standing(whole)),
       h("div.grow.stack.tight",
-        error ? h("p.strong.code", `${error.category}: ${error.message}`) : null,
+        error ? h("p.strong.wrapped", error.message, h("span.tag.cause", error.category)) : null,
         whole.damaged ? h("p", `Damaged: ${whole.damaged}`) : null,
         why && (!error || why !== error.message) ? h("p.soft", why) : null,
         explain && explain.fix ? h("div", command(explain.fix)) : null));
@@ -206,6 +206,7 @@ function costWords(cost) {
   return h("span.num", amount === null ? "unknown" : usd(amount), cost.calls ? h("span.quiet", ` in ${many(cost.calls, "call")}`) : null);
 }
 
+const ENDS = ["succeeded", "failed", "killed", "stale"];
 const REASON_STATE = { routed: "queued", retried: "queued", released: "queued", requeued: "queued", claimed: "in_progress" };
 function eventState(event, whole) {
   if (event.kind === "created") return "queued";
@@ -227,5 +228,5 @@ function eventWords(event, whole) {
       h("p.small.quiet", [agent, took !== null && took !== undefined ? duration(took) : null, total ? `${steps.filter((step) => step.exit_code === 0 || (step.error === null && step.exit_code === null)).length}/${count(total)} steps` : null].filter(Boolean).join(" · ")));
   }
   const { reason, role, to, by, note } = event.hop;
-  return h("div", h("span.strong", said(reason)), to && to !== role ? ` to ${to}` : ` from ${role}`, h("p.small.quiet", by || ""), note ? h("p.small.soft.note", note) : null);
+  return h("div", h("span.strong", ENDS.includes(to) ? said(to) : said(reason)), ENDS.includes(to) ? ` by ${role}` : to && to !== role ? ` to ${to}` : ` in ${role}`, h("p.small.quiet", by || ""), note ? h("p.small.soft.note", note) : null);
 }

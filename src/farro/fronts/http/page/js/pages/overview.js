@@ -5,7 +5,7 @@ import { icon } from "../icons.js";
 import { newJob } from "../new_job.js";
 import { button, empty, failure, jobLink, loading, moment, panel, segments, state } from "../parts.js";
 import { h } from "../view.js";
-import { count, duration, many, said, usd } from "../words.js";
+import { coarse, count, duration, many, said, usd } from "../words.js";
 
 const WINDOWS = [["900", "15m"], ["3600", "1h"], ["21600", "6h"], ["86400", "24h"]];
 const ENDS = ["succeeded", "failed", "stale", "killed"];
@@ -74,7 +74,7 @@ function throughput(page) {
   const series = page.series;
   const own = series && series.roles["*"];
   const sum = (values) => values.reduce((all, value) => all + (value || 0), 0);
-  return panel("Throughput", { note: series ? `jobs per ${duration(series.step_s)}${series.bounded ? ", newest only" : ""}` : "", actions: own && legend([["Succeeded", "succeeded", sum(own.succeeded)], ["Failed", "failed", sum(own.failed)], ["Killed", "killed", sum(own.killed)]]) },
+  return panel("Throughput", { note: series ? `jobs per ${series.step_s === 60 ? "minute" : coarse(series.step_s)}${series.bounded ? ", newest only" : ""}` : "", actions: own && legend([["Succeeded", "succeeded", sum(own.succeeded)], ["Failed", "failed", sum(own.failed)], ["Killed", "killed", sum(own.killed)]]) },
     own ? bars({ label: "Jobs that ended", start: series.start, end: series.end, stepS: series.step_s, layers: ["succeeded", "failed", "killed"].map((name) => ({ name, state: name, values: own[name] })) }) : loading());
 }
 
@@ -147,7 +147,7 @@ function costs(page) {
   if (!told) return panel("Cost today", {}, loading());
   const most = Math.max(...told.lines.map((line) => line.usd), 0.000001);
   return panel("Cost today", { flush: true, note: told.total.unknown_calls ? `${many(told.total.unknown_calls, "call")} of unknown cost` : "" },
-    told.lines.length ? h("table.table.costs", h("tbody", told.lines.map((line) => h("tr", { key: line.name }, h("th", { scope: "row" }, line.name), h("td.depth", h("span.bar", { "aria-hidden": "true" }, h("i", { "data-state": "waiting", style: { width: `${(line.usd / most) * 100}%` } }))), h("td.right.num.quiet", many(line.calls, "call")), h("td.right.num", usd(line.usd))))))
+    told.lines.length ? h("table.table.costs", h("tbody", told.lines.map((line) => h("tr", { key: line.name }, h("th", { scope: "row" }, line.name), h("td.depth", h("span.bar", { "aria-hidden": "true" }, h("i", { "data-state": "queued", style: { width: `${(line.usd / most) * 100}%` } }))), h("td.right.num.quiet", many(line.calls, "call")), h("td.right.num", usd(line.usd))))))
       : h("p.empty.quiet", "No agent has called a provider today."),
     told.budgets.map((one) => h("div.budget", { key: one.key }, h("div.row", h("span", `Budget ${one.budget}`), h("span.end.num", one.left_usd === null ? "unknown left" : `${usd(one.left_usd)} of ${usd(one.limit_usd)} left`)),
       h("meter", { min: 0, max: one.limit_usd, value: one.usd, "aria-label": `Budget ${one.budget}` }))));

@@ -89,7 +89,7 @@ export function swarms(ctx, route) {
   function detail(swarm) {
     const totals = swarm.totals || {};
     return [
-      swarm.reason || (swarm.warnings || []).length ? h("div.notice", { "data-state": swarm.health === "Healthy" ? "queued" : "warning" }, icon("alert"), h("div.grow.stack.tight", swarm.reason ? h("p", sentence(swarm.reason)) : null, (swarm.warnings || []).map((one) => h("p.soft", one)))) : null,
+      swarm.reason || (swarm.warnings || []).length ? h("div.notice", { "data-state": swarm.health === "Healthy" ? "queued" : "warning" }, icon("alert"), h("div.grow.stack.tight", swarm.reason ? h("p", swarm.reason.charAt(0).toUpperCase() + swarm.reason.slice(1)) : null, (swarm.warnings || []).map((one) => h("p.soft", one)))) : null,
       panel(swarm.id, { actions: [state(HEALTH[swarm.health] || "unknown", { text: swarm.health }), state(mark(swarm.state), { chip: true, text: sentence(String(swarm.state)) })], note: `${totals.running ?? 0} of ${totals.desired ?? swarm.components.length} run` , flush: true },
         topology(swarm),
         h("div.strip", facts([
@@ -132,7 +132,7 @@ export function swarms(ctx, route) {
             h("g", { transform: "translate(11 10)", class: "sign" }, icon(how, 14)),
             h("text.name", { x: 32, y: 21.5 }, fit(id, 18)),
             h("text.figure", { x: 12, y: 43 }, own.some((one) => one.tps !== null && one.tps !== undefined) ? `${rate(tps)}/s` : sentence(own[0] ? own[0].state : "new")),
-            h("text.what", { x: 12, y: 57 }, `${many(own.length, "instance")}${stale ? ` · heard ${duration(stale)} ago` : ""}`),
+            h("text.what", { x: 12, y: 57 }, `${own.length} ×${stale ? ` · heard ${duration(stale)} ago` : ""}`),
           ],
         };
       },
