@@ -6,7 +6,7 @@ import { icon } from "../icons.js";
 import { newJob } from "../new_job.js";
 import { button, failure, jobAddress, standing, state } from "../parts.js";
 import { h } from "../view.js";
-import { ago, coarse, count, duration, many, said, shortId, since } from "../words.js";
+import { ago, coarse, count, many, said, shortId, since } from "../words.js";
 
 const LANES = ["queued", "in_progress", "stale", "failed", "succeeded", "killed"];
 const PAGE = 25;
@@ -205,6 +205,6 @@ const brief = (at) => h("time.num", { datetime: at, title: ago(at) }, coarse(Mat
 function timing(row, how) {
   if (how === "waiting") return row.person ? state("waiting", { text: "you", size: 12 }) : state("waiting", { text: many(row.waits_for.length, "job"), size: 12 });
   if (how === "delayed") return state("delayed", { text: ago(row.not_before), size: 12 });
-  if (row.status === "in_progress") return duration(since(row.updated_at));
+  if (row.status === "in_progress") return coarse(Math.max(since(row.updated_at), 0));
   return brief(row.status === "queued" ? row.enqueued_at : row.finalized_at || row.updated_at);
 }
