@@ -71,6 +71,7 @@ SECTIONS = {
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
         ("agq", "Serve the queues to Redis clients.", "farro.cli.agq:agq"),
+        ("web", "Serve the dashboard and the HTTP API.", "farro.cli.web:web"),
     ),
     "Set up": (
         ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),

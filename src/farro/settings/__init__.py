@@ -16,7 +16,7 @@ from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
 from farro.roles.providing import names_a_secret
-from farro.settings.engines import Address, AgqSettings, RedisSettings
+from farro.settings.engines import Address, AgqSettings, RedisSettings, WebSettings
 from farro.settings.fields import (
     Amount,
     Cap,
@@ -280,6 +280,7 @@ class Settings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     agq: AgqSettings = field(default_factory=AgqSettings)
     agx: AgxSettings = field(default_factory=AgxSettings)
+    web: WebSettings = field(default_factory=WebSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
@@ -303,7 +304,8 @@ class Settings:
         """Names of the variables that hold secrets: those that the config calls so, and those that programs are given
         under such a name."""
         found: dict[str, None] = {}
-        found.update((secret.name, None) for secret in (self.redis.password, self.agq.key) if secret is not None)
+        fronts = (self.redis.password, self.agq.key, self.web.token)
+        found.update((secret.name, None) for secret in fronts if secret is not None)
         for provider in self.providers.values():
             found.update((secret.name, None) for secret in _secrets((provider.api_key, provider.options)))
             found.update((name, None) for name in provider.environment if names_a_secret(name))

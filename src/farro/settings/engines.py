@@ -1,4 +1,4 @@
-"""What can be configured of existing engines and of the fronts: the Redis store and the RESP front.
+"""What can be configured of existing engines and of the fronts: the Redis store, the RESP front, the HTTP front.
 
 Keys of the rest live in the package itself.
 """
@@ -63,3 +63,16 @@ class AgqSettings:
     key: Secret | None = None  # ${NAME}: what clients say with AUTH; needed beyond loopback
     max_connections: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 1000
     worker_ttl_s: Positive = 30.0  # a worker that says nothing for so long, and has no connection, is gone
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebSettings:
+    """The HTTP front, `farro web`. docs/http.md."""
+
+    bind: HostPort = "127.0.0.1:8420"
+    token: Secret | None = (
+        None  # ${NAME}: what programs say; needed beyond loopback. None: one is made, jobs/.web/token
+    )
+    hosts: tuple[FilledText, ...] = ()  # names by which it is reached, beside addresses and localhost
+    read_only: bool = False  # it shows, and changes nothing
+    secure_cookie: bool = False  # behind a proxy that speaks https: browsers send the session by it alone
