@@ -19,11 +19,13 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from farro.component.declaring import Component, Drop
 from farro.component.surroundings import Surroundings
 from farro.errors import BusTrouble
+from farro.plans.cron import due
 from farro.ports.bus import Bus, Consumer, Delivery, Message
 
 TPS_WINDOW_S = 10.0
@@ -106,8 +108,7 @@ class Workload:
     async def _make(self) -> None:
         due_s = time.monotonic()
         while not self._ending.is_set():
-            pause_s = self._pause_s()
-            due_s = max(due_s + pause_s, time.monotonic() - pause_s)  # behind by more than one: not made up for
+            due_s = self._due_s(due_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
                     await self._ending.wait()
@@ -118,6 +119,15 @@ class Workload:
                 self._failed(error)
             else:
                 self.counts.count(time.monotonic())
+
+    def _due_s(self, before_s: float) -> float:
+        """When it is called next, on the monotonic clock."""
+        if self._declared.cron is not None:
+            now = datetime.now(UTC)
+            moment = next(due(self._declared.cron, UTC, now), now)  # a line that never falls due is not declared
+            return time.monotonic() + (moment - now).total_seconds()
+        pause_s = self._pause_s()
+        return max(before_s + pause_s, time.monotonic() - pause_s)  # behind by more than one: not made up for
 
     def _pause_s(self) -> float:
         config = self._config()

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from farro.kernel.moments import timestamp
+from farro.operations.swarm_ledger import Entry, message_id
 from farro.ports.bus import Bus, Message
-from farro.services.swarms.ledger import Entry, message_id
 from farro.swarm import messages, names
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.names import Scope, Signal
@@ -57,7 +57,9 @@ class Voice:
         else:
             phase: Any = end.phase or _PHASES[signal]
             code, message = end.code or "FAILED", end.message or ""
-            body = messages.Error(**told, phase=phase, code=code, message=message, retryable=end.retryable)
+            body = messages.Error(
+                **told, phase=phase, code=code, message=message, retryable=end.retryable, details=end.details
+            )
         kind = "ready" if end.good else "error"
         key = names.event_key("ready" if end.good else "error", signal, _of_key(signal, entry.scope))
         await self._send(key, body, message_id(correlation_id, signal, kind))
