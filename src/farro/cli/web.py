@@ -15,6 +15,7 @@ from types import ModuleType
 import click
 
 from farro import app
+from farro import web as wiring
 from farro.cli.agq import address_of, is_loopback
 from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
@@ -53,7 +54,7 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
     store = app.open_store(path, settings, log=log, actor="web")
     admit(store, "web", strict=starts_strictly(settings))
     try:
-        made = app.web(
+        made = wiring.opened(
             store,
             settings,
             log=log,
