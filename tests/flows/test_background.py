@@ -56,7 +56,7 @@ def becomes(farro: Program, job_id: str, status: str) -> None:
 
 @pytest.mark.parametrize("runner", ["inline", "process"])
 def test_start_enqueue_done_stop(quick: Program, runner: str) -> None:
-    done = quick.run("start", "--runner", runner, code=0)
+    done = quick.run("start", "--no-web", "--runner", runner, code=0)
     assert [line.split()[:2] for line in done.out.splitlines()[:4]] == [[name, "started"] for name in ALL]
     assert "farro down" in done.out
     job_id = quick.enqueue(shell("echo hi"))
@@ -74,15 +74,15 @@ def test_start_enqueue_done_stop(quick: Program, runner: str) -> None:
 
 
 def test_starting_twice_starts_what_is_missing(quick: Program) -> None:
-    quick.run("start", code=0)
+    quick.run("start", "--no-web", code=0)
     before = {name: record(quick, name)["pid"] for name in ALL}
-    told = quick.run("start", "--workers", "3", "--json", code=0).json["components"]
+    told = quick.run("start", "--no-web", "--workers", "3", "--json", code=0).json["components"]
     assert [(item["name"], item["what"]) for item in told] == [
         *((name, "already runs") for name in ALL),
         ("farro-worker-3", "started"),
     ]
     assert {name: record(quick, name)["pid"] for name in ALL} == before
-    other = quick.run("start", "--slots", "5", "--json", code=0).json["components"]
+    other = quick.run("start", "--no-web", "--slots", "5", "--json", code=0).json["components"]
     assert [item["what"] for item in other] == ["already runs", "already runs", "started", "started"]  # other options
     assert "--slots 5" in " ".join(record(quick, "farro-worker-1")["argv"])
     assert not (quick.path / "swarms/components/farro-worker-3.json").exists()
@@ -93,7 +93,7 @@ def test_a_component_that_cannot_work_is_reported_with_its_last_words(quick: Pro
     place = quick.path / "agents/Runner/in-progress"
     place.rmdir()
     place.write_text("in the way")
-    done = quick.run("start", "--workers", "1", code=1)
+    done = quick.run("start", "--no-web", "--workers", "1", code=1)
     assert "farro-worker   failed (pid" in done.out
     assert "farro-worker is failed; swarms/farro/logs/farro-worker.log ends with:" in done.err
     assert ": join: " in done.err
@@ -101,7 +101,7 @@ def test_a_component_that_cannot_work_is_reported_with_its_last_words(quick: Pro
     place.mkdir()
     job_id = quick.enqueue(shell("echo hi"))
     becomes(quick, job_id, "succeeded")
-    eventually(lambda: quick.run("start", "--workers", "1").code == 0, "it is not well again")
+    eventually(lambda: quick.run("start", "--no-web", "--workers", "1").code == 0, "it is not well again")
 
 
 def test_a_wrong_config_starts_nothing(farro: Program) -> None:
@@ -113,7 +113,7 @@ def test_a_wrong_config_starts_nothing(farro: Program) -> None:
 
 @pytest.mark.parametrize("runner", ["inline", "process"])
 def test_a_graceful_stop_hands_a_running_job_back(quick: Program, runner: str) -> None:
-    quick.run("start", "--runner", runner, code=0)
+    quick.run("start", "--no-web", "--runner", runner, code=0)
     quick.enqueue(endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
     quick.run("stop", code=0)
@@ -124,11 +124,11 @@ def test_a_graceful_stop_hands_a_running_job_back(quick: Program, runner: str) -
 
 @pytest.mark.parametrize("runner", ["inline", "process"])
 def test_a_restart_in_the_middle_of_a_job_ends_it_once(quick: Program, runner: str) -> None:
-    quick.run("start", "--runner", runner, code=0)
+    quick.run("start", "--no-web", "--runner", runner, code=0)
     quick.enqueue(once_endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
     killed(*(record(quick, name)["pid"] for name in ("orchestrator", "farro-marshal", *ALL)))
-    quick.run("start", "--runner", runner, code=0)
+    quick.run("start", "--no-web", "--runner", runner, code=0)
     becomes(quick, "long", "succeeded")
     assert marked(quick.path) == []
     job = quick.job("long")
@@ -137,19 +137,19 @@ def test_a_restart_in_the_middle_of_a_job_ends_it_once(quick: Program, runner: s
 
 
 def test_a_worker_that_hangs_is_killed_by_stop_with_what_it_runs(quick: Program) -> None:
-    quick.run("start", "--runner", "process", "--workers", "1", code=0)
+    quick.run("start", "--no-web", "--runner", "process", "--workers", "1", code=0)
     quick.enqueue(endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
     os.kill(record(quick, "farro-worker")["pid"], signal.SIGSTOP)
     told = quick.run("stop", "--json", code=0).json["components"]
     assert {"name": "farro-worker", "what": "killed"} in told
     assert marked(quick.path) == []
-    quick.run("start", code=0)
+    quick.run("start", "--no-web", code=0)
     quick.run("kill", "long", code=0)
 
 
 def test_what_runs_in_the_background_outlives_the_terminal(quick: Program) -> None:
-    quick.run("start", code=0, prefix=["setsid", "--wait", "timeout", "60"])
+    quick.run("start", "--no-web", code=0, prefix=["setsid", "--wait", "timeout", "60"])
     pid = record(quick, "farro-manager")["pid"]
     assert os.getsid(pid) == pid
     assert alive(pid)
@@ -157,7 +157,7 @@ def test_what_runs_in_the_background_outlives_the_terminal(quick: Program) -> No
 
 def test_workers_of_named_roles_are_started(farro: Program) -> None:
     told = farro.run(
-        "start", "--role", "DocWriter", "--role", "Architect", "--role", "DocWriter", "--json", code=0
+        "start", "--no-web", "--role", "DocWriter", "--role", "Architect", "--role", "DocWriter", "--json", code=0
     ).json
     names = ["farro-worker-docwriter-1", "farro-worker-docwriter-2"]
     names += ["farro-worker-architect-1", "farro-worker-architect-2"]

@@ -210,7 +210,7 @@ class Steering:
     def rest(self) -> list[str]:
         """End the orchestrator when it has nothing left to do; the swarms that it still has otherwise."""
         others = [view.id for view in swarms.list_(self.place, clock=self.clock)]
-        if not others:
+        if not others and self.runtime.look(ORCHESTRATOR) is not None:
             until_s = self.clock.monotonic_s() + ORCHESTRATOR_S
             while self.runtime.look(controller(self.swarm)) is not None and self.clock.monotonic_s() < until_s:
                 self.clock.sleep(_LOOK_S)  # a removed swarm's controller is the orchestrator's to take away
