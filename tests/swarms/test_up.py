@@ -229,5 +229,5 @@ def test_roles_with_a_provider_have_workers(farro: Program) -> None:
     (farro.path / "agents-config.json").write_text(json.dumps(settings))
     agents = ("SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter", "Tester")
     assert own_swarm.roles(config.load(str(farro.path))) == ("Runner", *agents)
-    plan = own_swarm.default_plan("/root", program=("farro",), roles=("Runner", "DocWriter"), web=True)
+    plan = own_swarm.default_plan("/srv/farro", program=("farro",), roles=("Runner", "DocWriter"), web=True)
     assert [bee["role"] for bee in plan["bees"]] == ["manager", "watchdog", "worker", "worker-docwriter", "web"]

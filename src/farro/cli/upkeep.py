@@ -170,7 +170,7 @@ class Here:
     # --- down ---
 
     def down(self, as_json: bool) -> None:
-        old = background.stop(app.runtime(self.root))  # of a farro before 0.9, which had no swarms
+        old = background.stop(app.runtime(self.root))  # what a demo that was killed left, or a farro without swarms
         steering = self.steering(quiet=as_json)
         done = [*(Down(name=one.name, what=one.how) for one in old), *steering.down()]
         others = steering.rest()
