@@ -82,6 +82,11 @@ def test_a_life_in_the_background(farro: Program) -> None:
     assert marked(farro.path) == []
     eventually(lambda: ps(farro)["farro-worker-2"]["restarts"] == 1, "nobody counts")
 
+    farro.run("swarm", "config", "worker", "farro-worker-2", "--disable", code=0)
+    off = farro.run("up", "--detach", "--no-web", code=0)
+    assert "farro-worker-2 disabled" in off.out  # what somebody said of one alone holds
+    farro.run("swarm", "config", "worker", "farro-worker-2", "--enable", code=0)
+
     before, queen = pids(farro), orchestrator(farro)
     kill(queen)
     again = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]

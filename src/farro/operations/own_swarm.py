@@ -37,7 +37,7 @@ ORCHESTRATOR_S = 10.0  # for it to end
 _LOOK_S, _CARE_S = 0.05, 1.0
 _LAST, _LINES = 4096, 8
 
-What = Literal["started", "already runs", "failed", "not ready"]
+What = Literal["started", "already runs", "disabled", "failed", "not ready"]
 
 
 def roles(settings: Settings) -> tuple[str, ...]:
@@ -183,10 +183,11 @@ class Steering:
         wanted = plans.load(Document(dict(data), "the plan"))
         before = {seen.name: seen.pid for seen in self.runtime.list() if seen.alive}
         self._calm()
-        for step in self._steps(wanted):
+        steps = self._steps(wanted)
+        for step in steps:
             self._carry_out(step, dict(data) if step is Signal.TEMPLATE else None)
         self.ensure()
-        return self._settled(wanted, before)
+        return self._settled(wanted, before, asked=bool(steps))
 
     def down(self) -> list[Down]:
         """Stop and remove it, in order. The orchestrator goes too, unless other swarms need it: see `rest`."""
@@ -271,15 +272,17 @@ class Steering:
 
     # --- how everybody is ---
 
-    def _settled(self, wanted: SwarmPlan, before: Mapping[str, int | None]) -> list[Up]:
+    def _settled(self, wanted: SwarmPlan, before: Mapping[str, int | None], *, asked: bool) -> list[Up]:
+        """`asked`: everybody was told to work. Else somebody may have told one alone not to, and that holds."""
         members = [member.instance for member in wanted.members()]
+        off = {} if asked else before
         until_s = self.clock.monotonic_s() + SETTLE_S
-        while not (heard := self._heard(members)) and self.clock.monotonic_s() < until_s and not self.over():
+        while not (heard := self._heard(members, off)) and self.clock.monotonic_s() < until_s and not self.over():
             self.clock.sleep(_LOOK_S)
         found = {line.name: line for line in lines(self.place, self.runtime, self.clock, swarm=self.swarm)}
         return [self._told(found.get(name), name, before, heard=heard) for name in members]
 
-    def _heard(self, members: Sequence[str]) -> bool:
+    def _heard(self, members: Sequence[str], off: Mapping[str, int | None]) -> bool:
         """Whether everybody has said, since it was launched, how it is; and works, or failed."""
         view = self.view()
         if view is None or view.state != SwarmState.RUNNING:
@@ -292,7 +295,9 @@ class Steering:
                 return False
             if one.state == ComponentState.FAILED:
                 continue
-            if seen is None or not seen.alive or not one.enabled:
+            if seen is None or not seen.alive:
+                return False
+            if not one.enabled and (one.state != ComponentState.HEALTHY or off.get(name) != seen.pid):
                 return False
             born.append(parse_timestamp(seen.launched_at))
         if len(born) < len(members):
@@ -306,6 +311,8 @@ class Steering:
             return Up(name=name, what="failed", pid=pid, log=log, said=last_words(log) or str(line.failure or ""))
         if line is None or pid is None or not (heard or line.enabled):
             return Up(name=name, what="not ready", pid=pid, log=log, said=last_words(log))
+        if not line.enabled:
+            return Up(name=name, what="disabled", pid=pid, log=log)
         return Up(name=name, what="already runs" if before.get(name) == pid else "started", pid=pid, log=log)
 
     def _lives(self, name: str) -> bool:
