@@ -103,6 +103,14 @@ def control_queue(role: str, instance: str) -> str:
     return f"{CONTROL}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
 
 
+def controller_keys(swarm: str, instance: str) -> list[str]:
+    """What a controller hears: commands of its swarm, updates of components, what those say, and who asks how it is."""
+    lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
+    keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
+    keys += [f"sig.{Signal.CONFIG}.*.*", *(f"ev.{kind}.*.*" for kind in _STATUSES)]
+    return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
+
+
 def signal_key(signal: Signal, scope: Scope) -> str:
     if signal is Signal.CREATE:
         raise BadName("nobody is asked to create a swarm by a signal: the orchestrator does it")
