@@ -142,6 +142,8 @@ class Puppets:
         for name in up:
             if self.alive.get(name):
                 swarm = name.removesuffix("-marshal")
+                queue = names.control_queue(names.CONTROLLER, name)
+                await self.bus.declare(queue, [Binding(names.CONTROL, f"sig.{Signal.CONFIG}.*.*")])
                 await self.voice.up(swarm, name)
         for name in [name for name, alive in self.alive.items() if alive and not self.mute]:
             queue = self.bus.queues.get(names.control_queue(names.CONTROLLER, name))

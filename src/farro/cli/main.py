@@ -72,6 +72,8 @@ SECTIONS = {
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
         ("swarm", "Sets of components, kept as they are wanted.", "farro.cli.swarm:swarm"),
         ("agq", "Serve the queues to Redis clients.", "farro.cli.agq:agq"),
+        ("web", "Serve the dashboard and the HTTP API.", "farro.cli.web:web"),
+        ("mcp", "Serve farro to coding agents, as MCP tools.", "farro.cli.mcp:mcp"),
     ),
     "Set up": (
         ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),
@@ -90,6 +92,7 @@ COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in s
 HIDDEN = {
     "orchestrator": "farro.cli.swarm_daemons:orchestrator",
     "controller": "farro.cli.swarm_daemons:controller",
+    "member": "farro.cli.member:member",
 }
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 

@@ -1,4 +1,4 @@
-"""What can be configured of existing engines and of the fronts: the Redis store and the RESP front.
+"""What can be configured of engines and fronts: the Redis store, buses, RESP, HTTP, the MCP server.
 
 Keys of the rest live in the package itself.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds, Matching
 from farro.settings.fields import Count, FilledText, Positive, Secret
@@ -90,3 +90,26 @@ class AgqSettings:
     key: Secret | None = None  # ${NAME}: what clients say with AUTH; needed beyond loopback
     max_connections: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 1000
     worker_ttl_s: Positive = 30.0  # a worker that says nothing for so long, and has no connection, is gone
+
+
+Allowed = Literal["write", "approve"]  # what an MCP server may do beside looking
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpSettings:
+    """The MCP server, `farro mcp`. docs/mcp.md."""
+
+    allow: tuple[Allowed, ...] = ()  # write: queue, retry, requeue, kill; approve: answer in a person's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebSettings:
+    """The HTTP front, `farro web`. docs/http.md."""
+
+    bind: HostPort = "127.0.0.1:8420"
+    token: Secret | None = (
+        None  # ${NAME}: what programs say; needed beyond loopback. None: one is made, jobs/.web/token
+    )
+    hosts: tuple[FilledText, ...] = ()  # names by which it is reached, beside addresses and localhost
+    read_only: bool = False  # it shows, and changes nothing
+    secure_cookie: bool = False  # behind a proxy that speaks https: browsers send the session by it alone

@@ -104,11 +104,20 @@ def control_queue(role: str, instance: str) -> str:
 
 
 def controller_keys(swarm: str, instance: str) -> list[str]:
-    """What a controller hears: commands of its swarm, updates of components, what those say, and who asks how it is."""
+    """What a controller hears, whatever its plan: commands of its swarm, and who asks how it is."""
     lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
     keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
-    keys += [f"sig.{Signal.CONFIG}.*.*", *(f"ev.{kind}.*.*" for kind in _STATUSES)]
     return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
+
+
+def component_keys(role: str, instance: str) -> tuple[str, ...]:
+    """What the controller of a component hears about it: updates that others ask for, and its own word."""
+    scope = Scope(role=role, instance=instance)
+    return (
+        signal_key(Signal.CONFIG, scope),
+        status_key("status-full", role, instance),
+        status_key("status-delta", role, instance),
+    )
 
 
 def signal_key(signal: Signal, scope: Scope) -> str:
@@ -185,6 +194,8 @@ def _about(signal: Signal, words: list[str], text: str) -> Scope:
 
 def matches(binding: str, key: str) -> bool:
     """Whether a topic exchange gives `key` to a queue that is bound with `binding`: * is one word, # any number."""
+    if "*" not in binding and "#" not in binding:
+        return binding == key  # as nearly all are: a controller has three for each component
     wanted, words = binding.split("."), key.split(".")
     ends = {0}  # how many words of the key the pattern so far may have taken
     for word in wanted:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from farro.services.swarms.auditing import Trail
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import GivenUp, Kept
 from farro.services.swarms.summing import Summary
-from farro.services.swarms.telling import Voice, report
+from farro.services.swarms.telling import Voice, queues_of, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
 from farro.swarm.lifecycle import SwarmState
@@ -91,6 +91,7 @@ class Controller:
         queue = names.control_queue(names.CONTROLLER, ground.instance)
         keys = names.controller_keys(ground.swarm, ground.instance)
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        await self._attend(self._members().values())
         # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.
         self._look(time.monotonic())
         control = await self._bus.consume(queue, prefetch=64)
@@ -118,6 +119,15 @@ class Controller:
             await control.close()
             self._ledger.close()
 
+    async def _attend(self, members: Iterable[plan.Member], left: Iterable[plan.Member] = ()) -> None:
+        """Hear of these components, and no more of those: never of another swarm's."""
+        queue = names.control_queue(names.CONTROLLER, self._ground.instance)
+        keys = [key for one in members for key in names.component_keys(one.role, one.instance)]
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        for one in left:
+            for key in names.component_keys(one.role, one.instance):
+                await self._bus.unbind(queue, Binding(names.CONTROL, key))
+
     def stop(self) -> None:
         """Components go on; the next controller finds them."""
         self._stopped.set()
@@ -141,14 +151,16 @@ class Controller:
         """Whether anything is to be done about it: a component that says the same as before is no news."""
         key = names.read_key(delivery.message.key)
         body = delivery.message.body
-        if key.kind == "status":
-            told = messages.decode(messages.Status, body)
+        if key.status is not None:
+            told = messages.read_status(body, key.status, key.scope)
             ours = told.swarm_id == self._ground.swarm and told.role != names.CONTROLLER
             return ours and self._watch.hear(told, time.monotonic())
         if key.kind != "signal" or key.signal is None:
             return False
         signal = messages.read_signal(body, key.signal, key.scope)
-        if signal.origin == ORIGIN or not self._ours(signal):
+        if not self._ours(signal):
+            raise InputError(f"ControlSignal: it is of another swarm than {self._ground.swarm}")
+        if signal.origin == ORIGIN:
             return False
         if key.signal is Signal.STATUS:
             await self._say(full=True, correlation_id=signal.correlation_id)
@@ -257,6 +269,9 @@ class Controller:
         if wanted.id != self._ground.swarm:
             raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
         before = {} if self._kept.plan is None else plan.runs(self._kept.plan)
+        names_now = {one.instance for one in wanted.members()}
+        left = [one for one in self._members().values() if one.instance not in names_now]
+        await self._attend(wanted.members(), left)
         self._kept.change(plan=wanted)
         await queues.declare(self._bus, wanted)
         after = plan.runs(wanted)
@@ -351,7 +366,8 @@ class Controller:
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()
-        told = report(self._ground, self._kept.state, self._aggregate(now_s), full=full, at=at, about=correlation_id)
+        state, io = self._kept.state, queues_of(self._kept.plan)
+        told = report(self._ground, state, self._aggregate(now_s), full=full, at=at, about=correlation_id, queues=io)
         lines = self._summary.lines(list(self._members().values()), now_s)
         changed = self._summary.changed(lines)
         told.data["components"] = lines if full else changed

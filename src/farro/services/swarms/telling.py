@@ -16,6 +16,7 @@ from farro.ports.bus import Bus, Message
 from farro.swarm import messages, names
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.names import Scope, Signal
+from farro.swarm.plan import SwarmPlan
 from farro.swarm.status import Aggregate
 
 if TYPE_CHECKING:
@@ -139,7 +140,14 @@ def _of_key(signal: Signal, scope: Scope) -> Scope:
 
 
 def report(
-    ground: Ground, state: SwarmState, told: Aggregate, *, full: bool, at: str, about: str | None
+    ground: Ground,
+    state: SwarmState,
+    told: Aggregate,
+    *,
+    full: bool,
+    at: str,
+    about: str | None,
+    queues: messages.Queues,
 ) -> messages.Status:
     """A swarm's status, as its controller tells it."""
     data: dict[str, Any] = {"health": told.health}
@@ -159,8 +167,18 @@ def report(
         watermark=None if told.max_staleness_s is None else _earlier(at, told.max_staleness_s),
         max_staleness_sec=told.max_staleness_s,
         totals=messages.Totals(desired=told.desired, healthy=told.healthy, running=told.running, enabled=told.enabled),
+        queues=queues,
         data=data,
     )
+
+
+def queues_of(wanted: SwarmPlan | None) -> messages.Queues:
+    """All that its components read, and all that they write."""
+    if wanted is None:
+        return messages.Queues()
+    reads = {names.work_queue(wanted.id, suffix) for bee in wanted.bees for suffix in bee.work.inputs}
+    writes = {names.work_queue(wanted.id, suffix) for bee in wanted.bees for suffix in bee.work.outputs}
+    return messages.Queues(inputs=tuple(sorted(reads)), outputs=tuple(sorted(writes)))
 
 
 def _earlier(at: str, seconds: float) -> str:
