@@ -91,9 +91,9 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
     assert told.err.splitlines() == [
         f"farro: {config}:1:13: version: must be text, not the number 1",
         f"farro: {config}:2:16: durability: must be 'power' or 'process', not another word",
-        f"farro: {config}:2:25: bogus: is not a known field; known: version, strict, store, durability, "
+        f"farro: {config}:2:25: bogus: is not a known field; known: version, strict, store, bus, durability, "
         "strict_start, allow_cross_volume, roles, tools, retry, watchdog, runners, capacity, audit, prune, security, "
-        "providers, budgets, timeouts, manager, routing, redis, agq, agx",
+        "providers, budgets, timeouts, manager, routing, redis, agq, agx, amqp, mcp, web",
         f"farro: {config}:3:28: retry.max_attempts: must be at least 1, not 0",
         f"farro: {config}:3:31: retry.base: is not a known field; did you mean base_s?",
         f"farro: {config}:4:18: tools.x.pyton: is not a known field; did you mean python?",
