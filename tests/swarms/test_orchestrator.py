@@ -86,10 +86,13 @@ def test_the_sequences_of_the_seed(play: Callable[[Act], None]) -> None:
         assert [len(kingdom.confirmations(one)) for one in asked] == [1] * 6
         assert kingdom.violations() == []
         assert await kingdom.bus.depth(names.work_queue(SWARM, "raw")) is None
-        lines = (Path(kingdom.place.of(SWARM)) / "audit.jsonl").read_text().splitlines()
-        trail = [(line["by"], line["what"]) for line in map(json.loads, lines)]
-        assert ("controller", "received") in trail
-        assert trail[-1] == ("orchestrator", "controller-removed")
+
+        def trail() -> list[tuple[str, str]]:
+            lines = Path(kingdom.place.of(SWARM), "audit.jsonl").read_text().splitlines()
+            return [(line["by"], line["what"]) for line in map(json.loads, lines)]
+
+        await kingdom.until(lambda: trail()[-1] == ("orchestrator", "controller-removed"))
+        assert ("controller", "received") in trail()
 
     play(act)
 
