@@ -40,12 +40,15 @@ _EPOCH = "1970-01-01T00:00:00Z"
 def correlations(known: Known) -> Iterator[Violation]:
     for one in known.repeated:
         yield told("correlation", one, "its correlation id is that of another signal: it is new per attempt")
+    again = {one.body.correlation_id for one in known.duplicates if isinstance(one.body, Duplicate)}
     for correlation, ends in known.ends.items():
         asked = known.signals.get(correlation)
         for end in ends:
             assert isinstance(end.body, Ready | Error)
             if asked is None:
-                if end.key.signal is not Signal.CREATE:  # which nobody signals
+                # Nobody signals a create; and the orchestrator answers by itself, without a signal, what it refuses and
+                # what it was asked before.
+                if end.key.signal is not Signal.CREATE and isinstance(end.body, Ready) and correlation not in again:
                     yield told("correlation", end, f"confirms {correlation}, which nobody sent")
                 continue
             assert isinstance(asked.body, ControlSignal)
@@ -89,7 +92,7 @@ def idempotency(known: Known, complete: bool) -> Iterator[Violation]:
         assert isinstance(one.body, Duplicate)
         asked = known.signals.get(one.body.correlation_id)
         if asked is None or not isinstance(asked.body, ControlSignal):
-            yield told("idempotency", one, "tells of a signal that nobody sent")
+            yield from _answered_alone(known, one, one.body, complete)
             continue
         same = {
             body.correlation_id for _, body in commands[asked.body.signal, asked.body.idempotency_key, asked.key.scope]
@@ -98,6 +101,17 @@ def idempotency(known: Known, complete: bool) -> Iterator[Violation]:
             yield told("idempotency", one, "does not echo the signal that it tells of")
         elif one.body.original_correlation_id not in {None, *same}:
             yield told("idempotency", one, "names an original that is another command")
+
+
+def _answered_alone(known: Known, one: Heard, body: Duplicate, complete: bool) -> Iterator[Violation]:
+    """A command that the orchestrator was asked for again: it sends no signal, and confirms as the first was."""
+    first, own = known.ends.get(str(body.original_correlation_id), []), known.ends.get(body.correlation_id, [])
+    if body.original_correlation_id not in known.signals and not first:
+        yield told("idempotency", one, "tells of a signal that nobody sent")
+    elif complete and not own:
+        yield told("idempotency", one, "tells of a command that came again, and was not confirmed again")
+    elif len({_result(end) for end in (*first, *own)}) > 1:
+        yield told("idempotency", one, "was confirmed in different ways, though it is one command")
 
 
 def _result(end: Heard) -> tuple[str, str]:
