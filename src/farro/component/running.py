@@ -150,9 +150,9 @@ class Member:
             await delivery.ack()
 
     async def _update(self, correlation_id: str, args: dict[str, Any]) -> None:
-        """All of it, or nothing and why."""
+        """All of it, or nothing and why. No status tells of it before it is done: who waits takes that for its end."""
         enabled = args.pop("enabled", self._enabled)
-        self._told = {"correlationId": correlation_id}
+        told = {"correlationId": correlation_id}
         try:
             if not isinstance(enabled, bool):
                 raise InputError("enabled must be true or false")
@@ -161,19 +161,24 @@ class Member:
                 config = self._component.read_config(raw)
                 await self._component.told_config(config)
                 self._raw, self._config = raw, config
-            await self._switch(enabled)
+            if not await self._switch(enabled):
+                told["notes"] = f"what was under way did not end in {DRAIN_S:g} s and goes back"
         except FarroError as error:
-            self._told["error"] = str(error)
+            told["error"] = str(error)
         except Exception as error:  # noqa: BLE001 - what on_config raised is an update that was refused
-            self._told["error"] = f"{type(error).__name__}: {error}"
+            told["error"] = f"{type(error).__name__}: {error}"
+        self._told = told
         await self._say("status-delta")
 
-    async def _switch(self, enabled: bool) -> None:
+    async def _switch(self, enabled: bool) -> bool:
+        """Whether what was under way ended in time."""
+        drained = True
         if enabled and not self._enabled:
             await self._workload.begin()
-        elif not enabled and self._enabled and not await self._workload.end(DRAIN_S):
-            self._told["notes"] = f"what was under way did not end in {DRAIN_S:g} s and goes back"
+        elif not enabled and self._enabled:
+            drained = await self._workload.end(DRAIN_S)
         self._enabled = enabled
+        return drained
 
     async def _beat(self) -> None:
         while True:
