@@ -72,6 +72,7 @@ SECTIONS = {
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
         ("swarm", "Sets of components, kept as they are wanted.", "farro.cli.swarm:swarm"),
         ("agq", "Serve the queues to Redis clients.", "farro.cli.agq:agq"),
+        ("web", "Serve the dashboard and the HTTP API.", "farro.cli.web:web"),
         ("mcp", "Serve farro to coding agents, as MCP tools.", "farro.cli.mcp:mcp"),
     ),
     "Set up": (

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from farro import app, documents
+from farro import documents, hive
 from farro.cli.background import program
 from farro.cli.groups import Hinting
 from farro.cli.options import common, person, read_root
@@ -182,7 +182,7 @@ class Asking:
 
     def __init__(self, root: str | None, as_json: bool, *, no_wait: bool, timeout_s: float | None) -> None:
         self._root, self._settings = read_root(root)
-        self.place = app.swarm_place(self._root, self._settings).folder
+        self.place = hive.place(self._root, self._settings).folder
         self._as_json = as_json
         self._no_wait = no_wait
         self._timeout_s = timeout_s
@@ -260,7 +260,7 @@ class Asking:
 def ensure_orchestrator(root: str, settings: Settings) -> None:
     """Somebody must carry it out."""
     wanted = swarm_service.component(root, program(), dict(os.environ))
-    started = swarm_service.ensure(app.swarm_runtime(root), wanted, SystemClock())
+    started = swarm_service.ensure(hive.runtime(root), wanted, SystemClock())
     if started is not None:
         note(f"started an orchestrator in the background (pid {started.pid}); its log: {started.log}")
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import click
 
-from farro import app
+from farro import hive
 from farro.cli.background import program
 from farro.cli.daemon_life import Signals, end_well, log_to_stdout
 from farro.cli.options import daemon, read_root
@@ -41,13 +41,13 @@ def orchestrator(root: str | None, as_json: bool) -> None:
     from farro.services.swarms.realm import Launching, Realm
 
     log = log_to_stdout("orchestrator", as_json, settings.runners)
-    place, durable = app.swarm_place(path, settings), settings.durability == "power"
+    place, durable = hive.place(path, settings), settings.durability == "power"
     place.make()
     lease = alone.hold(place.orchestrator, f"an orchestrator of {path}", SystemClock())
 
     def make(bus: Bus) -> Orchestrator:
         how = Launching(program=program(), root=path, env=environment(settings.secret_variables()))
-        runtime, clock = app.swarm_runtime(path), SystemClock()
+        runtime, clock = hive.runtime(path), SystemClock()
         return Orchestrator(Realm(place, bus, runtime, how, log=log, clock=clock, durable=durable))
 
     log("info", "orchestrator started", {"pid": os.getpid(), "bus": settings.bus})
@@ -71,14 +71,14 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
     from farro.services.swarms.hands import Ground, environment
 
     log = log_to_stdout("controller", as_json, settings.runners)
-    place, clock = app.swarm_place(path, settings), SystemClock()
+    place, clock = hive.place(path, settings), SystemClock()
     if place.desired(swarm) is None:
         raise InputError(f"there is no swarm {swarm} in {path}; `farro swarm create` makes one, and its controller")
     lease = alone.hold(place.of(swarm), f"a controller of swarm {swarm}", clock)
     ground = Ground(
         swarm=swarm,
         instance=swarm_place.controller(swarm),
-        bus_address=app.bus_address(path, settings),
+        bus_address=hive.bus_address(path, settings),
         folder=place.of(swarm),
         cwd=path,
         env=environment(),
@@ -86,9 +86,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
 
     def make(bus: Bus) -> Controller:
         durable = settings.durability == "power"
-        return Controller(
-            ground, bus, app.swarm_runtime(path), log=log, now=lambda: timestamp(clock.now()), durable=durable
-        )
+        return Controller(ground, bus, hive.runtime(path), log=log, now=lambda: timestamp(clock.now()), durable=durable)
 
     log("info", "controller started", {"swarm": swarm, "pid": os.getpid()})
     asyncio.run(_run(path, settings, make, signals))
@@ -98,7 +96,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
 
 
 async def _run(root: str, settings: Settings, make: Callable[[Bus], _Loop], signals: Signals) -> None:
-    bus = await app.open_bus(root, settings)
+    bus = await hive.open_bus(root, settings)
     try:
         loop = make(bus)
         running = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from farro import app
+from farro import hive
 from farro.cli.options import common, read_root
 from farro.cli.swarm_showing import listing, page
 from farro.cli.tables import seconds
@@ -86,4 +86,4 @@ def _warn(place: str) -> None:
 
 def _place(root: str | None) -> str:
     path, settings = read_root(root)
-    return app.swarm_place(path, settings).folder
+    return hive.place(path, settings).folder

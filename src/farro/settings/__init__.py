@@ -16,7 +16,15 @@ from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
 from farro.roles.providing import names_a_secret
-from farro.settings.engines import Address, AgqSettings, AmqpSettings, BusAddress, McpSettings, RedisSettings
+from farro.settings.engines import (
+    Address,
+    AgqSettings,
+    AmqpSettings,
+    BusAddress,
+    McpSettings,
+    RedisSettings,
+    WebSettings,
+)
 from farro.settings.engines import Allowed as Allowed
 from farro.settings.fields import (
     Amount,
@@ -284,6 +292,7 @@ class Settings:
     agx: AgxSettings = field(default_factory=AgxSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
     mcp: McpSettings = field(default_factory=McpSettings)
+    web: WebSettings = field(default_factory=WebSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
@@ -312,6 +321,8 @@ class Settings:
             for secret in (self.redis.password, self.agq.key, self.amqp.password)
             if secret is not None
         )
+        fronts = (self.redis.password, self.agq.key, self.web.token)
+        found.update((secret.name, None) for secret in fronts if secret is not None)
         for provider in self.providers.values():
             found.update((secret.name, None) for secret in _secrets((provider.api_key, provider.options)))
             found.update((name, None) for name in provider.environment if names_a_secret(name))

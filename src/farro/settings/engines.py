@@ -1,4 +1,4 @@
-"""What can be configured of existing engines and of the fronts: the Redis store, the RESP front, the MCP server.
+"""What can be configured of engines and fronts: the Redis store, buses, RESP, HTTP, the MCP server.
 
 Keys of the rest live in the package itself.
 """
@@ -100,3 +100,16 @@ class McpSettings:
     """The MCP server, `farro mcp`. docs/mcp.md."""
 
     allow: tuple[Allowed, ...] = ()  # write: queue, retry, requeue, kill; approve: answer in a person's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebSettings:
+    """The HTTP front, `farro web`. docs/http.md."""
+
+    bind: HostPort = "127.0.0.1:8420"
+    token: Secret | None = (
+        None  # ${NAME}: what programs say; needed beyond loopback. None: one is made, jobs/.web/token
+    )
+    hosts: tuple[FilledText, ...] = ()  # names by which it is reached, beside addresses and localhost
+    read_only: bool = False  # it shows, and changes nothing
+    secure_cookie: bool = False  # behind a proxy that speaks https: browsers send the session by it alone
