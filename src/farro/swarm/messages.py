@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from farro.documents import json_schema, shapes
@@ -250,12 +251,17 @@ def _snake(told: Any) -> Any:
     for name, value in told.items():
         if value is None:
             continue
-        own = _WORDS.sub(lambda match: f"_{match[0].lower()}", name)
+        own = _snake_name(name)
         read[own] = _snake(value) if own in ("scope", "totals", "queues") else value
     return read
 
 
 _WORDS = re.compile(r"(?<!^)[A-Z]")
+
+
+@lru_cache(1024)
+def _snake_name(name: str) -> str:
+    return _WORDS.sub(lambda match: f"_{match[0].lower()}", name)
 
 
 def _camel(name: str) -> str:
