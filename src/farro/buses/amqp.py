@@ -34,6 +34,16 @@ _TRANSIENT, _PERSISTENT = 1, 2  # of a message; of the latter the broker confirm
 T = TypeVar("T")
 
 
+class _OverAgain(Exception):
+    """The call is made once more, on a new channel."""
+
+
+def _access_refused() -> type[Exception]:
+    from aiormq.exceptions import ChannelAccessRefused
+
+    return ChannelAccessRefused
+
+
 class AmqpBus:
     """The Bus port. `opened` makes one."""
 
@@ -45,6 +55,7 @@ class AmqpBus:
         self._channel: AbstractRobustChannel | None = None
         self._opening = asyncio.Lock()  # of that channel: many publish at once
         self._exchanges: set[str] = set()
+        self._given: set[str] = set()  # exchanges that others must make
         self._consumers: list[AmqpConsumer] = []
 
     @classmethod
@@ -170,8 +181,12 @@ class AmqpBus:
         await self._connection.connected.wait()
 
     async def _declare_exchange(self, channel: AbstractRobustChannel, name: str) -> None:
-        if name not in self._exchanges:
-            await channel.declare_exchange(name, "topic", durable=True)
+        if name not in self._exchanges and name not in self._given:
+            try:
+                await channel.declare_exchange(name, "topic", durable=True)
+            except _access_refused() as error:  # a user that may use it and not make it; the channel is over
+                self._given.add(name)
+                raise _OverAgain from error
             self._exchanges.add(name)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], what: str) -> T:
@@ -183,6 +198,8 @@ class AmqpBus:
             try:
                 async with asyncio.timeout(max(0.01, until_s - time.monotonic())):
                     return await call()
+            except _OverAgain:
+                continue
             except (exceptions.ChannelPreconditionFailed, exceptions.ChannelNotFoundEntity) as error:
                 raise InputError(f"the broker at {self._address} refuses to {what}: {error}") from error
             except exceptions.ChannelClosed as error:
