@@ -26,7 +26,7 @@ from farro.fronts.terminal.boards import Board
 from farro.fronts.terminal.dialogs import Confirm, Keys, Telling
 from farro.fronts.terminal.feed import Feed
 from farro.fronts.terminal.job_screen import JobScreen
-from farro.fronts.terminal.looking import Attention, Looking
+from farro.fronts.terminal.looking import Attention, LiveJobs, Looking
 from farro.fronts.terminal.styles import CSS
 from farro.fronts.terminal.views.attention import AttentionView
 from farro.fronts.terminal.views.jobs import JobsView
@@ -73,10 +73,12 @@ class TopApp(App[None]):
         self._actions: dict[str, Action] = {
             one.name: one for one in (*acting.ON_JOBS, acting.APPROVE, acting.REFUSE, acting.START, acting.STOP)
         }
-        self._news = asyncio.Event()
+        self._news = asyncio.Event()  # the feed told something
+        self._asked = asyncio.Event()  # a person did: not to be kept waiting
         self._changed: dict[str, None] = {}
         self._lost = True  # the lists must be read anew
         self._read_at_s = -_RELOAD_S
+        self._reading_s = 0.0  # of the last look: whole lists, which are read seldom
         self._ends: deque[tuple[int, int]] = deque(maxlen=_BUCKETS)  # bucket, jobs that ended in it
         self._trouble = ""
         self._paused = False
@@ -139,15 +141,15 @@ class TopApp(App[None]):
 
     async def _keep_looking(self) -> None:
         while True:
-            began_s = time.monotonic()
+            began_s, self._reading_s = time.monotonic(), 0.0
             self._news.clear()
+            self._asked.clear()
             if not self._paused:
                 await self._look()
-            took_s = time.monotonic() - began_s
-            await asyncio.sleep(max(_LEAST_S, _SHARE * took_s))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
-                    await self._news.wait()
+            took_s = time.monotonic() - began_s - self._reading_s
+            await _waited(self._asked, max(_LEAST_S, _SHARE * took_s))
+            if not self._asked.is_set():
+                await _waited(self._news, _TICK_S)
 
     async def _look(self) -> None:
         changed, self._changed = list(self._changed), {}
@@ -181,14 +183,14 @@ class TopApp(App[None]):
             told = looking.overview()
             if first:  # the queues are told before the list is read, which may take a second
                 self.call_from_thread(self._part(OverviewView).draw, told, {})
-                looking.newest.load()
+                self._read(looking.newest)
                 told = looking.overview()
             abouts = looking.abouts(told)
             return lambda: self._part(OverviewView).draw(told, abouts)
         if view == "jobs":
             listed = jobs.live
             if not listed.loaded:
-                listed.load()
+                self._read(listed)
             known = {one.job_id: looking.about(one) for one in listed.views.values()}
             return lambda: jobs.draw(now, known)
         if view == "workers":
@@ -200,6 +202,11 @@ class TopApp(App[None]):
         attention = self._attention
         assert attention is not None
         return lambda: self._part(AttentionView).draw(attention)
+
+    def _read(self, live: LiveJobs) -> None:
+        began_s = time.monotonic()
+        live.load()
+        self._reading_s += time.monotonic() - began_s
 
     def _say_trouble(self, error: Exception) -> None:
         self._trouble = texts.plain(str(error) or type(error).__name__)
@@ -235,13 +242,18 @@ class TopApp(App[None]):
 
     # --- keys ---
 
+    def _now(self) -> None:
+        """Look at once: somebody waits for it."""
+        self._asked.set()
+        self._news.set()
+
     def action_view(self, name: str) -> None:
         while len(self.screen_stack) > 1:
             self.pop_screen()
         self.query_one("#views", ContentSwitcher).current = name
         self.query_one(f"#{name}").query(Board).first().focus()
         self._draw_title()
-        self._news.set()
+        self._now()
 
     def action_keys(self) -> None:
         self.push_screen(Keys())
@@ -249,7 +261,7 @@ class TopApp(App[None]):
     def action_pause(self) -> None:
         self._paused = not self._paused
         self._draw_title()
-        self._news.set()
+        self._now()
 
     def action_dark(self) -> None:
         self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
@@ -263,10 +275,10 @@ class TopApp(App[None]):
 
     def _filter(self, text: str) -> None:
         self._part(JobsView).filter_as(text)
-        self._news.set()
+        self._now()
 
     def on_jobs_view_asked(self) -> None:
-        self._news.set()
+        self._now()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter" and event.input.has_focus:
@@ -309,7 +321,7 @@ class TopApp(App[None]):
 
     def on_board_end(self, event: Board.End) -> None:
         if event.board.id == "jobs-board" and self._part(JobsView).fetch_more():
-            self._news.set()
+            self._now()
 
     def _show_job(self, job_id: str, part: str = "story") -> None:
         if isinstance(self.screen, JobScreen):
@@ -364,7 +376,13 @@ class TopApp(App[None]):
         self.notify(texts.plain(told), markup=False, timeout=6)
         self._attended_s = -_ATTENTION_S
         self._changed[target] = None
-        self._news.set()
+        self._now()
 
     def _refused(self, error: Exception) -> None:
         self.notify(texts.plain(str(error)), severity="error", markup=False, timeout=12)
+
+
+async def _waited(event: asyncio.Event, most_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            await event.wait()

@@ -74,11 +74,13 @@ class JobsView(Vertical):
         return self.query_one("#jobs-board", Board)
 
     def filter_as(self, text: str) -> None:
-        """Another filter: the list is read anew."""
-        if text == self.asked and self.live.loaded:
-            return
+        """Another filter. The list is read anew where it asks for other roles or statuses; words only choose from it."""
+        wanted, live = Filter.parse(text, self.looking.store.roles()), self.live
+        if (wanted.roles, wanted.statuses) == (live.wanted.roles, live.wanted.statuses):
+            live.wanted = wanted
+        else:
+            self.live = LiveJobs(live.store, wanted=wanted)
         self.asked = text
-        self.live = LiveJobs(self.looking.store, wanted=Filter.parse(text, self.looking.store.roles()))
 
     def fetch_more(self) -> bool:
         """Whether there may be more, which are read from now on."""
