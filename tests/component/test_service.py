@@ -110,6 +110,33 @@ def test_a_service_that_breaks_is_run_again_and_is_down_meanwhile(folder: str, m
     run(play)
 
 
+@pytest.mark.parametrize("well", [True, False])
+def test_a_service_that_says_when_it_is_ready_is_enabled_then(folder: str, well: bool) -> None:
+    bee: Component[Any] = Component("keeper")
+    go_on = threading.Event()
+
+    @bee.service(says_ready=True)
+    def keep(stop: threading.Event) -> None:
+        go_on.wait()
+        if not well:
+            raise RuntimeError("not today")
+        bee.ready()
+        stop.wait()
+
+    async def play() -> None:
+        async with trial(bee, folder) as it:
+            enabling = asyncio.create_task(it.enable())
+            await asyncio.sleep(0.1)
+            assert not enabling.done()
+            go_on.set()
+            told = await enabling
+            assert told.enabled
+            assert told.data["health"] == ("UP" if well else "DOWN")  # how it is, is known by then
+            assert told.data.get("lastError") == (None if well else "RuntimeError: not today")
+
+    run(play)
+
+
 def test_a_service_that_does_not_heed_its_event_is_told_of(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "DRAIN_S", 0.05)
     bee: Component[Any] = Component("keeper")

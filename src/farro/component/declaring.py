@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from farro.documents import shapes
 from farro.errors import InputError
@@ -39,6 +39,7 @@ class Declared:
     every_s: float | None = None  # of a source: seconds from one call to the next
     rate: float | None = None  # … or calls a second; a config field of that name is stronger
     cron: Cron | None = None  # … or the minutes at which it is called, in UTC
+    says_ready: bool = False  # of a service
     takes_config: bool = False
     is_async: bool = False
 
@@ -64,6 +65,8 @@ class Component(Generic[C]):
         self.tries = max(1, tries)
         self.version = version
         self.declared: Declared | None = None
+        self.is_ready = False
+        self._on_ready: list[Callable[[], None]] = []
         self.told: dict[str, Any] = {}
         self.counted = 0
         self._on_config: list[Callable[[Any], Awaitable[None] | None]] = []
@@ -99,12 +102,33 @@ class Component(Generic[C]):
         """A function that takes items, and from which nothing goes on."""
         return self._declare("sink", function, items=1)
 
-    def service(self, function: W) -> W:
+    @overload
+    def service(self, function: W) -> W: ...
+
+    @overload
+    def service(self, *, says_ready: bool = False) -> Callable[[W], W]: ...
+
+    def service(self, function: W | None = None, *, says_ready: bool = False) -> W | Callable[[W], W]:
         """A function that runs while it is enabled. It is given an event, and returns soon after that was set: of
         threading for a plain function, which has a thread of its own, of asyncio for an async one. When it ends before
         that, it is run again after a while, and the component is not healthy until then. SystemExit ends the component:
-        whether it is started again is its plan's to say."""
-        return self._declare("service", function, items=1)
+        whether it is started again is its plan's to say.
+
+        With `says_ready` it counts as enabled when it has called `ready`, or has failed, or took too long."""
+
+        def declare(given: W) -> W:
+            return self._declare("service", given, items=1, says_ready=says_ready)
+
+        return declare if function is None else declare(function)
+
+    def ready(self) -> None:
+        """Of a service: what it was enabled for goes on now. From any thread."""
+        self.is_ready = True
+        for heard in list(self._on_ready):
+            heard()
+
+    def on_ready(self, heard: Callable[[], None]) -> None:
+        self._on_ready.append(heard)
 
     def tell(self, **data: Any) -> None:
         """Have this in every status from now on. From any thread; None takes a word away."""
@@ -128,6 +152,7 @@ class Component(Generic[C]):
         every_s: float | None = None,
         rate: float | None = None,
         cron: Cron | None = None,
+        says_ready: bool = False,
     ) -> W:
         if self.declared is not None:
             raise InputError(f"{self.role} has a function already ({self.declared.function.__name__}): one a component")
@@ -140,6 +165,7 @@ class Component(Generic[C]):
             every_s=every_s,
             rate=rate,
             cron=cron,
+            says_ready=says_ready,
             takes_config=wanted == items + 1,
             is_async=inspect.iscoroutinefunction(function),
         )

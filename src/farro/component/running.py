@@ -25,6 +25,7 @@ from typing import Any, Literal
 from farro.buses.opening import opened
 from farro.component.declaring import Component
 from farro.component.health import HealthServer
+from farro.component.refusing import Refusals
 from farro.component.serving import Serving
 from farro.component.surroundings import Surroundings
 from farro.component.working import Workload
@@ -64,6 +65,7 @@ class Member:
         self._updates: asyncio.Queue[tuple[Delivery, str, dict[str, Any]]] = asyncio.Queue()
         self._switching = asyncio.Lock()  # the workload is begun or ended by one at a time
         self._health_changed = asyncio.Event()
+        self._refused = Refusals(about.instance)
         self.drained = True  # whether everything that was under way ended in time when it was left
 
     async def run(self) -> None:
@@ -112,9 +114,11 @@ class Member:
 
     async def _listen(self, control: Consumer) -> None:
         async for delivery in control:
-            with contextlib.suppress(InputError):  # forged or broken: no signal, and nobody waits for an answer
+            try:
                 if await self._obey(delivery):
                     continue  # acknowledged when it is carried out
+            except InputError as error:  # forged or broken: no signal, and nobody waits for an answer
+                self._refused.note(delivery.message.key, str(error))
             await delivery.ack()
 
     async def _obey(self, delivery: Delivery) -> bool:
@@ -125,9 +129,13 @@ class Member:
             return False
         told = messages.read_signal(message.body, key.signal, key.scope)
         if told.swarm_id not in (None, self._about.swarm):
-            return False  # of another swarm: none of ours
+            raise InputError(f"ControlSignal: it is of another swarm than {self._about.swarm}")
         if key.signal is Signal.STATUS:
             await self._say("status-full", {"correlationId": told.correlation_id})
+            return False
+        if not self._refused.first(told.correlation_id):
+            if not delivery.redelivered:  # which a bus may do; whoever says it anew has an older wish than our last one
+                raise InputError(f"ControlSignal: {told.correlation_id} came before, and was obeyed then")
             return False
         self._updates.put_nowait((delivery, told.correlation_id, dict(told.args or {})))
         return True
@@ -142,9 +150,9 @@ class Member:
             await delivery.ack()
 
     async def _update(self, correlation_id: str, args: dict[str, Any]) -> None:
-        """All of it, or nothing and why."""
+        """All of it, or nothing and why. No status tells of it before it is done: who waits takes that for its end."""
         enabled = args.pop("enabled", self._enabled)
-        self._told = {"correlationId": correlation_id}
+        told = {"correlationId": correlation_id}
         try:
             if not isinstance(enabled, bool):
                 raise InputError("enabled must be true or false")
@@ -153,19 +161,24 @@ class Member:
                 config = self._component.read_config(raw)
                 await self._component.told_config(config)
                 self._raw, self._config = raw, config
-            await self._switch(enabled)
+            if not await self._switch(enabled):
+                told["notes"] = f"what was under way did not end in {DRAIN_S:g} s and goes back"
         except FarroError as error:
-            self._told["error"] = str(error)
+            told["error"] = str(error)
         except Exception as error:  # noqa: BLE001 - what on_config raised is an update that was refused
-            self._told["error"] = f"{type(error).__name__}: {error}"
+            told["error"] = f"{type(error).__name__}: {error}"
+        self._told = told
         await self._say("status-delta")
 
-    async def _switch(self, enabled: bool) -> None:
+    async def _switch(self, enabled: bool) -> bool:
+        """Whether what was under way ended in time."""
+        drained = True
         if enabled and not self._enabled:
             await self._workload.begin()
-        elif not enabled and self._enabled and not await self._workload.end(DRAIN_S):
-            self._told["notes"] = f"what was under way did not end in {DRAIN_S:g} s and goes back"
+        elif not enabled and self._enabled:
+            drained = await self._workload.end(DRAIN_S)
         self._enabled = enabled
+        return drained
 
     async def _beat(self) -> None:
         while True:
@@ -209,6 +222,7 @@ class Member:
             "health": "UP" if self._trouble is None else "DOWN",
             "update": dict(self._told),
             **({"told": self._component.told} if self._component.told else {}),
+            **self._refused.told(),
             **(more or {}),
         }
         if counts.last_error is not None:
@@ -220,16 +234,20 @@ class Member:
                 "config": self._raw,
                 "uptimeSec": round(time.monotonic() - self._started_s, 3),
             }
+        at, on, well = timestamp(datetime.now(UTC)), int(self._enabled), int(self._trouble is None)
         status = messages.Status(
             kind=kind,
             version=self._component.version,
             message_id=str(uuid.uuid4()),
-            timestamp=timestamp(datetime.now(UTC)),
+            timestamp=at,
             role=about.role,
             instance=about.instance,
             swarm_id=about.swarm,
             enabled=self._enabled,
             state="Running" if self._enabled else "Healthy",
+            watermark=at,  # its own word: as old as itself
+            max_staleness_sec=0.0,
+            totals=messages.Totals(desired=1, healthy=well, running=on & well, enabled=on),
             queues=messages.Queues(
                 inputs=about.input_queues,
                 outputs=tuple(names.work_queue(about.swarm, suffix) for suffix in about.outputs),

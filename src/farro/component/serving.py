@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from farro.component.declaring import Component
 from farro.component.working import Counts
-from farro.errors import InputError
+from farro.errors import FarroError, InputError
 
 FIRST_PAUSE_S = 0.5  # before a run after one that broke; twice as long after each further
 LONGEST_PAUSE_S = 30.0
 SETTLED_S = 1.0  # a run that has lasted so long is well
+READY_S = 20.0  # one that shall say that it is ready has so long
 STEADY_S = 60.0  # … and after so long what broke before is forgotten
 
 
@@ -44,6 +47,13 @@ class Serving:
         self._keeping: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
         self._stop: threading.Event | asyncio.Event | None = None
+        self._settled = asyncio.Event()  # it said that it is ready, or broke, or ended
+        loop = asyncio.get_running_loop()
+
+        def heard() -> None:
+            loop.call_soon_threadsafe(self._settled.set)
+
+        component.on_ready(heard)
 
     @property
     def running(self) -> bool:
@@ -55,7 +65,13 @@ class Serving:
                 raise InputError(f"{self._component.role} was told to end and has not yet")
             return
         self._ending.clear()
+        self._settled.clear()
+        self._component.is_ready = False
         self._keeping = asyncio.create_task(self._keep())
+        if self._declared.says_ready:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READY_S):
+                    await self._settled.wait()
 
     async def end(self, grace_s: float) -> bool:
         """Whether it ended in time."""
@@ -81,6 +97,7 @@ class Serving:
 
     def _over(self) -> None:
         self._keeping, self._stop = None, None
+        self._settled.set()
         self._said(None)
 
     async def _keep(self) -> None:
@@ -94,6 +111,8 @@ class Serving:
                 self.counts.failed += 1
                 self.counts.last_error = why[:500]
                 self._said(why)
+                self._settled.set()
+                _complain(f"{self._component.role}: {why}; it is run again in {pause_s:g} s")
                 if time.monotonic() - began_s > STEADY_S:
                     pause_s = FIRST_PAUSE_S
                 with contextlib.suppress(TimeoutError):
@@ -129,7 +148,11 @@ class Serving:
             self._said("wants to end")
             return None
         except Exception as error:  # noqa: BLE001 - whatever it is: it is told, and the function is run again
-            return None if self._ending.is_set() else f"{type(error).__name__}: {error}"
+            if self._ending.is_set():
+                return None
+            if not isinstance(error, FarroError):  # a mistake in the function
+                _complain("".join(traceback.format_exception(error)))
+            return f"{type(error).__name__}: {error}"
         return None if self._ending.is_set() else "ended though nobody told it to"
 
     def _said(self, trouble: str | None) -> None:
@@ -144,6 +167,11 @@ class _Left(Exception):
     def __init__(self, wish: SystemExit) -> None:
         super().__init__(str(wish.code))
         self.wish = wish
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text.rstrip(), file=sys.stderr, flush=True)  # noqa: T201 - into the component's log
 
 
 async def _kept_inside(function: Callable[..., Any], *arguments: Any) -> None:

@@ -5,6 +5,8 @@ Asking lives in operations.swarms; the orchestrator checks again when it takes a
 
 from __future__ import annotations
 
+from typing import Any
+
 from farro.documents import Document
 from farro.errors import IllegalTransition, InputError
 from farro.operations.swarm_place import Place, controller
@@ -65,7 +67,11 @@ def unknown(files: Place, swarm: str) -> str:
 
 def plan_of(told: ControlSignal) -> SwarmPlan:
     args = told.args or {}
-    return plans.load(Document(args.get("plan", args), "plan"))
+    return read_plan(args.get("plan", args))
+
+
+def read_plan(data: Any) -> SwarmPlan:
+    return plans.load(Document(data, "plan"))
 
 
 def swarm_of(files: Place, role: str, instance: str) -> str:

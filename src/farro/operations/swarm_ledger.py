@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -125,9 +126,10 @@ class CommandLedger:
         entry.given_up = True
         self._note(_key(entry), entry)
 
-    def end(self, entry: Entry, end: End, at: str) -> None:
-        """The command is over; its confirmations are to be sent."""
+    def end(self, entry: Entry, end: End, at: str, *, confirmed: Sequence[str] = ()) -> None:
+        """The command is over; its confirmations are to be sent, but those that were `confirmed` by another."""
         entry.end, entry.ended_at = end, at
+        entry.unsent = [one for one in entry.unsent if one not in confirmed]
         entry.args = None
         self._note(_key(entry), entry)
 

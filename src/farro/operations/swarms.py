@@ -31,7 +31,7 @@ from farro.swarm import names, timing
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.messages import ControlSignal
 from farro.swarm.names import Scope, Signal
-from farro.system import leases
+from farro.system import fs, leases
 from farro.system.clock import SystemClock
 
 LOOK_S = 0.05
@@ -91,13 +91,25 @@ def wait(place: str, correlation_id: str, timeout_s: float | None = None, clock:
     """The end of that command, when it has one; None when the time is over first."""
     clock = clock or SystemClock()
     until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+    path, read = Place(place).ledger, None
     while True:
-        found = command(place, correlation_id)
-        if found is not None and found.result is not None:
-            return found
+        now = _version(path)
+        if now != read:
+            read, found = now, command(place, correlation_id)
+            if found is not None and found.result is not None:
+                return found
         if until_s is not None and clock.monotonic_s() >= until_s:
             return None
         clock.sleep(LOOK_S)
+
+
+def _version(path: str) -> tuple[int, ...]:
+    """Changes with the file."""
+    try:
+        status = fs.lstat(path)
+    except FileNotFoundError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def command(place: str, correlation_id: str) -> CommandView | None:
@@ -162,7 +174,7 @@ def _check(files: Place, signal: Signal, told: ControlSignal) -> None:
     desired = files.desired(swarm)
     if not busy:
         swarm_checks.check_state(files, signal, swarm, SwarmState.NEW if desired is None else desired.state)
-    if signal.of_component and told.role != names.CONTROLLER and not busy:
+    if signal.of_component and not busy and (signal is Signal.CONFIG or told.role != names.CONTROLLER):
         swarm_checks.check_member(files, swarm, str(told.role), str(told.instance))
 
 

@@ -1,4 +1,4 @@
-"""What can be configured of existing engines and of the fronts: the Redis store, the RESP front, the MCP server.
+"""What can be configured of engines and fronts: the Redis store, buses, RESP, HTTP, the MCP server.
 
 Keys of the rest live in the package itself.
 """
@@ -31,6 +31,24 @@ class StoreAddress:
 
 
 Address = Annotated[str, StoreAddress()]
+
+
+@dataclass(frozen=True, eq=False)
+class BusAddressForm:
+    """`files`, a folder, or where RabbitMQ is."""
+
+    def fault(self, value: str, /) -> str | None:
+        if value == "files" or re.fullmatch(r"files:.+|amqps?://[^\s@]+", value):
+            return None
+        if "@" in value:
+            return "must hold no user and no password: they belong under `amqp` (user, password: ${NAME})"
+        return 'must be "files", files:FOLDER, or the address of a RabbitMQ: amqp://HOST:PORT/VHOST, amqps://…'
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^(files|files:.+|amqps?://[^\s@]+)$"}
+
+
+BusAddress = Annotated[str, BusAddressForm()]
 HostPort = Annotated[
     str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
 ]
@@ -56,6 +74,15 @@ class RedisSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AmqpSettings:
+    """The RabbitMQ that carries what swarms say, where `bus` is amqp://…. docs/swarms.md."""
+
+    user: FilledText | None = None
+    password: Secret | None = None  # ${NAME}, never the password itself
+    quorum: bool = False  # queues are replicated (quorum queues): for a broker of several nodes
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgqSettings:
     """The RESP front, `farro agq`. docs/agq.md."""
 
@@ -73,3 +100,16 @@ class McpSettings:
     """The MCP server, `farro mcp`. docs/mcp.md."""
 
     allow: tuple[Allowed, ...] = ()  # write: queue, retry, requeue, kill; approve: answer in a person's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebSettings:
+    """The HTTP front, `farro web`. docs/http.md."""
+
+    bind: HostPort = "127.0.0.1:8420"
+    token: Secret | None = (
+        None  # ${NAME}: what programs say; needed beyond loopback. None: one is made, jobs/.web/token
+    )
+    hosts: tuple[FilledText, ...] = ()  # names by which it is reached, beside addresses and localhost
+    read_only: bool = False  # it shows, and changes nothing
+    secure_cookie: bool = False  # behind a proxy that speaks https: browsers send the session by it alone

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +24,19 @@ from farro.observe.log import Log
 from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
+from farro.services.swarms import queues
+from farro.services.swarms.answering import Answers, superseded
+from farro.services.swarms.auditing import Trail
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
-from farro.services.swarms.keeping import Kept
-from farro.services.swarms.telling import Voice, component_line, report
+from farro.services.swarms.keeping import GivenUp, Kept
+from farro.services.swarms.summing import Summary
+from farro.services.swarms.telling import Voice, queues_of, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.names import Scope, Signal
 from farro.swarm.reconcile import Target, Verdict, Wanted
+from farro.swarm.timing import CONFIG_S
 
 _TARGETS = {
     Signal.TEMPLATE: (Target.PROVISIONED, SwarmState.READY),
@@ -41,7 +46,6 @@ _TARGETS = {
 }
 _DURING = {Signal.START: SwarmState.STARTING, Signal.STOP: SwarmState.STOPPING, Signal.REMOVE: SwarmState.REMOVING}
 _STEADY = (SwarmState.READY, SwarmState.RUNNING, SwarmState.STOPPED)
-CONFIG_S = 30.0  # how long a component has to say what it did with an update
 LOOK_S = 1.0  # how often the runtime is asked who lives, and how often while something is on its way
 LOOK_SOON_S = 0.2
 SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
@@ -69,7 +73,10 @@ class Controller:
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
         self._tidied_s = time.monotonic()
-        self._hands = Hands(ground, runtime, self._watch, self._voice)
+        self._hands = Hands(ground, runtime, self._watch, self._voice, lambda name: self._kept.configured.get(name, {}))
+        self._summary = Summary(self._watch, now)
+        self._trail = Trail(ground.folder, ORIGIN, now, log)
+        self._answers = Answers(self._ledger, self._voice, self._trail, GivenUp(f"{ground.folder}/given-up.json"))
         self._removing = False  # … and this controller ends when that is confirmed
 
     @property
@@ -84,9 +91,9 @@ class Controller:
         queue = names.control_queue(names.CONTROLLER, ground.instance)
         swarm = Scope(swarm=ground.swarm)
         keys = [names.signal_key(one, swarm) for one in _TARGETS]
-        keys += ["sig.config-update.*.*", "ev.status-full.*.*", "ev.status-delta.*.*"]
         keys.append(names.signal_key(Signal.STATUS, Scope(role=names.CONTROLLER, instance=ground.instance)))
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        await self._attend(self._members().values())
         # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.
         self._look(time.monotonic())
         control = await self._bus.consume(queue, prefetch=64)
@@ -114,6 +121,15 @@ class Controller:
             await control.close()
             self._ledger.close()
 
+    async def _attend(self, members: Iterable[plan.Member], left: Iterable[plan.Member] = ()) -> None:
+        """Hear of these components, and no more of those: never of another swarm's."""
+        queue = names.control_queue(names.CONTROLLER, self._ground.instance)
+        keys = [key for one in members for key in names.component_keys(one.role, one.instance)]
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        for one in left:
+            for key in names.component_keys(one.role, one.instance):
+                await self._bus.unbind(queue, Binding(names.CONTROL, key))
+
     def stop(self) -> None:
         """Components go on; the next controller finds them."""
         self._stopped.set()
@@ -128,6 +144,7 @@ class Controller:
                 news = await self._hear(delivery)
             except InputError as error:
                 self._log("warning", "ignored", {"key": delivery.message.key, "why": str(error)})
+                self._trail.note("ignored", key=ascii(delivery.message.key)[:200], reason=str(error))
             await delivery.ack()
             if news:
                 self._woken.set()
@@ -136,25 +153,21 @@ class Controller:
         """Whether anything is to be done about it: a component that says the same as before is no news."""
         key = names.read_key(delivery.message.key)
         body = delivery.message.body
-        if key.kind == "status":
-            told = messages.decode(messages.Status, body)
+        if key.status is not None:
+            told = messages.read_status(body, key.status, key.scope)
             ours = told.swarm_id == self._ground.swarm and told.role != names.CONTROLLER
             return ours and self._watch.hear(told, time.monotonic())
         if key.kind != "signal" or key.signal is None:
             return False
         signal = messages.read_signal(body, key.signal, key.scope)
-        if signal.origin == ORIGIN or not self._ours(signal):
+        if not self._ours(signal):
+            raise InputError(f"ControlSignal: it is of another swarm than {self._ground.swarm}")
+        if signal.origin == ORIGIN:
             return False
         if key.signal is Signal.STATUS:
             await self._say(full=True, correlation_id=signal.correlation_id)
             return False
-        kind, entry = self._ledger.receive(signal, self._voice.now())
-        if kind == "done":
-            await self._voice.duplicate(entry, signal.correlation_id)
-            await self._confirm(entry)
-        elif kind == "running":
-            await self._voice.duplicate(entry, signal.correlation_id)
-        return True
+        return await self._answers.receive(signal)
 
     def _ours(self, signal: messages.ControlSignal) -> bool:
         """A component's signal names its swarm in the body, or is about one of our members."""
@@ -171,10 +184,15 @@ class Controller:
             self._look(now_s)
         try:
             for entry, _ in self._ledger.owed():
-                await self._confirm(entry)
+                await self._answers.confirm(entry)
+            if any(one in _TARGETS for one in self._answers.forget()):
+                self._kept.change(state=SwarmState.FAILED)
             for entry in [one for one in self._ledger.open() if Signal(one.signal) is Signal.CONFIG]:
                 await self._updated(entry, now_s)
             commands = [one for one in self._ledger.open() if Signal(one.signal) in _TARGETS]
+            while len(commands) > 1 and superseded(commands):
+                message = f"{commands[1].signal} was asked for while it went on"
+                await self._end(commands.pop(0), End(good=False, code="SUPERSEDED", message=message))
             if commands:
                 await self._advance(commands[0], now_s)
             else:
@@ -198,7 +216,7 @@ class Controller:
         if command not in self._begun:
             if not await self._begin(entry, signal):
                 return
-            self._begun[command] = now_s
+            self._begun[command] = now_s - self._answers.spent_s(entry)
         target, state = _TARGETS[signal]
         if self._kept.plan is None:  # only to be removed
             self._removing = True
@@ -213,7 +231,10 @@ class Controller:
             self._kept.change(state=SwarmState.FAILED)
             await self._end(entry, End(good=False, code=verdict.code, message=verdict.failed, retryable=True))
         elif verdict.done:
+            if signal is Signal.REMOVE:
+                await queues.drop(self._bus, self._kept.plan)
             self._kept.change(state=state)
+            await self._say_if_changed(now_s)  # before the confirmation: whoever waited for it then sees the new state
             self._removing = signal is Signal.REMOVE
             forced = f"ended by force: {', '.join(verdict.degraded)}" if verdict.degraded else None
             await self._end(entry, End(good=True, state=str(state), notes=forced))
@@ -221,8 +242,11 @@ class Controller:
     async def _begin(self, entry: Entry, signal: Signal) -> bool:
         """Whether it can be done at all; then what it wants is written before anything is done."""
         try:
-            if self._kept.state is not _TARGETS[signal][1]:  # it had its effect before its controller died
+            resumed = entry.started_at is not None or self._kept.state is _TARGETS[signal][1]
+            if not resumed:  # else it was begun, or had its effect, before its controller died
                 lifecycle.check_allowed(signal, self._kept.state, self._ground.swarm)
+            if entry.started_at is None:
+                self._ledger.start(entry, self._voice.now())
             if signal is Signal.TEMPLATE:
                 await self._apply(entry)
             elif self._kept.plan is None and signal is not Signal.REMOVE:
@@ -247,12 +271,11 @@ class Controller:
         if wanted.id != self._ground.swarm:
             raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
         before = {} if self._kept.plan is None else plan.runs(self._kept.plan)
+        names_now = {one.instance for one in wanted.members()}
+        left = [one for one in self._members().values() if one.instance not in names_now]
+        await self._attend(wanted.members(), left)
         self._kept.change(plan=wanted)
-        exchange = names.work_exchange(wanted.id)
-        for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
-            queue = names.work_queue(wanted.id, suffix)
-            await self._bus.declare(names.dead_letters(queue))
-            await self._bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
+        await queues.declare(self._bus, wanted)
         after = plan.runs(wanted)
         gone = sorted(name for name, what in before.items() if after.get(name) != what)  # also what runs otherwise now
         if gone:
@@ -317,7 +340,8 @@ class Controller:
             if wrong:
                 await self._end(entry, End(good=False, code="CONFIG_REFUSED", message=str(wrong)[:1000]))
                 return
-            self._kept.change(switched=(str(entry.instance), said.enabled))
+            more = {name: value for name, value in (entry.args or {}).items() if name != "enabled"}
+            self._kept.change(switched=(str(entry.instance), said.enabled), configured=(str(entry.instance), more))
             await self._end(entry, End(good=True, state="Running" if said.enabled else "Stopped"))
         elif now_s - begun >= CONFIG_S:
             message = f"{entry.instance} said nothing about it for {CONFIG_S:g} s"
@@ -326,14 +350,11 @@ class Controller:
     # --- saying ---
 
     async def _end(self, entry: Entry, end: End) -> None:
-        self._ledger.end(entry, end, self._voice.now())
+        if not end.good:
+            member = self._members().get(str(entry.instance))
+            self._summary.error(f"{entry.signal}: {end.message}", entry.correlations[0], member)
+        await self._answers.end(entry, end)
         self._begun.pop((entry.signal, entry.key), None)
-        await self._confirm(entry)
-
-    async def _confirm(self, entry: Entry) -> None:
-        for correlation_id in list(entry.unsent):
-            await self._voice.confirm(entry, correlation_id)
-            self._ledger.sent(entry, correlation_id)
 
     async def _say_if_changed(self, now_s: float) -> None:
         told = self._aggregate(now_s)
@@ -347,10 +368,15 @@ class Controller:
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()
-        told = report(self._ground, self._kept.state, self._aggregate(now_s), full=full, at=at, about=correlation_id)
-        if full:
-            lines = [component_line(one, self._watch.of(one.instance), now_s) for one in self._members().values()]
-            told.data["components"] = lines
+        state, io = self._kept.state, queues_of(self._kept.plan)
+        told = report(self._ground, state, self._aggregate(now_s), full=full, at=at, about=correlation_id, queues=io)
+        lines = self._summary.lines(list(self._members().values()), now_s)
+        changed = self._summary.changed(lines)
+        told.data["components"] = lines if full else changed
+        told.data["errors"] = self._summary.errors()
+        if full and self._kept.plan is not None:
+            told.data["queues"] = await queues.depths(self._bus, self._kept.plan)
+            told.data["warnings"] = list(ordering.order(self._kept.plan).warnings)
         await self._voice.status(told)
 
     def _aggregate(self, now_s: float) -> status.Aggregate:

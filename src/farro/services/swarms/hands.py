@@ -9,8 +9,9 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from farro.component.surroundings import Surroundings
 from farro.errors import AlreadyRunning, FarroError
@@ -38,7 +39,17 @@ class Ground:
 
 
 class Hands:
-    def __init__(self, ground: Ground, runtime: Runtime, watch: Watch, voice: Voice) -> None:
+    """`configured`: what updates changed of a component's config since the plan."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        runtime: Runtime,
+        watch: Watch,
+        voice: Voice,
+        configured: Callable[[str], Mapping[str, Any]],
+    ) -> None:
+        self._configured = configured
         self._ground = ground
         self._runtime = runtime
         self._watch = watch
@@ -82,7 +93,7 @@ class Hands:
             instance=instance,
             inputs=bee.work.inputs,
             outputs=bee.work.outputs,
-            config=bee.config,
+            config={**bee.config, **self._configured(instance)},
         )
         command = bee.command or ()
         if command and command[0] == "python":
@@ -129,6 +140,6 @@ class Hands:
         await asyncio.gather(*self._polls, return_exceptions=True)
 
 
-def environment() -> dict[str, str]:
-    """What components inherit: not what belongs to the process that starts them."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
+def environment(keep: Collection[str] = ()) -> dict[str, str]:
+    """What components inherit: not what belongs to the process that starts them, but for the names in `keep`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_") or name in keep}

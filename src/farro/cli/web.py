@@ -1,0 +1,106 @@
+"""`farro web`: the dashboard and the HTTP API on a port, until a signal ends it; `--link` prints a link to sign in.
+
+What it serves lives in fronts.http; its token and links, in operations.web_access.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from importlib import metadata
+from types import ModuleType
+
+import click
+
+from farro import app
+from farro import web as wiring
+from farro.cli.agq import address_of, is_loopback
+from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
+from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
+from farro.cli.terminal import answer, note, say
+from farro.errors import FarroError, NotPermitted, StorageTrouble
+from farro.operations import doctor, web_access
+from farro.operations.doctor import Examination
+
+FINISHED = 2_000  # finished jobs that doctor opens: a page waits for it
+
+
+@click.command()
+@click.option("--bind", metavar="HOST:PORT", help="Where to listen; else as the config says. Port 0: a free one.")
+@click.option("--link", is_flag=True, help="Print a new link for a server that runs already, and exit.")
+@daemon
+def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
+    """Serve the dashboard and the HTTP API. Prints a link that signs a browser in, once; logs as a worker does.
+
+    Programs send the token of the config (web.token), or the one in jobs/.web/token: Authorization: Bearer TOKEN.
+    SIGTERM or Ctrl-C: answers that are on their way are finished, streams are closed.
+    """
+    signals = None if link else Signals()
+    path, settings = read_root(root)
+    host, port = address_of(settings.web.bind if bind is None else bind)
+    if link:
+        return _link(path, web_access.address(host, port), as_json)
+    assert signals is not None
+    token = None if settings.web.token is None else settings.web.token.reveal(os.environ, "web.token")
+    if token is None and not is_loopback(host):
+        raise NotPermitted(
+            f"farro web does not listen on {host} without a token: anyone who reaches it could run commands here. Set "
+            '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
+        )
+    serving, store_url = _library(), asked_store()
+    log = log_to_stdout("web", as_json, settings.runners)
+    store = app.open_store(path, settings, log=log, actor="web")
+    admit(store, "web", strict=starts_strictly(settings))
+    try:
+        made = wiring.opened(
+            store,
+            settings,
+            log=log,
+            token=token,
+            beyond=not is_loopback(host),
+            person=person("web"),
+            gate=lambda force: gate(settings, force),
+            version=metadata.version("farro"),
+            examine=lambda: _examined(path, store_url),
+        )
+        server = serving.Serving(made, log)
+        try:
+            listening = serving.bind(host, port)
+        except (OSError, socket.gaierror) as error:
+            raise StorageTrouble(f"farro web cannot listen on {host}:{port}: {error.strerror or error}") from error
+        there = listening.getsockname()
+        signals.end(server.stop)
+        url = web_access.address(there[0], there[1])
+        log("info", "web started", {"host": there[0], "port": there[1], "token": token is not None, "pid": os.getpid()})
+        note(f"open this once: {web_access.link(url, web_access.code(path, secrets.token_bytes))}")  # in no log
+        asyncio.run(server.run(listening))
+        log("info", "web stopped", {})
+        end_well()
+    finally:
+        store.close()
+    return 0
+
+
+def _link(path: str, url: str, as_json: bool) -> int:
+    made = web_access.link(url, web_access.code(path, secrets.token_bytes))
+    if as_json:
+        answer({"link": made})
+    else:
+        say(made)
+    return 0
+
+
+def _examined(path: str, store_url: str | None) -> Examination:
+    from farro import checkup  # here: it imports every room
+
+    return doctor.examine(checkup.checks(path, finished=FINISHED, store=store_url), strict=False, root=path)
+
+
+def _library() -> ModuleType:
+    try:
+        from farro.fronts.http import serving
+    except ImportError as error:
+        raise FarroError(f"farro web needs {error.name}; install it with: pip install 'farro[web]'") from error
+    return serving
