@@ -48,12 +48,13 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
             f"farro web does not listen on {host} without a token: anyone who reaches it could run commands here. Set "
             '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
         )
-    serving, store_url = _library(), asked_store()
+    serving, wiring = _library()
+    store_url = asked_store()
     log = log_to_stdout("web", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor="web")
     admit(store, "web", strict=starts_strictly(settings))
     try:
-        made = app.web(
+        made = wiring.made(
             store,
             settings,
             log=log,
@@ -97,9 +98,10 @@ def _examined(path: str, store_url: str | None) -> Examination:
     return doctor.examine(checkup.checks(path, finished=FINISHED, store=store_url), strict=False, root=path)
 
 
-def _library() -> ModuleType:
+def _library() -> tuple[ModuleType, ModuleType]:
     try:
+        from farro import web as wiring
         from farro.fronts.http import serving
     except ImportError as error:
         raise FarroError(f"farro web needs {error.name}; install it with: pip install 'farro[web]'") from error
-    return serving
+    return serving, wiring
