@@ -1,6 +1,6 @@
-"""The HTTP front of a root, put together: its catalog, its keys, and the parts that its routes work with.
+"""The HTTP front of a root, put together of its store, its operations and who may come in.
 
-What it serves lives in fronts.http; the command is cli.web. Apart from app, because nothing else needs Starlette.
+What it serves lives in fronts.http; where it listens, in cli.web.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from farro import app, config
-from farro.fronts.http.app import Web
-from farro.fronts.http.house import Access, House
-from farro.kernel.moments import timestamp
 from farro.observe.log import Log
-from farro.operations import people, web_access
-from farro.operations.admission import Gate
-from farro.operations.catalog.keeping import Catalog
-from farro.operations.doctor import Examination
-from farro.operations.plans import Ground as PlanGround
 from farro.ports.store import Store
 from farro.settings import Settings
 from farro.system.clock import SystemClock
 
+if TYPE_CHECKING:
+    from farro.fronts.http.app import Web
+    from farro.operations.admission import Gate
+    from farro.operations.doctor import Examination
 
-def made(
+
+def opened(
     store: Store,
     settings: Settings,
     *,
@@ -38,6 +36,13 @@ def made(
     examine: Callable[[], Examination],
 ) -> Web:
     """The HTTP front of a store. `token`: None takes the root's own; `beyond`: it listens beyond loopback."""
+    from farro.fronts.http.app import Web
+    from farro.fronts.http.house import Access, House
+    from farro.kernel.moments import timestamp
+    from farro.operations import people, web_access
+    from farro.operations.catalog.keeping import Catalog
+    from farro.operations.plans import Ground as PlanGround
+
     clock, root = SystemClock(), store.root
     own = web_access.token(root, secrets.token_bytes)
     house = House(

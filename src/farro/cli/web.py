@@ -15,6 +15,7 @@ from types import ModuleType
 import click
 
 from farro import app
+from farro import web as wiring
 from farro.cli.agq import address_of, is_loopback
 from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
@@ -48,13 +49,12 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
             f"farro web does not listen on {host} without a token: anyone who reaches it could run commands here. Set "
             '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
         )
-    serving, wiring = _library()
-    store_url = asked_store()
+    serving, store_url = _library(), asked_store()
     log = log_to_stdout("web", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor="web")
     admit(store, "web", strict=starts_strictly(settings))
     try:
-        made = wiring.made(
+        made = wiring.opened(
             store,
             settings,
             log=log,
@@ -98,10 +98,9 @@ def _examined(path: str, store_url: str | None) -> Examination:
     return doctor.examine(checkup.checks(path, finished=FINISHED, store=store_url), strict=False, root=path)
 
 
-def _library() -> tuple[ModuleType, ModuleType]:
+def _library() -> ModuleType:
     try:
-        from farro import web as wiring
         from farro.fronts.http import serving
     except ImportError as error:
         raise FarroError(f"farro web needs {error.name}; install it with: pip install 'farro[web]'") from error
-    return serving, wiring
+    return serving

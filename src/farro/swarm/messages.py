@@ -18,7 +18,7 @@ from farro.documents import json_schema, shapes
 from farro.documents.constraints import Bounds, Matching, Said
 from farro.errors import BadName, InputError
 from farro.swarm.lifecycle import ComponentState, SwarmState
-from farro.swarm.names import NAME_PATTERN, Scope, Signal
+from farro.swarm.names import NAME_PATTERN, Scope, Signal, StatusKind
 
 MAX_BYTES = 1 << 20
 
@@ -200,6 +200,16 @@ def read_signal(data: bytes, signal: Signal, scope: Scope) -> ControlSignal:
     for own, told in ((scope.swarm, said.swarm), (scope.role, said.role), (scope.instance, said.instance)):
         if own is not None and own != told:
             raise InputError(f"ControlSignal: the body is about {said.words}, its routing key about {scope.words}")
+    return found
+
+
+def read_status(data: bytes, kind: StatusKind, scope: Scope) -> Status:
+    """The status in a body that came under a key which says the same. InputError: it is not one, or the two differ."""
+    found = decode(Status, data)
+    if found.kind != kind or (found.role, found.instance) != (scope.role, scope.instance):
+        raise InputError(
+            f"Status: the body is a {found.kind} of {found.role}.{found.instance}, its routing key otherwise"
+        )
     return found
 
 

@@ -103,6 +103,16 @@ def control_queue(role: str, instance: str) -> str:
     return f"{CONTROL}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
 
 
+def component_keys(role: str, instance: str) -> tuple[str, ...]:
+    """What the controller of a component hears about it: updates that others ask for, and its own word."""
+    scope = Scope(role=role, instance=instance)
+    return (
+        signal_key(Signal.CONFIG, scope),
+        status_key("status-full", role, instance),
+        status_key("status-delta", role, instance),
+    )
+
+
 def signal_key(signal: Signal, scope: Scope) -> str:
     if signal is Signal.CREATE:
         raise BadName("nobody is asked to create a swarm by a signal: the orchestrator does it")
@@ -177,6 +187,8 @@ def _about(signal: Signal, words: list[str], text: str) -> Scope:
 
 def matches(binding: str, key: str) -> bool:
     """Whether a topic exchange gives `key` to a queue that is bound with `binding`: * is one word, # any number."""
+    if "*" not in binding and "#" not in binding:
+        return binding == key  # as nearly all are: a controller has three for each component
     wanted, words = binding.split("."), key.split(".")
     ends = {0}  # how many words of the key the pattern so far may have taken
     for word in wanted:

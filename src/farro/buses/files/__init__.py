@@ -5,6 +5,7 @@ Consuming lives in consuming, the layout in layout; this is the Bus port over bo
 - A message is staged, synced, and linked into every queue whose binding fits: each has it whole or not at all.
 - A consumer is a leased folder (flock, as agents of the file store): what a dead one held goes back into the queue, by
   whoever looks next. A taken message lies in its taker's folder; acknowledging removes it.
+- What is published, taken or acknowledged while the thread is at work is done in one go: many share their syncs.
 - Waiting is inotify on the queue's folder. The loop of asyncio never waits for the disk: calls run on one thread, which
   also keeps the order of what one process publishes.
 """
@@ -28,6 +29,7 @@ from farro.swarm.names import matches
 from farro.system import fs, leases, trees
 
 T = TypeVar("T")
+_TOGETHER = 100  # messages that are written at once
 
 
 class FilesBus:
@@ -40,6 +42,8 @@ class FilesBus:
         self._known: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → its file's inode, and what it says
         self._exclusive: dict[str, leases.Lease] = {}
         self._consumers: list[FilesConsumer] = []
+        self._waiting: list[tuple[str, Message, asyncio.Future[None]]] = []
+        self._publishing: asyncio.Task[None] | None = None
         self._layout.make()
 
     async def declare(
@@ -122,29 +126,53 @@ class FilesBus:
             self._layout.remove(queue)
 
     async def publish(self, exchange: str, message: Message) -> None:
-        await self._do(lambda: self._publish(layout.check(exchange), message))
+        accepted = asyncio.get_running_loop().create_future()
+        self._waiting.append((layout.check(exchange), message, accepted))
+        if self._publishing is None or self._publishing.done():
+            self._publishing = asyncio.create_task(self._publish_waiting())
+        await accepted
 
-    def _publish(self, exchange: str, message: Message) -> None:
-        bound = [queue for queue in self._layout.names() if self._fits(queue, exchange, message.key)]
-        if not bound:
-            return
-        data = layout.encode(message)
-        name = self._layout.new_name()
-        staged = f"{self._layout.staging}/{name}"
-        fs.create(staged, data)
+    async def _publish_waiting(self) -> None:
+        """Those that came while others were written go together, in the order in which they came."""
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
+            error: BaseException | None = None
+            try:
+                pairs = [(exchange, message) for exchange, message, _ in batch]
+                await self._do(lambda pairs=pairs: self._publish(pairs))  # type: ignore[misc]
+            except BaseException as raised:  # noqa: BLE001 - whoever publishes is told, whatever it was
+                error = raised
+            for _, _, accepted in batch:
+                if accepted.done():
+                    continue  # nobody waits any more
+                accepted.set_result(None) if error is None else accepted.set_exception(error)
+
+    def _publish(self, batch: Sequence[tuple[str, Message]]) -> None:
+        """Staged, synced, linked, synced: each step for all of them."""
+        staged: list[tuple[str, str, list[str]]] = []
+        queues = self._layout.names()
         try:
+            for exchange, message in batch:
+                bound = [queue for queue in queues if self._fits(queue, exchange, message.key)]
+                if bound:
+                    name = self._layout.new_name()
+                    path = f"{self._layout.staging}/{name}"
+                    staged.append((name, path, bound))
+                    fs.create(path, layout.encode(message))
             if self._durable:
-                fs.sync_all([staged])
-            reached = []
-            for queue in bound:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    fs.link(staged, f"{self._layout.ready(queue)}/{name}")
-                    reached.append(queue)
+                fs.sync_all([path for _, path, _ in staged])
+            reached: dict[str, None] = {}
+            for name, path, bound in staged:
+                for queue in bound:
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        fs.link(path, f"{self._layout.ready(queue)}/{name}")
+                        reached[queue] = None
             if self._durable and reached:
                 fs.sync_all([self._layout.ready(queue) for queue in reached])
         finally:
-            with contextlib.suppress(OSError):
-                fs.unlink(staged)
+            for _, path, _ in staged:
+                with contextlib.suppress(OSError):
+                    fs.unlink(path)
 
     def _fits(self, queue: str, exchange: str, key: str) -> bool:
         return any(binding.exchange == exchange and matches(binding.key, key) for binding in self._bindings(queue))
@@ -181,6 +209,8 @@ class FilesBus:
             await consumer.close()
         for queue in list(self._exclusive):
             await self.delete(queue)
+        if self._publishing is not None:
+            await asyncio.gather(self._publishing, return_exceptions=True)
         self._thread.shutdown(wait=True)
 
     async def _do(self, call: Callable[[], T]) -> T:
