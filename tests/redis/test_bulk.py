@@ -34,8 +34,9 @@ def end(store: RedisStore, claims: list[Claim]) -> list[Lifecycle | ClaimLost | 
 def test_several_are_claimed_at_once(rig: Rig) -> None:
     store = rig.store()
     assert isinstance(store, Bulk)
-    ids = fill(store, 10)
     one, other = store.join("a", role="Runner"), store.join("b", role="Runner")
+    assert store.claim_some(one, 3) == [], "the first call sends its script"
+    ids = fill(store, 10)
     before = store._ground.server.requests
     first = store.claim_some(one, 3)
     assert store._ground.server.requests == before + 1
@@ -49,8 +50,10 @@ def test_several_are_claimed_at_once(rig: Rig) -> None:
 
 def test_several_are_committed_at_once_each_by_its_own_fence(rig: Rig) -> None:
     store = rig.store()
-    fill(store, 8)
     agent, operator = store.join("a", role="Runner"), store.join("o", role=None)
+    store.enqueue(submission(99, job_id="first"))
+    end(store, store.claim_some(agent, 1))  # which sends its script
+    fill(store, 8)
     claims = store.claim_some(agent, 4)
     store.kill(operator, "j01")
     before = store._ground.server.requests
