@@ -16,7 +16,7 @@ from farro.documents import Document
 from farro.errors import FarroError
 from farro.kernel.moments import parse_timestamp
 from farro.operations import swarm_changes, swarms
-from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, Place, controller
+from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, controller
 from farro.operations.swarms import CommandView, SwarmView
 from farro.ports.clock import Clock
 from farro.ports.runtime import Runtime, Seen
@@ -219,14 +219,20 @@ class Steering:
         return others
 
     def kill(self) -> None:
-        """End every process of every swarm here at once. What is wanted of them stays as it is."""
-        seen = [one for one in self.runtime.list() if one.alive and one.pid is not None]
-        above = {ORCHESTRATOR, *(controller(name) for name in Place(self.place).swarms())}
-        for one in sorted(seen, key=lambda one: one.name not in above):
-            if one.name in above:  # first, and not by the runtime: one of them may hold its lock for a while
+        """End every process of the swarm at once, and the orchestrator, which would start them again. What is wanted of
+        the swarm stays as it is; others go on."""
+        own = [one for one in self.runtime.list() if one.log.startswith(f"{self.place}/{self.swarm}/")]
+        above = [ORCHESTRATOR, controller(self.swarm)]
+        # Those first, and not by the runtime: one of them may hold its lock, and it would end all that they started.
+        for name in above:
+            seen = self.runtime.look(name)
+            if seen is not None and seen.alive and seen.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid or 0, signal.SIGKILL)
-        self.runtime.stop([one.name for one in self.runtime.list()], 0.0)
+                    os.kill(seen.pid, signal.SIGKILL)
+        until_s = self.clock.monotonic_s() + ORCHESTRATOR_S
+        while any(map(self._lives, above)) and self.clock.monotonic_s() < until_s:
+            self.clock.sleep(_LOOK_S)
+        self.runtime.stop([ORCHESTRATOR, *(one.name for one in own)], 0.0)
 
     def view(self) -> SwarmView | None:
         """None: it was never made, or was removed."""
