@@ -37,6 +37,7 @@ class Commands:
         self._realm = realm
         self._tending = tending
         self._until_s: dict[int, float] = {}  # of a command that was sent in this life, by its identity: its deadline
+        self._carried: set[int] = set()  # … and all that there is to be done about it was done in this life
         self._silenced_s: dict[int, float] = {}
         self._told_again: set[str] = set()  # correlation ids for which ev.duplicate was said in this life
 
@@ -61,7 +62,7 @@ class Commands:
             if entry.started_at is None:
                 if not self._waits(entry):
                     await self._begin(entry)
-            elif id(entry) not in self._until_s:
+            elif id(entry) not in self._carried:
                 await self._resume(entry)
             else:
                 await self._check_time(entry)
@@ -120,7 +121,7 @@ class Commands:
     async def _start(self, entry: Entry, limit_s: float) -> None:
         self._realm.ledger.start(entry, self._realm.now(), limit_s)
         self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s
-        await self._carry_out(entry)
+        await self._resume(entry)
 
     async def _carry_out(self, entry: Entry) -> None:
         """Also again, after a restart: every step finds that it was done, or does it."""
@@ -164,11 +165,15 @@ class Commands:
         )
 
     async def _resume(self, entry: Entry) -> None:
-        """Begun in a life before this one, which may have died at any moment of it. Its time goes on."""
-        limit_s = entry.limit_s or 0.0
-        spent_s = (self._realm.clock.now() - parse_timestamp(str(entry.started_at))).total_seconds()
-        self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s - min(max(0.0, spent_s), limit_s)
+        """Begun, perhaps in a life before this one, which may have died at any moment of it, or while the bus was away:
+        what is left is done, and its time goes on."""
+        if id(entry) not in self._until_s:
+            limit_s = entry.limit_s or 0.0
+            spent_s = (self._realm.clock.now() - parse_timestamp(str(entry.started_at))).total_seconds()
+            self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s - min(max(0.0, spent_s), limit_s)
         await self._carry_out(entry)
+        if entry.end is None:
+            self._carried.add(id(entry))
 
     async def _check_time(self, entry: Entry) -> None:
         realm, swarm, now_s = self._realm, str(entry.swarm), self._realm.clock.monotonic_s()
@@ -233,6 +238,7 @@ class Commands:
         answered = entry.correlations if signal is Signal.STATUS and end.good else [confirmed] if confirmed else []
         realm.ledger.end(entry, end, realm.now(), confirmed=answered)
         self._until_s.pop(id(entry), None)
+        self._carried.discard(id(entry))
         self._silenced_s.pop(id(entry), None)
         realm.trail(swarm).note(
             "ready" if end.good else "error",
