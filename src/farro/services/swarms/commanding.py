@@ -96,6 +96,7 @@ class Commands:
             if signal is Signal.CREATE:
                 if realm.state(swarm) is SwarmState.REMOVED:
                     await self._tending.clean(swarm)
+                    realm.keep(swarm, created_at=realm.now(), durations={}, failures={}, reason=None)
                 await self._start(entry, timing.limit_s(signal, None))
                 return
             if not realm.swarms[swarm].there and signal is not Signal.REMOVE:
@@ -187,7 +188,7 @@ class Commands:
                 message = f"{entry.instance} did not answer in {entry.limit_s:g} s"
                 await self.end(entry, End(good=False, code="STATUS_TIMEOUT", message=message, retryable=True))
         elif entry.given_up and id(entry) in self._silenced_s:
-            if now_s >= self._silenced_s[id(entry)] + SETTLE_S:
+            if now_s >= self._silenced_s[id(entry)] + SETTLE_S and await self._heard_all():
                 message = (
                     f"the controller of {swarm} did not confirm {entry.signal} in {entry.limit_s:g} s; everything was "
                     f"kept, and a new controller goes on. Its log: {swarm}/logs/{controller(swarm)}.log"
@@ -201,6 +202,11 @@ class Commands:
             realm.trail(swarm).note("given-up", entry.correlations[0], signal=entry.signal)
             await self._tending.silence(swarm)
             self._silenced_s[id(entry)] = realm.clock.monotonic_s()
+
+    async def _heard_all(self) -> bool:
+        """Whether nothing waits to be heard: a confirmation that was sent before its controller was silenced counts."""
+        depth = await self._realm.bus.depth(self._realm.queue)
+        return depth is None or (depth.ready == 0 and not depth.taken)
 
     def _no_handshake(self, swarm: str, over: bool, limit_s: float | None) -> End:
         said = last_words(self._realm.component(swarm).log)
