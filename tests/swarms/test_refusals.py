@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from farro.ports.bus import Message
 from farro.swarm import messages, names, plan
 from farro.swarm.conformance import Captured
 from farro.swarm.names import Signal
+from flows.program import Program
 from swarms.hive import PIPELINE, SWARM, Hive, Play, bee, now
 
 GENERATOR = ("generator", "demo-generator")
@@ -189,3 +191,15 @@ def test_a_flood_of_forged_messages_is_little_memory() -> None:
     assert not refusals.first(ids[-1])
     assert refusals.first(ids[0])  # so old that it is taken for new
     assert refusals.told() == {}
+
+
+def test_a_name_that_is_more_than_a_word_is_refused_by_every_command(tmp_path: Path) -> None:
+    farro, file = Program(tmp_path), tmp_path / "plan.json"
+    farro.run("init", code=0)
+    for name in ("a.b", "*"):
+        file.write_text(json.dumps({**PIPELINE, "id": name}))
+        for words in (("create", name, "--plan", str(file)), ("start", name), ("stop", name), ("status", name)):
+            said = farro.call("swarm", *words, code=2).err
+            assert "small letters, digits and -" in said, said
+        assert "no role" in farro.call("swarm", "config", name, "x", "a=1", code=2).err
+    assert not any((tmp_path / "swarms").glob("orchestrator/wishes/*"))
