@@ -45,6 +45,7 @@ SECTIONS = {
         ("explain", "Why a job is not running, and what helps.", "farro.cli.explain:explain"),
         ("history", "The whole life of a job.", "farro.cli.history:history"),
         ("watch", "Watch the queues, or a job, live.", "farro.cli.watching:watch"),
+        ("top", "Queues, workers, jobs and logs on one screen, to steer.", "farro.cli.top:top"),
         ("workers", "Who works here, and with what.", "farro.cli.workers:workers"),
         ("stats", "How each role does.", "farro.cli.statistics:stats"),
         ("costs", "What agents' calls cost, and what budgets have left.", "farro.cli.costs:costs"),

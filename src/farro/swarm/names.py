@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 
 from farro.errors import BadName
@@ -157,6 +158,7 @@ class Key:
     status: StatusKind | None = None
 
 
+@lru_cache(4096)
 def read_key(text: str) -> Key:
     """BadName: it is none of those that the seed has."""
     words = text.split(".")
