@@ -71,6 +71,11 @@ async def state(hive: Hive) -> tuple[str, int]:
     return told["state"], told["totals"]["enabled"]
 
 
+def trail(hive: Hive) -> list[dict[str, Any]]:
+    """The swarm's audit."""
+    return [json.loads(line) for line in (hive.folder / "swarm" / "audit.jsonl").read_text().splitlines()]
+
+
 def test_forged_signals_are_ignored_and_told(play: Play) -> None:
     """By the controller in its log and the swarm's audit, by a component in its own log and its status."""
 
@@ -100,6 +105,8 @@ def test_forged_signals_are_ignored_and_told(play: Play) -> None:
                 "ev.status-delta.sink.demo-sink",
                 "ev.status-full.sink.demo-sink",
             ]
+            noted = [line for line in trail(hive) if line["what"] == "ignored"]
+            assert sorted(line["key"].strip("'") for line in noted) == sorted(ignored)
             log = (hive.folder / "swarm" / "logs" / "demo-generator.log").read_text()
             assert log.count('"ignored"') == len(UPDATES)
             assert "xxxx" not in log  # nothing of a body is repeated
@@ -133,6 +140,7 @@ def test_a_replay_changes_nothing_and_is_told(play: Play) -> None:
             assert (told["enabled"], told["data"]["refused"]["count"]) == (False, len(ours))
             assert "came before" in told["data"]["refused"]["lastReason"]
             assert await state(hive) == ("Stopped", 0)
+            assert [line["instance"] for line in trail(hive) if line["what"] == "refused"] == ["demo-generator"]
 
     play(act)
 
