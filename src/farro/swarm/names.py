@@ -104,6 +104,13 @@ def control_queue(role: str, instance: str) -> str:
     return f"{CONTROL}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
 
 
+def controller_keys(swarm: str, instance: str) -> list[str]:
+    """What a controller hears, whatever its plan: commands of its swarm, and who asks how it is."""
+    lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
+    keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
+    return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
+
+
 def component_keys(role: str, instance: str) -> tuple[str, ...]:
     """What the controller of a component hears about it: updates that others ask for, and its own word."""
     scope = Scope(role=role, instance=instance)

@@ -90,9 +90,7 @@ class Controller:
         """Until `stop`, or until the swarm was removed."""
         ground = self._ground
         queue = names.control_queue(names.CONTROLLER, ground.instance)
-        swarm = Scope(swarm=ground.swarm)
-        keys = [names.signal_key(one, swarm) for one in _TARGETS]
-        keys.append(names.signal_key(Signal.STATUS, Scope(role=names.CONTROLLER, instance=ground.instance)))
+        keys = names.controller_keys(ground.swarm, ground.instance)
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
         await self._attend(self._members().values())
         # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.

@@ -76,7 +76,7 @@ class Voice:
             scope=messages.scope_body(entry.scope),
         )
         key = names.event_key("duplicate", signal, _of_key(signal, entry.scope))
-        await self._send(key, body, str(uuid.uuid4()))
+        await self._send(key, body, message_id(correlation_id, signal, "duplicate"))
 
     async def warn(self, signal: Signal, scope: Scope, text: str, correlation_id: str | None) -> None:
         body = messages.Warning(
