@@ -64,7 +64,11 @@ def test_the_sequences_of_the_seed(play: Callable[[Act], None]) -> None:
         assert (await kingdom.end(off)).state == "Stopped"
         told = kingdom.ask(Signal.STATUS, None, **about)
         assert (await kingdom.end(told)).result == "success"
+        whole = kingdom.ask(Signal.STATUS, None, role=names.CONTROLLER, instance="demo-marshal")
+        assert (await kingdom.end(whole)).result == "success"
         view = swarms.look(kingdom.place.folder, SWARM)
+        assert [one["name"] for one in view.queues] == ["ph.demo.done", "ph.demo.raw"]
+        assert view.totals == {"desired": 3, "healthy": 3, "running": 2, "enabled": 2}
         assert (view.state, view.controller["alive"], sorted(view.durations)) == (
             "Running",
             True,

@@ -34,6 +34,7 @@ IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
 STINT_S = 0.005  # how long a slot works before others of its process have a turn, if it never has to wait
 ROW = 16  # jobs that a slot claims and commits together at most …
 ROW_S = 0.02  # … and about how long that may take
+CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
@@ -213,7 +214,7 @@ class Slot:
             return self._line(claim, "warning", str(told), {"type": "claim_lost"})
         event = {"type": "state_transition", "from": "in_progress", "to": str(told.status)}
         extra = {"error": told.error["category"]} if told.error else {}
-        return self._line(claim, "info", "job status changed", {**event, **extra})
+        return self._line(claim, "info", CHANGED, {**event, **extra})
 
     def _beat(self, agent: Agent, claim: Claim) -> None:
         """While a job runs. A store that cannot be reached is no reason to end it: where its lease ran out meanwhile,
