@@ -196,7 +196,7 @@ def test_jobs_are_resources(farro: Program, agent: Agent) -> None:
 
 def test_every_looking_tool_answers_on_a_fresh_root(farro: Program, agent: Agent) -> None:
     async def talk(client: Client) -> None:
-        for tool in ("list_jobs", "stats", "alerts", "list_workers", "inbox", "list_plans"):
+        for tool in ("list_jobs", "stats", "alerts", "list_workers", "inbox", "list_plans", "list_swarms"):
             await ask(client, tool)
         assert (await ask(client, "doctor"))["root"] == str(farro.path)
         for tool in (await client.list_tools()).tools:
