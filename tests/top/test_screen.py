@@ -61,6 +61,18 @@ def test_queues_are_counted_and_change_without_a_key(farro: Program, top: Top) -
     top.look(look)
 
 
+def test_what_ended_last_is_told_however_much_is_queued(farro: Program, top: Top) -> None:
+    farro.enqueue(shell("true", name="long done"))
+    farro.worked()
+    plans = "\n".join(json.dumps(shell("true", name=f"queued {number}")) for number in range(40))
+    farro.call("enqueue", "--many", "-", stdin=plans, code=0)
+
+    async def look(screen: Screen) -> None:
+        await screen.until("long done")
+
+    top.look(look)
+
+
 def test_jobs_are_listed_filtered_and_ordered(farro: Program, top: Top) -> None:
     good, bad = farro.enqueue(shell("true", name="bake bread")), farro.enqueue(shell("exit 7", name="burn toast"))
     farro.worked()
