@@ -231,7 +231,7 @@ def test_what_is_wrong_with_a_new_job_is_told_with_its_place_and_nothing_is_queu
         ({"command": []}, 422),
         ({"command": [""]}, 400),
         ({"command": ["x"], "role": "Nobody"}, 422),
-        ({"command": ["x"], "timeout": "soon"}, 400),
+        ({"command": ["x"], "timeout": "soon"}, 422),
         ({"command": ["x"], "delay": "1h", "at": "09:00"}, 400),
         ({"command": ["x"], "after": ["nobody"]}, 404),
         ({"command": ["x"], "env": {"1A": "x"}}, 400),
