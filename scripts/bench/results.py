@@ -25,6 +25,10 @@ IN_STEPS = 0.9
 ADD_MS = 3.0
 SANDBOX_MS = {"A": 10.0, "B": 3.0}
 PING_OF_REDIS = 0.3
+LIST_MS, EVENT_MS, SLOWER_PERCENT = 100.0, 200.0, 5.0  # of farro web
+COMPONENT_MS = 20.0  # of a swarm's start, a component, beyond its process
+FAN_IN_PERCENT = 20.0  # of a core
+PIPELINE_OF_BARE = 0.7
 SHORT, LONG = 1_000, 100_000  # backlogs
 
 
@@ -238,7 +242,39 @@ def _own(results: Results) -> list[Bar]:
     for name, limit in limits.items():
         ratio = commands.get(name, {}).get("ratio")
         found.append(_bar(f"{name}, of python -c pass", ratio, limit, unit=" x"))
-    return [*found, *_plans(results)]
+    return [*found, *_plans(results), *_swarms(results), *_web(results)]
+
+
+def _web(results: Results) -> list[Bar]:
+    web = results.own.get("web", {})
+    what = f"list of {web.get('jobs', LONG)} jobs over HTTP with {web.get('viewers', 100)} viewers, p95"
+    return [
+        _bar(what, web.get("list_p95_ms"), LIST_MS, unit=" ms", strict=True),
+        _bar("an event at a viewer after the commit, p95", web.get("event_p95_ms"), EVENT_MS, unit=" ms", strict=True),
+        _bar("a busy queue, slower with farro web", web.get("slower_percent"), SLOWER_PERCENT, unit=" %", strict=True),
+    ]
+
+
+def _swarms(results: Results) -> list[Bar]:
+    swarms = results.own.get("swarms", {})
+    start, fan_in, pipeline = (swarms.get(name, {}) for name in ("start", "fan_in", "pipeline"))
+    count = start.get("components", 50)
+    what = f"start of a swarm of {count:.0f}: CPU a component beyond its process"
+    ratio = pipeline.get("ratio", {}).get("per_s")
+    return [
+        _bar(what, start.get("cpu_ms"), COMPONENT_MS, unit=" ms", strict=True),
+        *(
+            _bar(
+                f"controller at the status of {fan_in.get(bus, {}).get('components', 500):.0f} a second, {bus}",
+                fan_in.get(bus, {}).get("percent"),
+                FAN_IN_PERCENT,
+                unit=" % of a core",
+                strict=True,
+            )
+            for bus in ("files", "amqp")
+        ),
+        _bar("pipeline of three stages, of bare aio-pika", ratio, PIPELINE_OF_BARE, least=True, unit=" x"),
+    ]
 
 
 def _plans(results: Results) -> list[Bar]:
