@@ -1,15 +1,28 @@
-"""Write schemas/*.json of this repository from the models, as `farro init` writes them into a root."""
+"""Write schemas/*.json of this repository from the models: those that `farro init` writes into a root, and the AsyncAPI
+document of the wire and the OpenAPI document of the HTTP front, which are of no root."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from farro.fronts.http import openapi, routes
 from farro.operations.schemas import schemas
+from farro.swarm import asyncapi
 
+VERSION = "1"  # of the document; a server says its own
 FOLDER = Path(__file__).resolve().parent.parent / "schemas"
+
+
+def files() -> dict[str, str]:
+    """The text of each file, by its name."""
+    wire = json.dumps(asyncapi.document(), indent=2, ensure_ascii=False) + "\n"
+    web = json.dumps(openapi.document(routes.ENDPOINTS, version=VERSION), indent=2, ensure_ascii=False) + "\n"
+    return {**schemas(), asyncapi.FILE: wire, "openapi.json": web}
+
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for name, text in schemas().items():
+    for name, text in files().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
         print(f"schemas/{name}")

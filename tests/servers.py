@@ -143,6 +143,13 @@ class RabbitServer:
         except OSError:
             return False
 
+    def control(self, *command: str) -> str:
+        """What rabbitmqctl answers; it starts an Erlang of its own, so ask seldom."""
+        program = f"{self.PROGRAMS}/rabbitmqctl"
+        done = subprocess.run([program, *command], env=self._env(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def kill(self) -> None:
         """As a power switch: the whole group, and the epmd that it started."""
         if self.process is not None:

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from farro.errors import AlreadyRunning, BadName, InputError
-from farro.ports.runtime import Component, Runtime
+from farro.ports.runtime import Component, Limits, Runtime
+from farro.runtimes import process
 from farro.runtimes.process import MARK, ProcessRuntime
-from farro.system import fs, process_table
+from farro.system import cgroup_limits, fs, process_table
 from farro.system.clock import SystemClock
 from flows.program import eventually
 
@@ -108,6 +109,94 @@ def test_a_component_that_ended_is_seen_as_dead(bench: Bench) -> None:
     assert bench.runtime.look("two") is None
     bench.runtime.launch(bench.component())
     assert _alive(bench)
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9)])
+def test_how_a_component_ended_is_told(bench: Bench, script: str, code: int) -> None:
+    bench.runtime.launch(bench.component(f"{script}"))
+
+    def seen() -> int | None:
+        found = bench.runtime.look("one")
+        return found.exit_code if found is not None else None
+
+    eventually(lambda: seen() == code, "nobody tells how it ended")
+    found = bench.another().look("one")
+    assert found is not None
+    assert (found.alive, found.exit_code) == (False, code)  # it is known to others, too
+    assert bench.runtime.launch(bench.component()).exit_code is None
+    assert seen() is None  # that was another life
+    bench.runtime.stop(["one"])
+    assert sorted(path.name for path in bench.records.iterdir() if path.name.startswith("one")) == []
+
+
+def test_an_end_that_its_launcher_did_not_see_is_unknown(bench: Bench) -> None:
+    one = launcher(bench)
+    one.communicate("go\n")
+    bench.saying("up")
+    (seen,) = bench.another().list()
+    os.kill(seen.pid or 0, signal.SIGKILL)
+    eventually(lambda: not _alive(bench), "it lives")
+    (seen,) = bench.another().list()
+    assert seen.exit_code is None
+
+
+def test_what_a_dead_one_left_is_ended_before_the_next(bench: Bench) -> None:
+    bench.runtime.launch(bench.component("setsid sleep 100000 & echo up"))
+    bench.saying("up")
+    eventually(lambda: not _alive(bench), "it does not end")
+    eventually(lambda: len(bench.living()) == 1, "it left nothing")
+    (left,) = bench.living()
+    seen = bench.runtime.launch(bench.component())
+    eventually(lambda: bench.living() == [seen.pid], f"{left} is still there")
+
+
+HOG = "import sys; print('up', flush=True); kept = [bytearray(1 << 20) for _ in range(300)]; print('has', len(kept))"
+BUSY = "print('up', flush=True)\nwhile True: pass"
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_memory_is_limited(bench: Bench, group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a cgroup where this machine gives one, else by each process's address space."""
+    if not group:
+        monkeypatch.setattr(cgroup_limits, "make", lambda **limits: None)
+    limits = Limits(memory_bytes=200 << 20)
+    bench.runtime.launch(bench.component(argv=(sys.executable, "-c", HOG), limits=limits))
+    eventually(lambda: not _alive(bench), "it does not end")
+    bench.runtime.look("one")
+    assert "has" not in bench.said()
+    seen = bench.runtime.look("one")
+    assert seen is not None
+    assert seen.exit_code not in (None, 0)
+    bench.runtime.launch(bench.component(argv=(sys.executable, "-c", HOG), name="two"))
+    bench.saying("has 300", "two")  # without a limit
+
+
+def test_time_on_the_processor_is_limited(bench: Bench) -> None:
+    bench.runtime.launch(bench.component(argv=(sys.executable, "-c", BUSY), limits=Limits(cpu_s=1)))
+    bench.saying("up")
+    eventually(lambda: not _alive(bench), "it does not end")
+    seen = bench.runtime.look("one")
+    assert seen is not None
+    assert seen.exit_code == -signal.SIGXCPU
+
+
+def test_a_log_is_bounded_while_its_component_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LOG_LIMIT", 1000)
+    bench.runtime.launch(bench.component("i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done"))
+    bench.saying("line 200")
+    bench.another().tidy()
+    bench.runtime.tidy()
+    assert "line 200\n" in (bench.folder / "one.log.1").read_text()
+    assert (bench.folder / "one.log.1").stat().st_size <= 1000
+    eventually(lambda: bench.said().count("\n") > 3, "it writes no more")
+    assert "line 1\n" not in bench.said()
+    assert "\0" not in bench.said()  # it begins at the beginning
+
+
+def test_an_image_alone_is_not_for_this_runtime(bench: Bench) -> None:
+    with pytest.raises(InputError, match="has an image, and this runtime starts commands only"):
+        bench.runtime.launch(bench.component(argv=(), image="example/one:1"))
+    assert bench.runtime.list() == []
 
 
 def test_one_name_is_one_component(bench: Bench) -> None:

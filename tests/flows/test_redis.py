@@ -16,6 +16,7 @@ import pytest
 import farro as api
 from farro.kernel.states import Status
 from farro.operations.watching import Viewer
+from farro.ports.store import CARRIED_BYTES
 from farro.system.clock import SystemClock
 from flows.program import Program, eventually, listing, shell, steps
 from servers import RedisServer
@@ -218,12 +219,29 @@ def test_a_retried_attempt_goes_on_after_the_steps_that_succeeded(on_redis: Prog
     on_redis.enqueue(steps(("sh", "-c", count), ("sh", "-c", "test -e ready")), "--id", "j")
     on_redis.call("worker", "--drain", code=0)
     assert on_redis.status("j") == "failed"
-    refused = on_redis.call("retry", "j", "--from", "2", code=3)
-    assert "all of its steps are run again" in refused.err
     (on_redis.path / "ready").touch()
-    again = on_redis.call("retry", "j", code=0).out.strip().splitlines()[0]
+    for options in ((), ("--from", "2")):
+        again = on_redis.call("retry", "j", *options, code=0).out.strip().splitlines()[0]
+        on_redis.call("worker", "--drain", code=0)
+        assert on_redis.status(again) == "succeeded"
+        assert on_redis.call("logs", again, code=0).out == "first\n"
+    assert (on_redis.path / "count").read_text() == "x\n", "the first step was run again"
+    whole = on_redis.call("retry", "j", "--from-start", code=0).out.strip().splitlines()[0]
     on_redis.call("worker", "--drain", code=0)
-    assert on_redis.status(again) == "succeeded"
+    assert on_redis.status(whole) == "succeeded"
+    assert (on_redis.path / "count").read_text() == "x\nx\n"
+
+
+def test_what_a_repeated_job_would_bring_along_is_bounded(on_redis: Program) -> None:
+    (on_redis.path / "shared").mkdir()
+    redis = json.loads((on_redis.path / "agents-config.json").read_text())["redis"]
+    configure(on_redis, redis={**redis, "shared": str(on_redis.path / "shared")})
+    lots = f"head -c {CARRIED_BYTES + 1} /dev/zero | tr '\\0' x"
+    on_redis.enqueue(steps(("sh", "-c", lots), ("sh", "-c", "exit 3")), "--id", "j")
+    on_redis.call("worker", "--drain", code=0)
+    refused = on_redis.call("retry", "j", "--from", "2", code=3)
+    assert "farro retry j --from-start" in refused.err
+    assert ids(on_redis, "--status", "queued") == []
 
 
 def test_a_released_attempt_is_gone_on_with(on_redis: Program) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from farro.fronts.resp import connection, server
+from farro.fronts.resp.commands import connecting
 from resp.stage import Front, Raw, command, eventually, job
 
 
@@ -242,3 +243,15 @@ def test_no_key_is_a_path(front: Front, key: str) -> None:
     ):
         raw.send(command(*words))
         assert raw.line()[:1] in (b"$", b"-", b":", b"*")
+
+
+def test_guessing_keys_is_slow_logged_and_ends_the_connection(make_front: Callable[..., Front]) -> None:
+    front = make_front(key="open sesame")
+    raw = front.raw()
+    raw.send(command("AUTH", "guess") * (connecting.WRONG_KEYS + 1))
+    said = [raw.line() for _ in range(connecting.WRONG_KEYS)]
+    assert all(line.startswith(b"-WRONGPASS") for line in said)
+    assert raw.line() == b""  # closed before the last one was looked at
+    told = [fields["times"] for _, message, fields in front.log if message == "a wrong key"]
+    assert told == list(range(1, connecting.WRONG_KEYS + 1))
+    assert not any("guess" in str(entry) for entry in front.log)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +29,19 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 _RETRY_S = 0.2
+_ACK_LATE_S = 0.005
+_TRANSIENT, _PERSISTENT = 1, 2  # of a message; of the latter the broker confirms that it has it on its disk
 T = TypeVar("T")
+
+
+class _OverAgain(Exception):
+    """The call is made once more, on a new channel."""
+
+
+def _access_refused() -> type[Exception]:
+    from aiormq.exceptions import ChannelAccessRefused
+
+    return ChannelAccessRefused
 
 
 class AmqpBus:
@@ -40,7 +53,9 @@ class AmqpBus:
         self._quorum = quorum
         self._patience_s = patience_s
         self._channel: AbstractRobustChannel | None = None
+        self._opening = asyncio.Lock()  # of that channel: many publish at once
         self._exchanges: set[str] = set()
+        self._given: set[str] = set()  # exchanges that others must make
         self._consumers: list[AmqpConsumer] = []
 
     @classmethod
@@ -96,21 +111,24 @@ class AmqpBus:
         await self._patiently(delete, f"delete {queue}")
 
     async def publish(self, exchange: str, message: Message) -> None:
-        import aio_pika
+        from aiormq import spec
 
-        sent = aio_pika.Message(
-            message.body,
+        properties = spec.Basic.Properties(
             message_id=message.message_id,
             headers=dict(message.headers),
             content_type="application/json",
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            delivery_mode=_PERSISTENT if message.lasting else _TRANSIENT,
         )
 
         async def publish() -> None:
             channel = await self._open_channel()
             await self._declare_exchange(channel, exchange)
-            target = await channel.get_exchange(exchange, ensure=False)
-            await target.publish(sent, message.key, mandatory=False, timeout=self._patience_s)
+            # Below aio-pika's own exchange, which lets nobody write before the socket took what another wrote: here
+            # many wait for their confirms at once, and the confirm is what counts.
+            underlay: Any = await channel.get_underlay_channel()
+            await underlay.basic_publish(
+                message.body, exchange=exchange, routing_key=message.key, properties=properties, wait=False
+            )
 
         await self._patiently(publish, f"publish {message.key}")
 
@@ -121,7 +139,7 @@ class AmqpBus:
                 raise InputError(f"there is no queue {queue}; declare it first")
             channel = await self._connection.channel()
             await channel.set_qos(prefetch_count=max(1, prefetch))
-            consumer = AmqpConsumer(channel)
+            consumer = AmqpConsumer(channel, max(1, prefetch))
             found = await channel.declare_queue(queue, passive=True)  # one that is consumed again after a reconnect
             await found.consume(consumer.hear)
             self._consumers.append(consumer)
@@ -153,17 +171,22 @@ class AmqpBus:
     async def _open_channel(self) -> AbstractRobustChannel:
         await self._connected()
         if self._channel is None or self._channel.is_closed:
-            self._exchanges.clear()
-            self._channel = await self._connection.channel(publisher_confirms=True)
-        assert self._channel is not None
+            async with self._opening:
+                if self._channel is None or self._channel.is_closed:
+                    self._exchanges.clear()
+                    self._channel = await self._connection.channel(publisher_confirms=True)
         return self._channel
 
     async def _connected(self) -> None:
         await self._connection.connected.wait()
 
     async def _declare_exchange(self, channel: AbstractRobustChannel, name: str) -> None:
-        if name not in self._exchanges:
-            await channel.declare_exchange(name, "topic", durable=True)
+        if name not in self._exchanges and name not in self._given:
+            try:
+                await channel.declare_exchange(name, "topic", durable=True)
+            except _access_refused() as error:  # a user that may use it and not make it; the channel is over
+                self._given.add(name)
+                raise _OverAgain from error
             self._exchanges.add(name)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], what: str) -> T:
@@ -175,6 +198,8 @@ class AmqpBus:
             try:
                 async with asyncio.timeout(max(0.01, until_s - time.monotonic())):
                     return await call()
+            except _OverAgain:
+                continue
             except (exceptions.ChannelPreconditionFailed, exceptions.ChannelNotFoundEntity) as error:
                 raise InputError(f"the broker at {self._address} refuses to {what}: {error}") from error
             except exceptions.ChannelClosed as error:
@@ -193,28 +218,89 @@ class AmqpBus:
 class AmqpDelivery:
     message: Message
     redelivered: bool
-    incoming: AbstractIncomingMessage = field(repr=False)
+    tag: int
+    acks: Acknowledgements = field(repr=False)
     _settled: bool = False
 
     async def ack(self) -> None:
-        await self._settle(lambda: self.incoming.ack())
-
-    async def reject(self, *, requeue: bool) -> None:
-        await self._settle(lambda: self.incoming.reject(requeue=requeue))
-
-    async def _settle(self, call: Callable[[], Awaitable[None]]) -> None:
-        from aio_pika.exceptions import AMQPError
-
         if not self._settled:
             self._settled = True
-            with contextlib.suppress(AMQPError, ConnectionError, RuntimeError):  # its channel is over: others have it
-                await call()
+            await self.acks.ack(self.tag)
+
+    async def reject(self, *, requeue: bool) -> None:
+        if not self._settled:
+            self._settled = True
+            await self.acks.reject(self.tag, requeue)
+
+
+class Acknowledgements:
+    """What a consumer got on one channel, and has settled: those that have none before them that is not are told to the
+    broker in one frame, some milliseconds late, and never so late that the broker waits for room.
+
+    A process that dies before it told them gets their messages again, as it would a moment earlier."""
+
+    def __init__(self, channel: Any, prefetch: int) -> None:
+        self.channel = channel
+        self._room = prefetch
+        self._given: deque[int] = deque()  # in order, as the broker numbers them; some are settled already
+        self._settled: set[int] = set()
+        self._told: list[int] = []  # acknowledged, and not told yet
+        self._later: asyncio.TimerHandle | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def give(self, tag: int) -> None:
+        self._given.append(tag)
+
+    async def ack(self, tag: int) -> None:
+        self._told.append(tag)
+        if 2 * len(self._told) >= self._room:
+            await self.flush()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(_ACK_LATE_S, self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._later = None
+        task = asyncio.create_task(self.flush())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def reject(self, tag: int, requeue: bool) -> None:
+        self._settled.add(tag)
+        with self._over():
+            await self.channel.basic_reject(tag, requeue=requeue, wait=False)
+
+    async def flush(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        told, self._told = self._told, []
+        self._settled.update(told)
+        first = set[int]()  # with none before them that is not settled
+        while self._given and self._given[0] in self._settled:
+            first.add(tag := self._given.popleft())
+            self._settled.discard(tag)
+        together = first.intersection(told)  # the others of them were told alone, and may not be told again
+        with self._over():
+            if together:
+                await self.channel.basic_ack(max(together), multiple=True, wait=False)
+            for tag in told:
+                if tag not in first:
+                    await self.channel.basic_ack(tag, wait=False)
+
+    @staticmethod
+    def _over() -> contextlib.AbstractContextManager[None]:
+        """Its channel may be over: then others have what it gave."""
+        from aio_pika.exceptions import AMQPError
+
+        return contextlib.suppress(AMQPError, ConnectionError, RuntimeError)
 
 
 class AmqpConsumer:
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, prefetch: int) -> None:
         self._channel = channel
+        self._prefetch = prefetch
         self._came: asyncio.Queue[AmqpDelivery | None] = asyncio.Queue()
+        self._acks: Acknowledgements | None = None  # of the channel below, which is another after a reconnect
         self._closed = False
 
     async def hear(self, incoming: AbstractIncomingMessage) -> None:
@@ -225,7 +311,13 @@ class AmqpConsumer:
             headers={name: str(value) for name, value in incoming.headers.items() if not name.startswith("x-")},
         )
         before = bool(incoming.redelivered) or "x-death" in incoming.headers
-        await self._came.put(AmqpDelivery(message=message, redelivered=before, incoming=incoming))
+        assert incoming.delivery_tag is not None
+        if self._acks is None or self._acks.channel is not incoming.channel:
+            self._acks = Acknowledgements(incoming.channel, self._prefetch)
+        self._acks.give(incoming.delivery_tag)
+        self._came.put_nowait(
+            AmqpDelivery(message=message, redelivered=before, tag=incoming.delivery_tag, acks=self._acks)
+        )
 
     def __aiter__(self) -> AmqpConsumer:
         return self
@@ -241,6 +333,8 @@ class AmqpConsumer:
         if not self._closed:
             self._closed = True
             await self._came.put(None)
+            if self._acks is not None:
+                await self._acks.flush()
             with contextlib.suppress(Exception):  # whatever it is: the channel is over
                 await self._channel.close()
 

@@ -33,9 +33,9 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     """
     signals = Signals()
     path, settings = read_root(root)
-    host, port = _address(settings.agq.bind if bind is None else bind)
+    host, port = address_of(settings.agq.bind if bind is None else bind)
     key = None if settings.agq.key is None else settings.agq.key.reveal(os.environ, "agq.key")
-    if key is None and not _loopback(host):
+    if key is None and not is_loopback(host):
         raise NotPermitted(
             f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
             '`agq.key` in the config to "${NAME}" and the variable NAME to the key, or bind to 127.0.0.1'
@@ -87,14 +87,14 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     return 0
 
 
-def _address(text: str) -> tuple[str, int]:
+def address_of(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise click.BadParameter(f"{text!r} is no address such as 127.0.0.1:6380", param_hint="--bind")
     return host.strip("[]"), int(port)
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

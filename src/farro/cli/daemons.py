@@ -6,8 +6,6 @@ The loops live in services.
 from __future__ import annotations
 
 import os
-import platform
-import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,23 +14,20 @@ import click
 
 from farro import app
 from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
+from farro.cli.options import asked_store, daemon, person, read_root, starts_strictly
 from farro.cli.terminal import answer, say
 from farro.errors import NotPermitted
 from farro.kernel.places import WAITING
 from farro.kernel.states import Reason, Status
 from farro.observe.log import GRAVE, Log, grave_only
-from farro.ports.store import Store, Working
+from farro.ports.store import Store
 from farro.services.keeper import Keeper
 from farro.settings import Settings
 from farro.settings.engines import AGQ
 from farro.system import enclosure
-from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from farro.services.handover import Handover
-    from farro.services.worker import Until
-    from farro.stores.agq import AgqStore
+    pass
 
 GRACE_S = 5.0  # for running steps after the first signal
 
@@ -82,69 +77,28 @@ def worker(
     once.
     """
     signals = Signals()
-    from farro.execution.stop import Stop
-    from farro.services.drain import Drained
-    from farro.services.worker import IDLE_S, Slot, Worker
-    from farro.system.turns import Turns
+    from farro.cli import serving
 
-    clock = SystemClock()
     # Over agq a machine needs nothing of its own: where it has no root, its user's is made.
     path, settings = read_root(root, make=(asked_store() or "").startswith(AGQ))
     _check_worker(role, degraded_bypass, settings)
     log = log_to_stdout(f"worker/{role}", as_json, settings.runners)
+    options = serving.WorkerOptions(
+        role=role, slots=slots, drain=drain, tags=tags, name=name, runner=runner, bypass=degraded_bypass
+    )
     tools = app.announce_tools(path, settings)
-    if settings.store.startswith(AGQ):
-        from farro.fleet import open_agq
-
-        store, handover, until = _over_agq(open_agq(path, settings, clock=clock, tools=tools), role, drain)
-    else:
-        whole = app.open_store(path, settings, log=log, actor=f"worker/{role}")
-        admit(whole, f"worker/{role}", strict=starts_strictly(settings))
-        handover = app.handover(path, settings, whole, clock, log, bypass=degraded_bypass)
-        until = Drained(store=whole, role=role, clock=clock, log=log) if drain else None
-        store = whole
-    performer = app.performer(path, settings, app.runner(path, settings, kind=runner, clock=clock), clock)
-    agent_name = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker" if name is None else name
-
-    turns = Turns()
-
-    def slot(number: int, stop: Stop) -> Slot:
-        return Slot(
-            store=store,
-            role=role,
-            name=agent_name,
-            number=number,
-            tags=tags,
-            performer=performer,
-            stop=stop,
-            clock=clock,
-            log=log,
-            turns=turns,
-            handover=handover,
-            # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
-            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
-        )
-
     enclosure.enclose()
     try:
-        service = Worker(store=store, role=role, slots=slots, make_slot=slot, clock=clock, until=until)
-        graces_s = iter([GRACE_S])
-        signals.end(lambda: service.stop(next(graces_s, 0.0)))
-        service.start()
-        log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
-        service.wait()
-        log("info", "worker stopped", {"role": role})
-        end_well()
+        with serving.worker(path, settings, options, log, tools) as service:
+            graces_s = iter([GRACE_S])
+            signals.end(lambda: service.stop(next(graces_s, 0.0)))
+            service.start()
+            log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
+            service.wait()
+            log("info", "worker stopped", {"role": role})
+            end_well()
     finally:
-        store.close()
         enclosure.release()
-
-
-def _over_agq(store: AgqStore, role: str, drain: bool) -> tuple[Working, Handover | None, Until | None]:
-    """A job only ends there: what comes next is the business of the store behind agq."""
-    from farro.services.drain import Emptied
-
-    return store, None, Emptied(lambda: store.pending(role)) if drain else None
 
 
 def _check_worker(role: str, bypass: bool, settings: Settings) -> None:
@@ -162,16 +116,15 @@ def _check_worker(role: str, bypass: bool, settings: Settings) -> None:
 @daemon
 def watchdog(once: bool, root: str | None, as_json: bool) -> int:
     """Recover what dead agents left: decided jobs are carried out, others become stale. Any number may run."""
-    from farro.services.watchdog import Watchdog
+    from farro.cli import serving
 
     def told(item: Any) -> tuple[Mapping[str, Any], str]:
         data = {"job_id": item.job_id, "agent": item.agent, "what": item.what}
         return data, f"{item.what:<16} {item.job_id or item.agent or ''}".rstrip()
 
-    def make(store: Store, settings: Settings, log: Log) -> Keeper:
-        return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
-
-    return _keep(make, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json)
+    return _keep(
+        serving.watchdog, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json
+    )
 
 
 @click.command()
@@ -186,6 +139,8 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
     """Route work from role to role as its task says, and finish it. Stale jobs are queued again while attempts remain,
     else killed with the reason; schedules/*.json run when they are due. One acts at a time, others wait."""
 
+    from farro.cli import serving
+
     def told(item: Any) -> tuple[Mapping[str, Any], str]:
         if hasattr(item, "schedule"):
             return _told_run(item)
@@ -197,14 +152,7 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
         return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
     def make(store: Store, settings: Settings, log: Log) -> Keeper:
-        plans = settings.manager.auto_plan if auto_plan is None else auto_plan == "on"
-        return app.manager(
-            store,
-            settings,
-            log,
-            timetable=_timetable(store, settings, log),
-            gate=gate(settings, force=False) if plans else None,
-        )
+        return serving.manager(store, settings, log, auto_plan=None if auto_plan is None else auto_plan == "on")
 
     return _keep(make, "manager", "decided", told, "nothing to decide", once=once, root=root, as_json=as_json)
 
@@ -214,10 +162,11 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
 @daemon
 def scheduler(once: bool, root: str | None, as_json: bool) -> int:
     """Run schedules/*.json when they are due. For who runs no manager, which does this too; any number may run."""
+    from farro.cli import serving
     from farro.services.scheduler import Scheduler
 
     def make(store: Store, settings: Settings, log: Log) -> Keeper:
-        return Scheduler(store=store, log=log, timetable=_timetable(store, settings, log))
+        return Scheduler(store=store, log=log, timetable=serving.timetable(store, settings, log))
 
     return _keep(make, "scheduler", "scheduled", _told_run, "no schedule is due", once=once, root=root, as_json=as_json)
 
@@ -225,12 +174,6 @@ def scheduler(once: bool, root: str | None, as_json: bool) -> int:
 def _told_run(run: Any) -> tuple[Mapping[str, Any], str]:
     due = f"{run.due:%Y-%m-%dT%H:%M:%SZ}"
     return {"schedule": run.schedule, "due": due, "job_id": run.job_id}, f"{run.schedule} of {due}: {run.job_id}"
-
-
-def _timetable(store: Store, settings: Settings, log: Log) -> Any:
-    from farro.services.scheduler import Timetable
-
-    return Timetable(store=store, root=store.root, clock=SystemClock(), log=log, gate=gate(settings, force=False))
 
 
 def _keep(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -45,6 +45,7 @@ SECTIONS = {
         ("explain", "Why a job is not running, and what helps.", "farro.cli.explain:explain"),
         ("history", "The whole life of a job.", "farro.cli.history:history"),
         ("watch", "Watch the queues, or a job, live.", "farro.cli.watching:watch"),
+        ("top", "Queues, workers, jobs and logs on one screen, to steer.", "farro.cli.top:top"),
         ("workers", "Who works here, and with what.", "farro.cli.workers:workers"),
         ("stats", "How each role does.", "farro.cli.statistics:stats"),
         ("costs", "What agents' calls cost, and what budgets have left.", "farro.cli.costs:costs"),
@@ -64,13 +65,19 @@ SECTIONS = {
         ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
     ),
     "Keep running": (
-        ("start", "Start workers, watchdog and manager in the background.", "farro.cli.background:start"),
-        ("stop", "Stop what runs in the background.", "farro.cli.background:stop"),
+        ("up", "Start what a root needs, here or in the background.", "farro.cli.up:up"),
+        ("down", "Stop what `farro up` started.", "farro.cli.up:down"),
+        ("ps", "Which components run, and how they do.", "farro.cli.up:ps"),
+        ("start", "The same as up --detach.", "farro.cli.up:start"),
+        ("stop", "The same as down.", "farro.cli.up:stop"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),
         ("scheduler", "Run schedules, where no manager does.", "farro.cli.daemons:scheduler"),
+        ("swarm", "Sets of components, kept as they are wanted.", "farro.cli.swarm:swarm"),
         ("agq", "Serve the queues to Redis clients.", "farro.cli.agq:agq"),
+        ("web", "Serve the dashboard and the HTTP API.", "farro.cli.web:web"),
+        ("mcp", "Serve farro to coding agents, as MCP tools.", "farro.cli.mcp:mcp"),
     ),
     "Set up": (
         ("demo", "A task from idea to documents, watched live.", "farro.cli.demo:demo"),
@@ -85,17 +92,29 @@ SECTIONS = {
     ),
 }
 COMMANDS = {name: place for section in SECTIONS.values() for name, _, place in section}
+# What farro starts by itself, and nobody else.
+HIDDEN = {
+    "orchestrator": "farro.cli.swarm_daemons:orchestrator",
+    "controller": "farro.cli.swarm_daemons:controller",
+    "member": "farro.cli.member:member",
+}
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 
 
 class Lazy(Hinting):
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] in HIDDEN:
+            return super(Hinting, self).resolve_command(ctx, args)
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        place = COMMANDS.get(name) or HIDDEN.get(name)
+        if place is None:
             return None
-        module, _, attribute = COMMANDS[name].partition(":")
+        module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         if ctx.resilient_parsing:  # a shell asks what may stand next
             from farro.cli.completion import equip

@@ -130,7 +130,7 @@ def show(source: str, form: str | None, ascii_only: bool, output: str | None, ro
         raise click.UsageError(f"--json and --{form} are two forms of the same; keep one")
     drawn = _load(source, root)
     if as_json:
-        answer(_graph(drawn))
+        answer(operations.graph(drawn))
         return
     text = _picture(drawn, form, ascii_only or not _draws_lines(), 100 if output else None)
     if output is None:
@@ -227,27 +227,3 @@ def _draws_lines() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def _graph(drawn: JobPlan) -> dict[str, Any]:
-    from farro.plans.drawing.layers import ranks
-
-    level = ranks(drawn.plan)
-    return {
-        "name": drawn.plan.name,
-        "plan_id": drawn.plan.plan_id,
-        "steps": [
-            {
-                "id": step.id,
-                "level": level[step.id] + 1,
-                "tool": step.tool,
-                "command": step.command,
-                "args": list(step.args),
-                "needs": list(step.needs),
-                "input_from_step": step.input_from_step,
-                "state": drawn.states.get(step.id),
-            }
-            for step in drawn.plan.steps
-        ],
-        "added": drawn.added,
-    }

@@ -10,9 +10,7 @@ import click
 from farro.cli.groups import Hinting
 from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import answer, complain, say
-from farro.errors import InputError
 from farro.operations import schedules as operations
-from farro.operations.schedules import Entry
 from farro.system.clock import SystemClock
 
 
@@ -38,7 +36,8 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
         return
     store, _ = open_root(root)
     entries = operations.read(store.root, store.roles())
-    rows = [_row(store.root, entry) for entry in entries]
+    now = SystemClock().now()
+    rows = [operations.line(store.root, entry, now) for entry in entries]
     if as_json:
         answer({"schedules": rows})
     elif not rows:
@@ -58,14 +57,8 @@ def run(context: click.Context, name: str, root: str | None, as_json: bool) -> N
     """Run one schedule now, beside its timetable, also when it is disabled. Prints the job's id."""
     root, as_json = _inherited(context, root, as_json)
     store, settings = open_root(root)
-    entries = operations.read(store.root, store.roles())
-    found = [entry for entry in entries if entry.name == name]
-    if not found:
-        known = ", ".join(entry.name for entry in entries) or "none"
-        raise InputError(f"no schedule {name} in {store.root}/{operations.FOLDER}; there is {known}")
-    if found[0].problems:
-        raise InputError("\n".join(found[0].problems))
-    job_id = operations.fire_now(store, store.root, found[0], gate(settings, force=False))
+    found = operations.named(store.root, store.roles(), name)
+    job_id = operations.fire_now(store, store.root, found, gate(settings, force=False))
     if as_json:
         answer({"jobs": [job_id]})
     else:
@@ -82,13 +75,14 @@ def check(context: click.Context, files: tuple[str, ...], root: str | None, as_j
     store, _ = open_root(root)
     entries = [operations.read_file(os.getcwd(), file, store.roles()) for file in files]
     if as_json:
-        answer({"schedules": [_row(store.root, entry) for entry in entries]})
+        now = SystemClock().now()
+        answer({"schedules": [operations.line(store.root, entry, now) for entry in entries]})
     for entry in entries:
         for problem in entry.problems:
             complain(problem)
         if entry.schedule is not None and not as_json:
             due = operations.next_due(entry, SystemClock().now())
-            say(f"{entry.file}: good; next run {_moment(due)}")
+            say(f"{entry.file}: good; next run {operations.spelled(due)}")
     return 2 if any(entry.problems for entry in entries) else 0
 
 
@@ -96,29 +90,6 @@ def _inherited(context: click.Context, root: str | None, as_json: bool) -> tuple
     """`farro schedules --root R run NAME` is `farro schedules run NAME --root R`."""
     above_root, above_json = context.obj or (None, False)
     return root or above_root, as_json or above_json
-
-
-def _row(root: str, entry: Entry) -> dict[str, Any]:
-    known = operations.handled(root, entry.name) if not entry.problems else None
-    due = operations.next_due(entry, SystemClock().now()) if entry.active else None
-    schedule = entry.schedule
-    return {
-        "name": entry.name,
-        "file": entry.file,
-        "cron": schedule.cron if schedule else None,
-        "zone": schedule.zone if schedule else None,
-        "missed": schedule.missed if schedule else None,
-        "role": schedule.role if schedule else None,
-        "enabled": schedule.enabled if schedule else False,
-        "next": None if due is None else _moment(due),
-        "last": _moment(known.last_due) if known and known.last_due else None,
-        "last_job": known.last_job if known else None,
-        "problems": list(entry.problems),
-    }
-
-
-def _moment(moment: Any) -> str:
-    return "never" if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -16,4 +16,3 @@ What a swarm is lives in swarm; who starts components lives in the services.
 
 from farro.component.declaring import Component as Component
 from farro.component.declaring import Drop as Drop
-from farro.component.declaring import Tell as Tell

@@ -8,27 +8,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, is_dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from farro.documents import shapes
 from farro.errors import InputError
 from farro.swarm.names import check_name
 
+if TYPE_CHECKING:
+    from farro.plans.cron import Cron
+
 C = TypeVar("C")
 Work = Callable[..., Any]
-Kind = Literal["source", "transform", "sink"]
+Kind = Literal["source", "transform", "sink", "service"]
 W = TypeVar("W", bound=Work)
+
+
+_GIVEN: dict[Kind, str] = {"source": "nothing", "transform": "an item", "sink": "an item", "service": "an event"}
 
 
 class Drop(Exception):
     """Raised by a function that wants an item among the dead letters at once: another try would not help."""
-
-
-@dataclass(slots=True)
-class Tell:
-    """What a component adds to its status: `tell.data["cache"] = 5`."""
-
-    data: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +38,8 @@ class Declared:
     function: Work
     every_s: float | None = None  # of a source: seconds from one call to the next
     rate: float | None = None  # … or calls a second; a config field of that name is stronger
+    cron: Cron | None = None  # … or the minutes at which it is called, in UTC
+    says_ready: bool = False  # of a service
     takes_config: bool = False
     is_async: bool = False
 
@@ -64,17 +65,32 @@ class Component(Generic[C]):
         self.tries = max(1, tries)
         self.version = version
         self.declared: Declared | None = None
+        self.is_ready = False
+        self._on_ready: list[Callable[[], None]] = []
+        self.told: dict[str, Any] = {}
+        self.counted = 0
         self._on_config: list[Callable[[Any], Awaitable[None] | None]] = []
 
-    def source(self, *, every_s: float | None = None, rate: float | None = None) -> Callable[[W], W]:
-        """A function that makes items: called every so many seconds, or so many times a second, while enabled."""
-        if (every_s is None) == (rate is None):
-            raise InputError(f"a source has either every_s or rate ({self.role})")
-        if (every_s or rate or 0) <= 0:
+    def source(
+        self, *, every_s: float | None = None, rate: float | None = None, cron: str | None = None
+    ) -> Callable[[W], W]:
+        """A function that makes items while enabled: called every so many seconds, or so many times a second, or at the
+        minutes (UTC) of a cron line."""
+        if sum(given is not None for given in (every_s, rate, cron)) != 1:
+            raise InputError(f"a source has one of every_s, rate and cron ({self.role})")
+        line = None
+        if cron is not None:
+            from farro.plans.cron import BadCron, Cron
+
+            try:
+                line = Cron.parse(cron)
+            except BadCron as error:
+                raise InputError(f"cron of {self.role}: {error}") from error
+        elif (every_s or rate or 0) <= 0:
             raise InputError(f"every_s and rate must be more than 0 ({self.role})")
 
         def declare(function: W) -> W:
-            return self._declare("source", function, items=0, every_s=every_s, rate=rate)
+            return self._declare("source", function, items=0, every_s=every_s, rate=rate, cron=line)
 
         return declare
 
@@ -86,26 +102,70 @@ class Component(Generic[C]):
         """A function that takes items, and from which nothing goes on."""
         return self._declare("sink", function, items=1)
 
+    @overload
+    def service(self, function: W) -> W: ...
+
+    @overload
+    def service(self, *, says_ready: bool = False) -> Callable[[W], W]: ...
+
+    def service(self, function: W | None = None, *, says_ready: bool = False) -> W | Callable[[W], W]:
+        """A function that runs while it is enabled. It is given an event, and returns soon after that was set: of
+        threading for a plain function, which has a thread of its own, of asyncio for an async one. When it ends before
+        that, it is run again after a while, and the component is not healthy until then. SystemExit ends the component:
+        whether it is started again is its plan's to say.
+
+        With `says_ready` it counts as enabled when it has called `ready`, or has failed, or took too long."""
+
+        def declare(given: W) -> W:
+            return self._declare("service", given, items=1, says_ready=says_ready)
+
+        return declare if function is None else declare(function)
+
+    def ready(self) -> None:
+        """Of a service: what it was enabled for goes on now. From any thread."""
+        self.is_ready = True
+        for heard in list(self._on_ready):
+            heard()
+
+    def on_ready(self, heard: Callable[[], None]) -> None:
+        self._on_ready.append(heard)
+
+    def tell(self, **data: Any) -> None:
+        """Have this in every status from now on. From any thread; None takes a word away."""
+        self.told = {name: value for name, value in {**self.told, **data}.items() if value is not None}
+
+    def count(self, items: int = 1) -> None:
+        """Of a service, which has no items that anybody else could count: for `done` and `tps` of its status."""
+        self.counted += items
+
     def on_config(self, function: Callable[[Any], Awaitable[None] | None]) -> Callable[[Any], Awaitable[None] | None]:
         """Called with the new config, after it was checked and before it is confirmed."""
         self._on_config.append(function)
         return function
 
     def _declare(
-        self, kind: Kind, function: W, *, items: int, every_s: float | None = None, rate: float | None = None
+        self,
+        kind: Kind,
+        function: W,
+        *,
+        items: int,
+        every_s: float | None = None,
+        rate: float | None = None,
+        cron: Cron | None = None,
+        says_ready: bool = False,
     ) -> W:
         if self.declared is not None:
             raise InputError(f"{self.role} has a function already ({self.declared.function.__name__}): one a component")
         wanted = len(inspect.signature(function).parameters)
         if wanted not in (items, items + 1):
-            raise InputError(
-                f"{function.__name__} must take {'an item' if items else 'nothing'}, and may take its config"
-            )
+            raise InputError(f"{function.__name__} must take {_GIVEN[kind]}, and may take its config")
         self.declared = Declared(
             kind=kind,
             function=function,
             every_s=every_s,
             rate=rate,
+            cron=cron,
+            says_ready=says_ready,
             takes_config=wanted == items + 1,
             is_async=inspect.iscoroutinefunction(function),
         )

@@ -1,9 +1,10 @@
 """A component at work: its control plane, which is always on, its health, its status, and its workload when enabled.
 
-The workload itself lives in working; what it is told by its starter lives in surroundings.
+The workload itself lives in working, that of a service in serving; what its starter tells it lives in surroundings.
 
 - Config updates and status requests are taken whether it is enabled or not. An update is checked as a whole before any
-  of it holds; what was wrong with it stands in the status, under the correlation id of the signal.
+  of it holds; what was wrong with it stands in the status, under the correlation id of the signal. Updates are taken
+  one after the other; status is told meanwhile, also while one of them drains the workload.
 - Status: all of it at the start, when asked, and every ten seconds; a delta when something changed.
 - SIGTERM: what is under way ends, the rest goes back, and the last status says that it is disabled.
 """
@@ -24,11 +25,13 @@ from typing import Any, Literal
 from farro.buses.opening import opened
 from farro.component.declaring import Component
 from farro.component.health import HealthServer
+from farro.component.refusing import Refusals
+from farro.component.serving import Serving
 from farro.component.surroundings import Surroundings
 from farro.component.working import Workload
 from farro.errors import BusTrouble, FarroError, InputError
 from farro.kernel.moments import timestamp
-from farro.ports.bus import Binding, Bus, Consumer, Message
+from farro.ports.bus import Binding, Bus, Consumer, Delivery, Message
 from farro.swarm import messages, names
 from farro.swarm.names import Scope, Signal
 from farro.swarm.status import HEARTBEAT_S
@@ -41,13 +44,17 @@ class Member:
 
     def __init__(self, component: Component[Any], bus: Bus, about: Surroundings) -> None:
         if component.declared is None:
-            raise InputError(f"{component.role} has no function: decorate one with source, transform or sink")
+            raise InputError(f"{component.role} has no function: decorate one with source, transform, sink or service")
         self._component = component
         self._bus = bus
         self._about = about
         self._raw: dict[str, Any] = dict(about.config or {})
         self._config = component.read_config(self._raw)
-        self._workload = Workload(component, bus, about, lambda: self._config)
+        self._workload: Workload | Serving
+        if component.declared.kind == "service":
+            self._workload = Serving(component, lambda: self._config, self._turned)
+        else:
+            self._workload = Workload(component, bus, about, lambda: self._config)
         self._health = HealthServer(self._well)
         self._health_port = 0
         self._enabled = False
@@ -55,6 +62,11 @@ class Member:
         self._started_s = time.monotonic()
         self._control: Consumer | None = None
         self._stopped = asyncio.Event()
+        self._updates: asyncio.Queue[tuple[Delivery, str, dict[str, Any]]] = asyncio.Queue()
+        self._switching = asyncio.Lock()  # the workload is begun or ended by one at a time
+        self._health_changed = asyncio.Event()
+        self._refused = Refusals(about.instance)
+        self.drained = True  # whether everything that was under way ended in time when it was left
 
     async def run(self) -> None:
         """Until `stop`. BusTrouble when the bus is away for longer than it can wait."""
@@ -65,26 +77,33 @@ class Member:
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
         self._control = await self._bus.consume(queue, prefetch=16)
         await self._say("status-full")
-        beats, listening = asyncio.create_task(self._beat()), asyncio.create_task(self._listen(self._control))
-        stopped = asyncio.create_task(self._stopped.wait())
+        tasks: list[asyncio.Task[None]] = [
+            asyncio.create_task(one) for one in (self._beat(), self._listen(self._control), self._tell_health())
+        ]
+        updating, stopped = asyncio.create_task(self._take_updates()), asyncio.create_task(self._stopped.wait())
         try:
-            await asyncio.wait({beats, listening, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (beats, listening):
+            await asyncio.wait({*tasks, updating, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*tasks, updating):
                 if task.done():
                     task.result()  # raises what ended it
         finally:
-            beats.cancel()
-            listening.cancel()
             stopped.cancel()
-            await asyncio.gather(beats, listening, stopped, return_exceptions=True)
-            await self._leave()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
+            await self._leave(updating)
+        if isinstance(self._workload, Serving) and self._workload.exit is not None:
+            raise self._workload.exit
 
     def stop(self) -> None:
         self._stopped.set()
 
-    async def _leave(self) -> None:
-        await self._workload.end(DRAIN_S)
-        self._enabled = False
+    async def _leave(self, updating: asyncio.Task[None]) -> None:
+        async with self._switching:  # an update that is being carried out is waited for, not cut off
+            self.drained = await self._workload.end(DRAIN_S)
+            self._enabled = False
+        updating.cancel()
+        await asyncio.gather(updating, return_exceptions=True)
         with contextlib.suppress(BusTrouble):
             await self._say("status-delta")
         if self._control is not None:
@@ -95,26 +114,45 @@ class Member:
 
     async def _listen(self, control: Consumer) -> None:
         async for delivery in control:
-            with contextlib.suppress(InputError):  # forged or broken: no signal, and nobody waits for an answer
-                await self._obey(delivery.message)
+            try:
+                if await self._obey(delivery):
+                    continue  # acknowledged when it is carried out
+            except InputError as error:  # forged or broken: no signal, and nobody waits for an answer
+                self._refused.note(delivery.message.key, str(error))
             await delivery.ack()
 
-    async def _obey(self, message: Message) -> None:
+    async def _obey(self, delivery: Delivery) -> bool:
+        """Whether it is an update, which is carried out in its turn."""
+        message = delivery.message
         key = names.read_key(message.key)
         if key.kind != "signal" or key.signal is None:
-            return
+            return False
         told = messages.read_signal(message.body, key.signal, key.scope)
         if told.swarm_id not in (None, self._about.swarm):
-            return  # of another swarm: none of ours
+            raise InputError(f"ControlSignal: it is of another swarm than {self._about.swarm}")
         if key.signal is Signal.STATUS:
             await self._say("status-full", {"correlationId": told.correlation_id})
-            return
-        await self._update(told.correlation_id, dict(told.args or {}))
+            return False
+        if not self._refused.first(told.correlation_id):
+            if not delivery.redelivered:  # which a bus may do; whoever says it anew has an older wish than our last one
+                raise InputError(f"ControlSignal: {told.correlation_id} came before, and was obeyed then")
+            return False
+        self._updates.put_nowait((delivery, told.correlation_id, dict(told.args or {})))
+        return True
+
+    async def _take_updates(self) -> None:
+        while True:
+            delivery, correlation_id, args = await self._updates.get()
+            async with self._switching:
+                if self._stopped.is_set():
+                    return  # not acknowledged: it goes back
+                await self._update(correlation_id, args)
+            await delivery.ack()
 
     async def _update(self, correlation_id: str, args: dict[str, Any]) -> None:
-        """All of it, or nothing and why."""
+        """All of it, or nothing and why. No status tells of it before it is done: who waits takes that for its end."""
         enabled = args.pop("enabled", self._enabled)
-        self._told = {"correlationId": correlation_id}
+        told = {"correlationId": correlation_id}
         try:
             if not isinstance(enabled, bool):
                 raise InputError("enabled must be true or false")
@@ -123,19 +161,24 @@ class Member:
                 config = self._component.read_config(raw)
                 await self._component.told_config(config)
                 self._raw, self._config = raw, config
-            await self._switch(enabled)
+            if not await self._switch(enabled):
+                told["notes"] = f"what was under way did not end in {DRAIN_S:g} s and goes back"
         except FarroError as error:
-            self._told["error"] = str(error)
+            told["error"] = str(error)
         except Exception as error:  # noqa: BLE001 - what on_config raised is an update that was refused
-            self._told["error"] = f"{type(error).__name__}: {error}"
+            told["error"] = f"{type(error).__name__}: {error}"
+        self._told = told
         await self._say("status-delta")
 
-    async def _switch(self, enabled: bool) -> None:
+    async def _switch(self, enabled: bool) -> bool:
+        """Whether what was under way ended in time."""
+        drained = True
         if enabled and not self._enabled:
             await self._workload.begin()
-        elif not enabled and self._enabled and not await self._workload.end(DRAIN_S):
-            self._told["notes"] = f"what was under way did not end in {DRAIN_S:g} s and goes back"
+        elif not enabled and self._enabled:
+            drained = await self._workload.end(DRAIN_S)
         self._enabled = enabled
+        return drained
 
     async def _beat(self) -> None:
         while True:
@@ -145,19 +188,41 @@ class Member:
 
     # --- status ---
 
+    def _turned(self) -> None:
+        """The service broke, or is well again."""
+        self._health_changed.set()
+        if isinstance(self._workload, Serving) and self._workload.exit is not None:
+            self.stop()
+
+    async def _tell_health(self) -> None:
+        while True:
+            await self._health_changed.wait()
+            self._health_changed.clear()
+            with contextlib.suppress(BusTrouble):
+                await self._say("status-delta")
+
+    @property
+    def _trouble(self) -> str | None:
+        return self._workload.trouble if isinstance(self._workload, Serving) else None
+
     def _well(self) -> tuple[bool, dict[str, object]]:
         about = self._about
-        return True, {"swarmId": about.swarm, "role": about.role, "instance": about.instance, "enabled": self._enabled}
+        told = {"swarmId": about.swarm, "role": about.role, "instance": about.instance, "enabled": self._enabled}
+        return self._trouble is None, told
 
     async def _say(self, kind: Literal["status-full", "status-delta"], more: Mapping[str, Any] | None = None) -> None:
+        if isinstance(self._workload, Serving):
+            self._workload.count()
         counts, about = self._workload.counts, self._about
         data: dict[str, Any] = {
             "tps": counts.tps(time.monotonic()),
             "done": counts.done,
             "failed": counts.failed,
             "deadLetters": counts.dead,
-            "health": "UP",
+            "health": "UP" if self._trouble is None else "DOWN",
             "update": dict(self._told),
+            **({"told": self._component.told} if self._component.told else {}),
+            **self._refused.told(),
             **(more or {}),
         }
         if counts.last_error is not None:
@@ -169,16 +234,20 @@ class Member:
                 "config": self._raw,
                 "uptimeSec": round(time.monotonic() - self._started_s, 3),
             }
+        at, on, well = timestamp(datetime.now(UTC)), int(self._enabled), int(self._trouble is None)
         status = messages.Status(
             kind=kind,
             version=self._component.version,
             message_id=str(uuid.uuid4()),
-            timestamp=timestamp(datetime.now(UTC)),
+            timestamp=at,
             role=about.role,
             instance=about.instance,
             swarm_id=about.swarm,
             enabled=self._enabled,
             state="Running" if self._enabled else "Healthy",
+            watermark=at,  # its own word: as old as itself
+            max_staleness_sec=0.0,
+            totals=messages.Totals(desired=1, healthy=well, running=on & well, enabled=on),
             queues=messages.Queues(
                 inputs=about.input_queues,
                 outputs=tuple(names.work_queue(about.swarm, suffix) for suffix in about.outputs),
@@ -186,7 +255,7 @@ class Member:
             data=data,
         )
         key = names.status_key(kind, about.role, about.instance)
-        sent = Message(key=key, body=messages.encode(status), message_id=status.message_id)
+        sent = Message(key=key, body=messages.encode(status), message_id=status.message_id, lasting=False)
         await self._bus.publish(names.CONTROL, sent)
 
 
@@ -210,3 +279,8 @@ async def _run(component: Component[Any], about: Surroundings) -> None:
         await member.run()
     finally:
         await bus.close()
+    if not member.drained:
+        # A thread of the workload does not end, and the interpreter would wait for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

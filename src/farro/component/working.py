@@ -6,6 +6,8 @@ The control plane, which is always on, lives in running.
   on carries ids that are made of the item's own, so that whoever comes next can tell. [test_nothing_is_lost_on_the_way]
 - A function that raises gets the item again, up to `tries` times; then it lies among the queue's dead letters, never
   nowhere. [test_what_fails_for_good_is_a_dead_letter]
+- A source is called again when all that it made before was accepted by the bus: one that notes its own progress when it
+  is called loses nothing, whatever dies. [test_a_source_is_called_again_when_what_it_made_was_accepted]
 - Stopping drains: nothing new is taken, what is under way ends, the rest goes back.
 """
 
@@ -17,13 +19,16 @@ import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from farro.component.calling import NotCalled, OwnThread
 from farro.component.declaring import Component, Drop
 from farro.component.surroundings import Surroundings
 from farro.errors import BusTrouble
+from farro.plans.cron import due
 from farro.ports.bus import Bus, Consumer, Delivery, Message
 
 TPS_WINDOW_S = 10.0
@@ -62,62 +67,90 @@ class Workload:
         self._about = about
         self._config = config
         self.counts = Counts()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._idle: set[asyncio.Task[None]] = set()  # of those: they hold no item, and may be cancelled
+        self._readers: list[asyncio.Task[None]] = []  # they hold no item, and may be cancelled
+        self._under_way: set[asyncio.Task[None]] = set()  # a source's loop, or a task for each item that was taken
         self._consumers: list[Consumer] = []
+        self._thread: OwnThread | None = None
+        self._unsent: tuple[Any, str] | None = None  # what a source made, and nobody has accepted yet
         self._ending = asyncio.Event()
 
     @property
     def running(self) -> bool:
-        return bool(self._tasks)
+        return bool(self._readers or self._under_way)
 
     async def begin(self) -> None:
-        if self._tasks:
+        if self.running:
             return
         self._ending.clear()
+        if not self._declared.is_async:
+            self._thread = OwnThread()
         if self._declared.kind == "source":
-            self._tasks.append(asyncio.create_task(self._make()))
+            self._go(self._make())
             return
         for queue in self._about.input_queues:
             consumer = await self._bus.consume(queue, prefetch=self._component.prefetch)
             self._consumers.append(consumer)
-            workers = self._component.prefetch if self._declared.is_async else 1
-            lock = asyncio.Lock()  # an iterator has one reader at a time
-            self._tasks += [asyncio.create_task(self._take(consumer, lock)) for _ in range(workers)]
+            self._readers.append(asyncio.create_task(self._read(consumer)))
 
     async def end(self, grace_s: float) -> bool:
         """Whether everything that was under way ended in time."""
         self._ending.set()
-        tasks, self._tasks = self._tasks, []
+        readers, self._readers = self._readers, []
         consumers, self._consumers = self._consumers, []
-        for task in self._idle:
+        if self._thread is not None:
+            self._thread.end()
+            self._thread = None
+        for task in readers:
             task.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        tasks = set(self._under_way)
         _, late = await asyncio.wait(tasks, timeout=grace_s) if tasks else (set(), set())
         for task in late:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._idle.clear()
         for consumer in consumers:
             await consumer.close()  # what was not acknowledged goes back
         return not late
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     # --- sources ---
 
     async def _make(self) -> None:
         due_s = time.monotonic()
         while not self._ending.is_set():
-            pause_s = self._pause_s()
-            due_s = max(due_s + pause_s, time.monotonic() - pause_s)  # behind by more than one: not made up for
+            due_s = self._due_s(due_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due_s - time.monotonic())):
                     await self._ending.wait()
                     return
             try:
-                await self._send(await self._called(), str(uuid.uuid4()))
+                if self._unsent is None:
+                    self._unsent = (await self._called(), str(uuid.uuid4()))
+                await self._send(*self._unsent)
+            except NotCalled:
+                return
+            except BusTrouble as error:  # sent again, as the same messages, before anything else is made
+                self._failed(error)
+                await asyncio.sleep(_PAUSE_S)
             except Exception as error:  # noqa: BLE001 - a source's mistake is told, and does not end it
+                self._unsent = None
                 self._failed(error)
             else:
+                self._unsent = None
                 self.counts.count(time.monotonic())
+
+    def _due_s(self, before_s: float) -> float:
+        """When it is called next, on the monotonic clock."""
+        if self._declared.cron is not None:
+            now = datetime.now(UTC)
+            moment = next(due(self._declared.cron, UTC, now), now)  # a line that never falls due is not declared
+            return time.monotonic() + (moment - now).total_seconds()
+        pause_s = self._pause_s()
+        return max(before_s + pause_s, time.monotonic() - pause_s)  # behind by more than one: not made up for
 
     def _pause_s(self) -> float:
         config = self._config()
@@ -127,18 +160,10 @@ class Workload:
 
     # --- transforms and sinks ---
 
-    async def _take(self, consumer: Consumer, lock: asyncio.Lock) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        while not self._ending.is_set():
-            self._idle.add(task)
-            async with lock:
-                try:
-                    delivery = await anext(aiter(consumer))
-                except StopAsyncIteration:
-                    return
-            self._idle.discard(task)
-            await self._work(delivery)
+    async def _read(self, consumer: Consumer) -> None:
+        """A task for each item. There are at most `prefetch` of them: a consumer holds no more."""
+        async for delivery in consumer:
+            self._go(self._work(delivery))
 
     async def _work(self, delivery: Delivery) -> None:
         for number in range(1, self._component.tries + 1):
@@ -147,6 +172,8 @@ class Workload:
                 made = await self._called(item)
                 if self._declared.kind == "transform":
                     await self._send(made, delivery.message.message_id)
+            except NotCalled:
+                return  # it goes back when its consumer is closed
             except (Drop, ValueError) as error:
                 self._failed(error)
                 break
@@ -157,6 +184,8 @@ class Workload:
                 return
             except Exception as error:  # noqa: BLE001 - the function's own mistake is this item's, not the component's
                 self._failed(error)
+                if self._ending.is_set():
+                    return  # its other tries are somebody else's
                 if number < self._component.tries:
                     await asyncio.sleep(_PAUSE_S)
             else:
@@ -174,12 +203,14 @@ class Workload:
         arguments = (*items, self._config()) if self._declared.takes_config else items
         if self._declared.is_async:
             return await self._declared.function(*arguments)
-        return await asyncio.to_thread(self._declared.function, *arguments)  # its control plane goes on meanwhile
+        if self._thread is None:
+            raise NotCalled
+        return await self._thread.call(self._declared.function, arguments)
 
     async def _send(self, made: Any, origin: str) -> None:
         """Every item into every output. The ids follow from the origin's: the same again when it is done again."""
         items = made if isinstance(made, list) else [] if made is None else [made]
-        sends: list[Awaitable[None]] = []
+        sends: list[Coroutine[Any, Any, None]] = []
         for index, item in enumerate(items):
             body = json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
             for suffix in self._about.outputs:
@@ -187,4 +218,7 @@ class Workload:
                 sends.append(
                     self._bus.publish(self._about.exchange, Message(key=suffix, body=body, message_id=message_id))
                 )
-        await asyncio.gather(*sends)
+        if len(sends) == 1:
+            await sends[0]
+        elif sends:
+            await asyncio.gather(*sends)

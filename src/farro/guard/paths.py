@@ -107,7 +107,7 @@ def _resolved(root: str, path: str, absolute: bool) -> tuple[str, bool]:
     else:
         base, rest = root, path
     try:
-        return _beneath(base, rest), False
+        return beneath(base, rest), False
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -120,7 +120,7 @@ def _resolved(root: str, path: str, absolute: bool) -> tuple[str, bool]:
         _check(root, path, place)
         _make(folder, part, is_file=is_file and number == len(parts) - 1)
         try:
-            place = _beneath(base, os.path.relpath(place, base))
+            place = beneath(base, os.path.relpath(place, base))
         except OSError as error:
             raise _leads_out(path, error) from error
     return place, is_file
@@ -141,7 +141,7 @@ def _make(folder: str, name: str, *, is_file: bool) -> None:
             os.close(fd)
 
 
-def _beneath(base: str, path: str) -> str:
+def beneath(base: str, path: str) -> str:
     """Where `path` leads from `base`; OSError EXDEV or ELOOP when that is not beneath it."""
     if not hasattr(os, "O_PATH"):  # not Linux
         return _beneath_by_name(base, path)

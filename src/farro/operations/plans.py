@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from farro.documents import Document
 from farro.errors import BadDocument, Problem
@@ -138,6 +139,31 @@ def of_job(store: Store, view: JobView) -> JobPlan:
     rest = State.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else State.SKIPPED
     states = {step.id: ended.get(step.id) or (State.RUNNING if step.id in begun else rest) for step in plan.steps}
     return JobPlan(plan=plan, states=states, added=len(plan.steps) - own)
+
+
+def graph(drawn: JobPlan) -> dict[str, Any]:
+    """The same as data: each step with its level, what it needs, and how far it is."""
+    from farro.plans.drawing.layers import ranks
+
+    level = ranks(drawn.plan)
+    return {
+        "name": drawn.plan.name,
+        "plan_id": drawn.plan.plan_id,
+        "steps": [
+            {
+                "id": step.id,
+                "level": level[step.id] + 1,
+                "tool": step.tool,
+                "command": step.command,
+                "args": list(step.args),
+                "needs": list(step.needs),
+                "input_from_step": step.input_from_step,
+                "state": drawn.states.get(step.id),
+            }
+            for step in drawn.plan.steps
+        ],
+        "added": drawn.added,
+    }
 
 
 def with_added(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from farro.documents import Document
-from farro.errors import Refused
+from farro.errors import InputError, Refused
 from farro.operations import enclosures, started, submit
 from farro.operations.admission import Gate, admitted
 from farro.operations.contract import Contract
@@ -34,8 +34,10 @@ def enqueue(
     context_md: str | None = None,
     payload: Sequence[str] = (),
     task: str | None = None,
+    narrative: str | None = None,
 ) -> str:
-    """The job's id. Everything is checked before anything is written; `folder`: where the prompt's file lies."""
+    """The job's id. Everything is checked before anything is written; `folder`: where the prompt's file lies.
+    `narrative`: the text of its prompt.md, from whoever has no file of it."""
     known = sorted(store.roles())
     prompt.load(document, roles=known, allow_absolute=contract.allow_absolute, root=contract.root)
     (wanted,) = submit.submissions(
@@ -61,6 +63,10 @@ def enqueue(
     except Refused:
         store.note("payload_refused", role=wanted.role, user=gate.user)
         raise
+    if narrative is not None:
+        if len(narrative.encode("utf-8", "replace")) > enclosures.MAX_NARRATIVE:
+            raise InputError(f"the narrative is longer than {enclosures.MAX_NARRATIVE} bytes")
+        found = replace(found, narrative=narrative)
     job = admitted(store, [enclosures.enclosed(wanted, found)], gate)[0]
     if found.task_id is not None:
         started.mark(root, found.task_id, job)

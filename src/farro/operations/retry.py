@@ -20,7 +20,7 @@ from farro.operations.admission import Gate, admitted
 from farro.plans import after, again
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
-from farro.ports.store import Carried, JobView, Store, Submission
+from farro.ports.store import CARRIED_BYTES, Carried, JobView, Store, Submission
 from farro.system import fs
 
 _PROMPT_LIMIT = 16 << 20
@@ -60,17 +60,15 @@ def retry(
         raise Refused(f"{job_id} {_NOT_YET[life.status].format(id=job_id)}")
     folder = store.folder(view)
     prompt = _prompt(folder, job_id)
-    carries = tree.in_folders(store)
-    if from_step is not None and not carries:
-        raise Refused(
-            f"{job_id} lies in a store without folders, where a new job cannot take over what another's steps left; "
-            "without --from all of its steps are run again. Nothing was queued"
-        )
-    past = resume.Past(added_by={}) if from_start or not carries else _past(folder, prompt, life, from_step)
+    by_link = tree.in_folders(store)
+    past = resume.Past(added_by={}) if from_start else _past(folder, prompt, life, from_step)
     carried = None
     if past.lines:
-        lines: list[records.Line] = [records.head(past.lines), *past.lines, *([{"synced": True}] if durable else [])]
+        synced = durable or not by_link  # what another machine is sent is whole, whatever a boot id says
+        lines: list[records.Line] = [records.head(past.lines), *past.lines, *([{"synced": True}] if synced else [])]
         files = {path: f"{past.folder}/{path}" for line in past.succeeded for path in records.paths(line)}
+        if not by_link:
+            _check_size(job_id, files)
         carried = Carried(records=records.text(lines), files=files)
     submission = Submission(
         role=life.first_role,
@@ -85,6 +83,17 @@ def retry(
     except FileNotFoundError as error:
         raise _gone(view) from error
     return Retried(job_id=made, retry_of=job_id, kept=tuple(line["id"] for line in past.succeeded))
+
+
+def _check_size(job_id: str, files: Mapping[str, str]) -> None:
+    """Where a job is no folder, what it brings along is sent."""
+    size = sum(fs.lstat(path).st_size for path in files.values())
+    if size > CARRIED_BYTES:
+        raise Refused(
+            f"the steps of {job_id} that need not be repeated left {size >> 20} MiB, and at most "
+            f"{CARRIED_BYTES >> 20} MiB are sent along; `farro retry {job_id} --from-start` runs all of them again. "
+            "Nothing was queued"
+        )
 
 
 def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: str | None) -> resume.Past:

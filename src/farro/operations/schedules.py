@@ -84,6 +84,43 @@ def read(root: str, roles: Sequence[str]) -> list[Entry]:
     return [*_named_once(entries)]
 
 
+def named(root: str, roles: Sequence[str], name: str) -> Entry:
+    """The schedule of that name, which is good. InputError: there is none, or all that is wrong with it."""
+    entries = read(root, roles)
+    found = next((entry for entry in entries if entry.name == name), None)
+    if found is None:
+        known = ", ".join(entry.name for entry in entries) or "none"
+        raise InputError(f"no schedule {name} in {root}/{FOLDER}; there is {known}")
+    if found.problems:
+        raise InputError("\n".join(found.problems))
+    return found
+
+
+def line(root: str, entry: Entry, now: datetime) -> dict[str, Any]:
+    """A schedule as data: what it says, when it ran last and runs next."""
+    known = handled(root, entry.name) if not entry.problems else None
+    due = next_due(entry, now) if entry.active else None
+    schedule = entry.schedule
+    return {
+        "name": entry.name,
+        "file": entry.file,
+        "cron": schedule.cron if schedule else None,
+        "zone": schedule.zone if schedule else None,
+        "missed": schedule.missed if schedule else None,
+        "role": schedule.role if schedule else None,
+        "enabled": schedule.enabled if schedule else False,
+        "next": None if due is None else spelled(due),
+        "last": spelled(known.last_due) if known and known.last_due else None,
+        "last_job": known.last_job if known else None,
+        "problems": list(entry.problems),
+    }
+
+
+def spelled(moment: datetime | None) -> str:
+    """To the second: a schedule knows no less."""
+    return "never" if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
 def _is_schedule(name: str) -> bool:
     """Editors leave hidden files beside those that they edit."""
     return name.lower().endswith(_ENDINGS) and not name.startswith(".")

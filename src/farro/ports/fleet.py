@@ -31,6 +31,9 @@ class Fleet(Protocol):
     def audit_lines(self, since_ms: int = 0, job_id: str | None = None) -> Iterator[Mapping[str, Any]]:
         """The oldest first, since that Unix time; each as observe.audit writes them."""
 
+    def prompts(self, job_ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """The prompts of these jobs, of those that are there: many at once, and without a copy of their files."""
+
     def remove(self, agent: Agent, job_ids: Sequence[str]) -> list[str]:
         """Those that were removed: they were there, and final."""
 

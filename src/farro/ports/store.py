@@ -41,7 +41,10 @@ class Carried:
     """What a job that repeats another brings along: the folder `carried/`, shaped as an attempt's."""
 
     records: bytes  # its steps.jsonl
-    files: Mapping[str, str]  # name in it → the file that it is; linked, not copied
+    files: Mapping[str, str]  # name in it → the file that it is; linked, or sent where a job is no folder
+
+
+CARRIED_BYTES = 8 << 20  # of all of them together, where they are sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +58,7 @@ class Submission:
     retry_of: str | None = None
     payload: Mapping[str, bytes] = field(default_factory=dict)  # name → bytes
     narrative: str | None = None  # prompt.md
-    carried: Carried | None = None  # a store without folders does not keep it: then all steps are run again
+    carried: Carried | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,6 +38,7 @@ class Material:
     prompt: bytes  # prompt.json
     narrative: str | None = None  # prompt.md
     payload: Mapping[str, bytes] = field(default_factory=dict)
+    carried: Mapping[str, bytes] = field(default_factory=dict)  # of a job that repeats another (Carried)
     attempts: Mapping[int, Posted] = field(default_factory=dict)
 
 

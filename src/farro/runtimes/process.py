@@ -6,6 +6,9 @@ A launch is: take the folder's lock; write a record with a new mark; start the p
 environment; write its number, start time and boot into the record. The kernel drops the lock when a launcher dies. A
 launcher that died before the last step leaves a record without a number, and the process is found by the mark; if there
 is none, it was never started, or it ended. Records are read by everybody and written under the lock.
+
+How a component ended is known to its parent alone, which writes it beside the record, under the same mark. Memory is
+limited by a cgroup around the component where one can be had, else by RLIMIT_AS of each process.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from farro.errors import AlreadyRunning, BadName, InputError
 from farro.kernel.moments import timestamp
 from farro.ports.clock import Clock
 from farro.ports.runtime import NAME, STOP_S, Component, Seen, Stopped
-from farro.system import fs, leases, process_identity, process_table, process_tree
+from farro.system import cgroup_limits, fs, leases, process_identity, process_limits, process_table, process_tree
 
 MARK = "FARRO_COMPONENT"
-_LOCK = ".lock"
-_SUFFIX = ".json"
+_LOCK, _TIDYING = ".lock", ".tidying"
+_SUFFIX, _EXIT = ".json", ".exit"
 _LOOKS, _PAUSE_S = 3, 0.02  # for a process that is just becoming its program: until then its environment is another's
-_LOG_LIMIT = 10 << 20  # bytes; a longer log is set aside, as `.1`, when its component is launched again
+LOG_LIMIT = 10 << 20  # bytes; what is longer is set aside, as `.1`, in place of the one before
 
 
 class ProcessRuntime:
@@ -37,15 +40,19 @@ class ProcessRuntime:
     def __init__(self, folder: str, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
-        self._children: set[int] = set()
+        self._children: dict[int, tuple[str, str]] = {}  # pid → name and mark
 
     def launch(self, component: Component) -> Seen:
         if NAME.fullmatch(component.name) is None:
             raise BadName(f"{component.name!r} is no name for a component: small letters, digits and dashes")
+        if not component.argv:
+            raise InputError(f"{component.name} has an image, and this runtime starts commands only")
         with self._locked():
             before = self.look(component.name)
             if before is not None and before.alive:
                 raise AlreadyRunning(f"{component.name} runs already (pid {before.pid}); stop it first")
+            if before is not None:
+                self._clear(self._read(component.name), None)
             record: dict[str, Any] = {
                 "name": component.name,
                 "mark": f"{component.name}.{os.urandom(8).hex()}",
@@ -53,10 +60,14 @@ class ProcessRuntime:
                 "log": component.log,
                 "launched_at": timestamp(self._clock.now()),
             }
+            group = _group(component)
+            if group is not None:
+                record["cgroup"] = list(group.folders)
             self._write(record)
             try:
-                pid = self._start(component, record["mark"])
+                pid = self._start(component, record["mark"], group)
             except (OSError, ValueError) as error:
+                self._clear(record, None)
                 fs.unlink(self._path(component.name))
                 what = (error.filename or component.argv[0]) if isinstance(error, OSError) else component.argv[0]
                 why = error.strerror if isinstance(error, OSError) else str(error)
@@ -73,7 +84,8 @@ class ProcessRuntime:
         self._reap()
         if "pid" not in record:
             record = self._found(record)
-        return _seen(record, alive=process_identity.matches(record))
+        alive = process_identity.matches(record)
+        return _seen(record, alive=alive, exit_code=None if alive else self._exit_code(record))
 
     def list(self) -> Sequence[Seen]:
         try:
@@ -93,17 +105,31 @@ class ProcessRuntime:
                 self._clock.sleep(_PAUSE_S)
             return [self._ended(record, told=record in told, deaf=record in deaf) for record in records.values()]
 
+    def tidy(self) -> None:
+        with contextlib.suppress(FileNotFoundError), leases.exclusively(f"{self._folder}/{_TIDYING}"):
+            for seen in self.list():
+                with contextlib.suppress(FileNotFoundError):
+                    _bound(seen.log)
+
     def _living(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         self._reap()
         return [record for record in records if process_identity.matches(record)]
 
     def _ended(self, record: Mapping[str, Any], *, told: bool, deaf: bool) -> Stopped:
         """Nothing that it started is left, and no record."""
-        process_tree.end_tree(record["pid"] if deaf else None, f"{MARK}={record['mark']}", grace_s=0)
-        self._reap()
-        with contextlib.suppress(FileNotFoundError):
-            fs.unlink(self._path(record["name"]))
+        self._clear(record, record["pid"] if deaf else None)
+        for path in (self._path(record["name"]), self._path(record["name"], _EXIT)):
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(path)
         return Stopped(name=record["name"], how="killed" if deaf else "stopped" if told else "was gone")
+
+    def _clear(self, record: Mapping[str, Any], pid: int | None) -> None:
+        """End what is left of it: that process and everything that carries its mark, or is in its cgroup."""
+        process_tree.end_tree(pid, f"{MARK}={record['mark']}", grace_s=0)
+        self._reap()
+        folders = tuple(str(folder) for folder in record.get("cgroup", ()))
+        if folders:
+            cgroup_limits.LimitGroup(folders=folders, by_thread=False).close()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -112,9 +138,9 @@ class ProcessRuntime:
         with leases.exclusively(f"{self._folder}/{_LOCK}"):
             yield
 
-    def _start(self, component: Component, mark: str) -> int:
+    def _start(self, component: Component, mark: str, group: cgroup_limits.LimitGroup | None) -> int:
         with contextlib.suppress(FileNotFoundError):
-            if fs.lstat(component.log).st_size > _LOG_LIMIT:
+            if fs.lstat(component.log).st_size > LOG_LIMIT:
                 fs.replace(component.log, f"{component.log}.1")
         log = fs.open_append(component.log)
         try:
@@ -130,7 +156,13 @@ class ProcessRuntime:
         finally:
             os.close(log)
         popen.returncode = 0  # it is not waited for: without this Popen warns of a child left behind
-        self._children.add(popen.pid)
+        self._children[popen.pid] = component.name, mark
+        limits = component.limits
+        if group is not None:
+            group.attach(popen.pid)
+        space = limits.memory_bytes if group is None else None
+        if space is not None or limits.cpu_s is not None:
+            process_limits.apply(popen.pid, process_limits.Limits(address_space=space, cpu_s=limits.cpu_s))
         return popen.pid
 
     def _found(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,14 +181,27 @@ class ProcessRuntime:
 
     def _reap(self) -> None:
         """Take away those of our own that ended: a zombie would keep its number."""
-        for pid in [*self._children]:
+        for pid, (name, mark) in [*self._children.items()]:
             with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done == 0:
                     continue
-            self._children.discard(pid)
+                told = {"mark": mark, "exit_code": os.waitstatus_to_exitcode(status)}
+                with contextlib.suppress(OSError):  # a full disk: then nobody knows how it ended
+                    fs.write_atomic(self._path(name, _EXIT), json.dumps(told).encode() + b"\n", sync=False)
+            self._children.pop(pid, None)
 
-    def _path(self, name: str) -> str:
-        return f"{self._folder}/{name}{_SUFFIX}"
+    def _exit_code(self, record: Mapping[str, Any]) -> int | None:
+        try:
+            told = json.loads(fs.read_bytes(self._path(record["name"], _EXIT), 1 << 12))
+        except (OSError, ValueError):
+            return None
+        ours = isinstance(told, dict) and told.get("mark") == record["mark"]
+        code = told.get("exit_code") if ours else None
+        return code if isinstance(code, int) else None
+
+    def _path(self, name: str, suffix: str = _SUFFIX) -> str:
+        return f"{self._folder}/{name}{suffix}"
 
     def _write(self, record: Mapping[str, Any]) -> None:
         data = json.dumps(record, indent=2).encode() + b"\n"
@@ -174,7 +219,33 @@ class ProcessRuntime:
         return data if whole else {}
 
 
-def _seen(record: Mapping[str, Any], *, alive: bool) -> Seen:
+def _group(component: Component) -> cgroup_limits.LimitGroup | None:
+    """A cgroup with its limit of memory; None: it has none, or none can be had here."""
+    if component.limits.memory_bytes is None:
+        return None
+    return cgroup_limits.make(processes=None, memory_bytes=component.limits.memory_bytes)
+
+
+def _bound(log: str) -> None:
+    """Set aside what is too long, and begin anew in the same file, which its writer has open: what it says between the
+    two calls is lost, and nothing else is."""
+    if fs.lstat(log).st_size <= LOG_LIMIT:
+        return
+    fd = fs.open_append(log)
+    try:
+        size = os.fstat(fd).st_size
+        reading = fs.open_read(log)
+        try:
+            last = os.pread(reading, LOG_LIMIT, max(0, size - LOG_LIMIT))
+        finally:
+            os.close(reading)
+        fs.write_atomic(f"{log}.1", last, sync=False)
+        fs.truncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def _seen(record: Mapping[str, Any], *, alive: bool, exit_code: int | None = None) -> Seen:
     return Seen(
         name=record["name"],
         alive=alive,
@@ -182,6 +253,7 @@ def _seen(record: Mapping[str, Any], *, alive: bool) -> Seen:
         argv=tuple(record["argv"]),
         log=record["log"],
         launched_at=record["launched_at"],
+        exit_code=exit_code,
     )
 
 

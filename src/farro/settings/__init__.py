@@ -16,7 +16,16 @@ from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER
 from farro.roles.providing import names_a_secret
-from farro.settings.engines import Address, AgqSettings, RedisSettings
+from farro.settings.engines import (
+    Address,
+    AgqSettings,
+    AmqpSettings,
+    BusAddress,
+    McpSettings,
+    RedisSettings,
+    WebSettings,
+)
+from farro.settings.engines import Allowed as Allowed
 from farro.settings.fields import (
     Amount,
     Cap,
@@ -260,6 +269,7 @@ class Settings:
     version: Version = "1.0.0"
     strict: bool = True  # unknown keys are errors; else warnings
     store: Address = "files"  # or redis://HOST:PORT/DB: where the jobs lie
+    bus: BusAddress = "files"  # or amqp://HOST:PORT/VHOST: what carries what swarms say
     durability: Literal["power", "process"] = "power"  # of the file store
     strict_start: bool = False  # daemons start only where the quick checks of doctor pass, warnings among them
     allow_cross_volume: bool = False  # SPEC-1 §5; true is told, and not kept: docs/decisions/0027
@@ -280,6 +290,9 @@ class Settings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     agq: AgqSettings = field(default_factory=AgqSettings)
     agx: AgxSettings = field(default_factory=AgxSettings)
+    amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
+    web: WebSettings = field(default_factory=WebSettings)
 
     def all_roles(self) -> tuple[str, ...]:
         return (*ROLES, *(role for role in self.roles if role not in ROLES))
@@ -303,7 +316,13 @@ class Settings:
         """Names of the variables that hold secrets: those that the config calls so, and those that programs are given
         under such a name."""
         found: dict[str, None] = {}
-        found.update((secret.name, None) for secret in (self.redis.password, self.agq.key) if secret is not None)
+        found.update(
+            (secret.name, None)
+            for secret in (self.redis.password, self.agq.key, self.amqp.password)
+            if secret is not None
+        )
+        fronts = (self.redis.password, self.agq.key, self.web.token)
+        found.update((secret.name, None) for secret in fronts if secret is not None)
         for provider in self.providers.values():
             found.update((secret.name, None) for secret in _secrets((provider.api_key, provider.options)))
             found.update((name, None) for name in provider.environment if names_a_secret(name))

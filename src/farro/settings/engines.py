@@ -1,4 +1,4 @@
-"""What can be configured of existing engines and of the fronts: the Redis store and the RESP front.
+"""What can be configured of engines and fronts: the Redis store, buses, RESP, HTTP, the MCP server.
 
 Keys of the rest live in the package itself.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds, Matching
 from farro.settings.fields import Count, FilledText, Positive, Secret
@@ -31,6 +31,24 @@ class StoreAddress:
 
 
 Address = Annotated[str, StoreAddress()]
+
+
+@dataclass(frozen=True, eq=False)
+class BusAddressForm:
+    """`files`, a folder, or where RabbitMQ is."""
+
+    def fault(self, value: str, /) -> str | None:
+        if value == "files" or re.fullmatch(r"files:.+|amqps?://[^\s@]+", value):
+            return None
+        if "@" in value:
+            return "must hold no user and no password: they belong under `amqp` (user, password: ${NAME})"
+        return 'must be "files", files:FOLDER, or the address of a RabbitMQ: amqp://HOST:PORT/VHOST, amqps://…'
+
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": r"^(files|files:.+|amqps?://[^\s@]+)$"}
+
+
+BusAddress = Annotated[str, BusAddressForm()]
 HostPort = Annotated[
     str, Matching(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}", "an address such as 127.0.0.1:6380")
 ]
@@ -56,6 +74,15 @@ class RedisSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AmqpSettings:
+    """The RabbitMQ that carries what swarms say, where `bus` is amqp://…. docs/swarms.md."""
+
+    user: FilledText | None = None
+    password: Secret | None = None  # ${NAME}, never the password itself
+    quorum: bool = False  # queues are replicated (quorum queues): for a broker of several nodes
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgqSettings:
     """The RESP front, `farro agq`. docs/agq.md."""
 
@@ -63,3 +90,26 @@ class AgqSettings:
     key: Secret | None = None  # ${NAME}: what clients say with AUTH; needed beyond loopback
     max_connections: Annotated[int, Bounds(at_least=1, at_most=100_000)] = 1000
     worker_ttl_s: Positive = 30.0  # a worker that says nothing for so long, and has no connection, is gone
+
+
+Allowed = Literal["write", "approve"]  # what an MCP server may do beside looking
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpSettings:
+    """The MCP server, `farro mcp`. docs/mcp.md."""
+
+    allow: tuple[Allowed, ...] = ()  # write: queue, retry, requeue, kill; approve: answer in a person's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebSettings:
+    """The HTTP front, `farro web`. docs/http.md."""
+
+    bind: HostPort = "127.0.0.1:8420"
+    token: Secret | None = (
+        None  # ${NAME}: what programs say; needed beyond loopback. None: one is made, jobs/.web/token
+    )
+    hosts: tuple[FilledText, ...] = ()  # names by which it is reached, beside addresses and localhost
+    read_only: bool = False  # it shows, and changes nothing
+    secure_cookie: bool = False  # behind a proxy that speaks https: browsers send the session by it alone

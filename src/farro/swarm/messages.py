@@ -12,13 +12,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from farro.documents import json_schema, shapes
 from farro.documents.constraints import Bounds, Matching, Said
 from farro.errors import BadName, InputError
 from farro.swarm.lifecycle import ComponentState, SwarmState
-from farro.swarm.names import NAME_PATTERN, Scope, Signal
+from farro.swarm.names import NAME_PATTERN, Scope, Signal, StatusKind
 
 MAX_BYTES = 1 << 20
 
@@ -178,7 +179,7 @@ def decode(shape: type[M], data: bytes) -> M:
     if len(data) > MAX_BYTES:
         raise InputError(f"{shape.__name__}: {len(data)} bytes; a message may have {MAX_BYTES}")
     try:
-        told = json.loads(data, parse_constant=_no_constant)
+        told = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{shape.__name__}: it is no JSON ({type(error).__name__})") from error
     checked = shapes.check(shape, _snake(told))
@@ -200,6 +201,16 @@ def read_signal(data: bytes, signal: Signal, scope: Scope) -> ControlSignal:
     for own, told in ((scope.swarm, said.swarm), (scope.role, said.role), (scope.instance, said.instance)):
         if own is not None and own != told:
             raise InputError(f"ControlSignal: the body is about {said.words}, its routing key about {scope.words}")
+    return found
+
+
+def read_status(data: bytes, kind: StatusKind, scope: Scope) -> Status:
+    """The status in a body that came under a key which says the same. InputError: it is not one, or the two differ."""
+    found = decode(Status, data)
+    if found.kind != kind or (found.role, found.instance) != (scope.role, scope.instance):
+        raise InputError(
+            f"Status: the body is a {found.kind} of {found.role}.{found.instance}, its routing key otherwise"
+        )
     return found
 
 
@@ -250,12 +261,17 @@ def _snake(told: Any) -> Any:
     for name, value in told.items():
         if value is None:
             continue
-        own = _WORDS.sub(lambda match: f"_{match[0].lower()}", name)
+        own = _snake_name(name)
         read[own] = _snake(value) if own in ("scope", "totals", "queues") else value
     return read
 
 
 _WORDS = re.compile(r"(?<!^)[A-Z]")
+
+
+@lru_cache(1024)
+def _snake_name(name: str) -> str:
+    return _WORDS.sub(lambda match: f"_{match[0].lower()}", name)
 
 
 def _camel(name: str) -> str:
@@ -277,3 +293,6 @@ def _camel_schema(made: Any) -> Any:
 
 def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # one for all: a controller reads hundreds a second

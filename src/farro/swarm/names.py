@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 
 from farro.errors import BadName
@@ -103,6 +104,23 @@ def control_queue(role: str, instance: str) -> str:
     return f"{CONTROL}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
 
 
+def controller_keys(swarm: str, instance: str) -> list[str]:
+    """What a controller hears, whatever its plan: commands of its swarm, and who asks how it is."""
+    lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
+    keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
+    return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
+
+
+def component_keys(role: str, instance: str) -> tuple[str, ...]:
+    """What the controller of a component hears about it: updates that others ask for, and its own word."""
+    scope = Scope(role=role, instance=instance)
+    return (
+        signal_key(Signal.CONFIG, scope),
+        status_key("status-full", role, instance),
+        status_key("status-delta", role, instance),
+    )
+
+
 def signal_key(signal: Signal, scope: Scope) -> str:
     if signal is Signal.CREATE:
         raise BadName("nobody is asked to create a swarm by a signal: the orchestrator does it")
@@ -140,6 +158,7 @@ class Key:
     status: StatusKind | None = None
 
 
+@lru_cache(4096)
 def read_key(text: str) -> Key:
     """BadName: it is none of those that the seed has."""
     words = text.split(".")
@@ -177,6 +196,8 @@ def _about(signal: Signal, words: list[str], text: str) -> Scope:
 
 def matches(binding: str, key: str) -> bool:
     """Whether a topic exchange gives `key` to a queue that is bound with `binding`: * is one word, # any number."""
+    if "*" not in binding and "#" not in binding:
+        return binding == key  # as nearly all are: a controller has three for each component
     wanted, words = binding.split("."), key.split(".")
     ends = {0}  # how many words of the key the pattern so far may have taken
     for word in wanted:

@@ -13,7 +13,7 @@ Names live in names; the order that follows from the queues lives in ordering.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from farro.documents import Document, refusal, shapes, without_schema
@@ -107,6 +107,12 @@ def instance(swarm: str, bee: Bee, number: int, bees: tuple[Bee, ...]) -> str:
             break
         before += other.instances if other.role == bee.role else 0
     return f"{swarm}-{bee.role}-{before + number + 1}"
+
+
+def runs(plan: SwarmPlan) -> dict[str, Bee]:
+    """What each instance runs, apart from what does not change a process: how many there are, and when it restarts."""
+    same = [replace(bee, instances=1, restart="always") for bee in plan.bees]
+    return {member.instance: same[member.bee] for member in plan.members()}
 
 
 def load(document: Document) -> SwarmPlan:

@@ -177,7 +177,7 @@ _NOTHING = Seen()
 
 def _missing(seen: Mapping[str, Seen], member: Member) -> bool:
     one = _of(seen, member)
-    return not one.launched and one.failure is None
+    return not one.launched and one.failure is None and one.finished is None
 
 
 def _ready(one: Seen, now_s: float, ttl_s: float) -> bool:
@@ -195,7 +195,7 @@ def _works(one: Seen) -> bool:
 
 def _failure(members: Iterable[Member], seen: Mapping[str, Seen]) -> Verdict | None:
     for one in members:
-        why = _of(seen, one).failure
+        why = _of(seen, one).failure or _of(seen, one).finished
         if why is not None:
             return Verdict(failed=f"{one.instance} {why}", code="COMPONENT_FAILED")
     return None

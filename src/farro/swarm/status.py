@@ -34,6 +34,9 @@ class Seen:
     starts: int = 0  # how often it was launched
     failure: str | None = None  # why nobody tries any more
     forced: bool = False  # it was ended by force
+    ended_s: float | None = None  # when it was found dead
+    exit_code: int | None = None  # of one that is dead; None: nobody saw it
+    finished: str | None = None  # it ended well and is not started again: why not
 
     def fresh(self, now_s: float, ttl_s: float = TTL_S) -> bool:
         return self.word_s is not None and now_s - self.word_s <= ttl_s
@@ -42,6 +45,8 @@ class Seen:
         """As the aggregate tells it."""
         if self.failure is not None:
             return ComponentState.FAILED
+        if self.finished is not None:
+            return ComponentState.STOPPED
         if not self.launched:
             return ComponentState.STOPPED if self.starts else ComponentState.NEW
         if self.healthy is None or not self.alive:
@@ -96,7 +101,7 @@ def _health(states: list[tuple[str, Seen, ComponentState]], now_s: float, ttl_s:
         name, one = wrong[0]
         why = one.failure or ("was ended by force" if one.forced else "says that it is not healthy")
         return "Degraded", _told(name, why, len(wrong))
-    silent = [(name, one) for name, one, _ in states if not one.fresh(now_s, ttl_s)]
+    silent = [(name, one) for name, one, _ in states if one.finished is None and not one.fresh(now_s, ttl_s)]
     if silent:
         name, one = silent[0]
         why = "never said anything" if one.word_s is None else f"said nothing for {now_s - one.word_s:.0f} s"

@@ -172,6 +172,11 @@ def mkdir(path: str) -> None:
     _perform("mkdir", os.mkdir, path, 0o777)
 
 
+def mkdir_private(path: str) -> None:
+    """A folder that nobody else can look into."""
+    _perform("mkdir", os.mkdir, path, 0o700)
+
+
 def create_file(path: str) -> int:
     """A new, empty file, opened for writing; EEXIST when the name is taken, by a link also. The caller closes it."""
     return _perform("create", os.open, path, _CREATE, 0o666)

@@ -116,6 +116,10 @@ class FilesConsumer:
         self._prefetch = max(1, prefetch)
         self._do = do
         self._known: deque[str] = deque()  # names seen in ready/, in order; some may be gone by now
+        self._taken: deque[tuple[str, Message]] = deque()  # moved into our folder, and not given yet
+        self._taking: asyncio.Future[list[tuple[str, Message]]] | None = None
+        self._done: deque[str] = deque()  # acknowledged, and still in our folder
+        self._removing: asyncio.Future[None] | None = None
         self._held = 0
         self._woken = asyncio.Event()
         self._closed = False
@@ -131,15 +135,14 @@ class FilesConsumer:
 
     async def __anext__(self) -> FilesDelivery:
         while not self._closed:
+            if self._taken:
+                name, message = self._taken.popleft()
+                return FilesDelivery(message=message, redelivered=layout.given_before(name), name=name, consumer=self)
             self._woken.clear()  # before the look: what comes after it sets it again
             if self._held < self._prefetch:
-                found = await self._do(self._take)
-                if found is not None:
-                    self._held += 1
-                    name, message = found
-                    return FilesDelivery(
-                        message=message, redelivered=layout.given_before(name), name=name, consumer=self
-                    )
+                await self._take_some()
+                if self._taken:
+                    continue
             try:
                 async with asyncio.timeout(RECOVER_S):  # not wait_for, which may swallow a cancellation on Python 3.11
                     await self._woken.wait()
@@ -147,13 +150,30 @@ class FilesConsumer:
                 await self._do(lambda: recover(self._place, self._queue))
         raise StopAsyncIteration
 
-    def _take(self) -> tuple[str, Message] | None:
-        """The next message, moved into our folder. None: there is none now."""
+    async def _take_some(self) -> None:
+        """Shielded: who waited may be cancelled, and what was taken meanwhile is for the next who asks."""
+        if self._taking is None:
+            room = self._prefetch - self._held
+            self._taking = asyncio.ensure_future(self._do(lambda: self._take(room)))
+            self._taking.add_done_callback(self._took)
+        await asyncio.shield(self._taking)
+
+    def _took(self, taking: asyncio.Future[list[tuple[str, Message]]]) -> None:
+        self._taking = None
+        if not taking.cancelled() and taking.exception() is None:
+            self._held += len(taking.result())
+            self._taken.extend(taking.result())
+
+    def _take(self, room: int) -> list[tuple[str, Message]]:
+        """The next messages, moved into our folder: as many as there are now, and room is for."""
+        found: list[tuple[str, Message]] = []
         for looked in (False, True):
             if looked:
                 names = fs.listdir(self._place.ready(self._queue)) if self._there() else []
                 self._known = deque(sorted(name for name in names if layout.is_message(name)))
-            while self._known:
+            if found:
+                break
+            while self._known and len(found) < room:
                 name = self._known.popleft()
                 try:
                     fs.move(f"{self._place.ready(self._queue)}/{name}", f"{self._folder}/{name}")
@@ -161,8 +181,8 @@ class FilesConsumer:
                     continue  # another was quicker
                 message = self._read(name)
                 if message is not None:
-                    return name, message
-        return None
+                    found.append((name, message))
+        return found
 
     def _there(self) -> bool:
         return fs.exists(self._place.ready(self._queue))
@@ -181,12 +201,19 @@ class FilesConsumer:
         self._woken.set()
 
     async def remove(self, name: str) -> None:
-        def unlink() -> None:
-            with contextlib.suppress(FileNotFoundError):  # the queue was deleted, or somebody took it for dead
-                fs.unlink(f"{self._folder}/{name}")
-
-        await self._do(unlink)
+        """Those that are acknowledged while others are removed go with the next."""
+        self._done.append(name)
+        while name in self._done:
+            if self._removing is None or self._removing.done():
+                self._removing = asyncio.ensure_future(self._do(self._remove))
+            await asyncio.shield(self._removing)
         self._let_go()
+
+    def _remove(self) -> None:
+        while self._done:
+            with contextlib.suppress(FileNotFoundError):  # the queue was deleted, or somebody took it for dead
+                fs.unlink(f"{self._folder}/{self._done[0]}")
+            self._done.popleft()
 
     async def send_back(self, name: str, *, requeue: bool) -> None:
         target = self._queue if requeue else await self._do(self._dead_letters)

@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol):
         self.untold: list[Held] = []  # jobs that the answer under way tells of
         self.info: dict[str, str] = {}
         self.peer = ""
+        self.wrong_keys = 0
         self.since_s = 0.0
         self.began_s: float | None = None  # when the command began that has not come whole
         self.stuck_s: float | None = None  # since when it does not read its answers

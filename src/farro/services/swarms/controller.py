@@ -14,24 +14,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from farro.documents import Document
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
 from farro.observe.log import Log
+from farro.operations.swarm_ledger import CommandLedger, End, Entry
 from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
+from farro.services.swarms import queues
+from farro.services.swarms.answering import Answers, superseded
+from farro.services.swarms.auditing import Trail
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
-from farro.services.swarms.keeping import Kept
-from farro.services.swarms.ledger import CommandLedger, End, Entry
-from farro.services.swarms.telling import Voice, component_line, report
+from farro.services.swarms.keeping import GivenUp, Kept
+from farro.services.swarms.summing import Summary
+from farro.services.swarms.telling import Voice, queues_of, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.names import Scope, Signal
 from farro.swarm.reconcile import Target, Verdict, Wanted
+from farro.swarm.timing import CONFIG_S
 
 _TARGETS = {
     Signal.TEMPLATE: (Target.PROVISIONED, SwarmState.READY),
@@ -41,8 +46,11 @@ _TARGETS = {
 }
 _DURING = {Signal.START: SwarmState.STARTING, Signal.STOP: SwarmState.STOPPING, Signal.REMOVE: SwarmState.REMOVING}
 _STEADY = (SwarmState.READY, SwarmState.RUNNING, SwarmState.STOPPED)
-CONFIG_S = 30.0  # how long a component has to say what it did with an update
-LOOK_S = 1.0  # how often the runtime is asked who lives
+LOOK_S = 1.0  # how often the runtime is asked who lives, and how often while something is on its way
+LOOK_SOON_S = 0.2
+SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
+REST_S = 0.01  # between two turns at least, and four times what the last one took: a storm of words is one turn
+TIDY_S = 30.0  # how often the runtime is asked to keep logs within bounds
 
 
 class Controller:
@@ -59,11 +67,22 @@ class Controller:
         self._watch = Watch(runtime)
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._begun: dict[str, float] = {}  # command → when, on our clock
+        self._begun: dict[tuple[str, str], float] = {}  # signal and key of a command → when, on our clock
+        self._acking: set[asyncio.Task[None]] = set()
+        self._look_s = 0.0  # when the runtime is asked next
+        self._known: tuple[plan.SwarmPlan | None, dict[str, plan.Member]] = (None, {})
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
-        self._hands = Hands(ground, runtime, self._watch, self._voice)
-        self.removed = False
+        self._tidied_s = time.monotonic()
+        self._hands = Hands(ground, runtime, self._watch, self._voice, lambda name: self._kept.configured.get(name, {}))
+        self._summary = Summary(self._watch, now)
+        self._trail = Trail(ground.folder, ORIGIN, now, log)
+        self._answers = Answers(self._ledger, self._voice, self._trail, GivenUp(f"{ground.folder}/given-up.json"))
+        self._removing = False  # … and this controller ends when that is confirmed
+
+    @property
+    def removed(self) -> bool:
+        return self._removing and not self._ledger.owed()
 
     # --- life ---
 
@@ -71,32 +90,44 @@ class Controller:
         """Until `stop`, or until the swarm was removed."""
         ground = self._ground
         queue = names.control_queue(names.CONTROLLER, ground.instance)
-        swarm = Scope(swarm=ground.swarm)
-        keys = [names.signal_key(one, swarm) for one in _TARGETS]
-        keys += ["sig.config-update.*.*", "ev.status-full.*.*", "ev.status-delta.*.*"]
-        keys.append(names.signal_key(Signal.STATUS, Scope(role=names.CONTROLLER, instance=ground.instance)))
+        keys = names.controller_keys(ground.swarm, ground.instance)
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        await self._attend(self._members().values())
         # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.
-        self._watch.look([one.instance for one in self._members()], time.monotonic())
+        self._look(time.monotonic())
         control = await self._bus.consume(queue, prefetch=64)
         listening = asyncio.create_task(self._listen(control))
         await self._voice.up(ground.swarm, ground.instance)
-        for one in self._members():  # those that a controller before us started tell at once how they are
+        for one in self._members().values():  # those that a controller before us started tell at once how they are
             await self._hands.request_status(one)
         try:
             while not self._stopped.is_set() and not self.removed:
                 self._woken.clear()
+                began_s = time.monotonic()
                 pause_s = await self._turn()
+                took_s = time.monotonic() - began_s
                 if listening.done():
                     listening.result()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._woken.wait()
+                        if not self._stopped.is_set():
+                            await asyncio.sleep(max(REST_S, 4 * took_s))
         finally:
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await asyncio.gather(listening, *self._acking, return_exceptions=True)
             await self._hands.close()
             await control.close()
+            self._ledger.close()
+
+    async def _attend(self, members: Iterable[plan.Member], left: Iterable[plan.Member] = ()) -> None:
+        """Hear of these components, and no more of those: never of another swarm's."""
+        queue = names.control_queue(names.CONTROLLER, self._ground.instance)
+        keys = [key for one in members for key in names.component_keys(one.role, one.instance)]
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        for one in left:
+            for key in names.component_keys(one.role, one.instance):
+                await self._bus.unbind(queue, Binding(names.CONTROL, key))
 
     def stop(self) -> None:
         """Components go on; the next controller finds them."""
@@ -107,76 +138,97 @@ class Controller:
 
     async def _listen(self, control: Consumer) -> None:
         async for delivery in control:
+            news = True
             try:
-                await self._hear(delivery)
+                news = await self._hear(delivery)
             except InputError as error:
                 self._log("warning", "ignored", {"key": delivery.message.key, "why": str(error)})
-            await delivery.ack()
-            self._woken.set()
+                self._trail.note("ignored", key=ascii(delivery.message.key)[:200], reason=str(error))
+            except (
+                BusTrouble
+            ) as error:  # what is in the ledger is confirmed in a turn; another answer is asked for again
+                self._log("error", str(error), {})
+            acking = asyncio.create_task(delivery.ack())  # beside the next, so that many are acknowledged together
+            self._acking.add(acking)
+            acking.add_done_callback(self._acking.discard)
+            if news:
+                self._woken.set()
 
-    async def _hear(self, delivery: Delivery) -> None:
+    async def _hear(self, delivery: Delivery) -> bool:
+        """Whether anything is to be done about it: a component that says the same as before is no news."""
         key = names.read_key(delivery.message.key)
         body = delivery.message.body
-        if key.kind == "status":
-            told = messages.decode(messages.Status, body)
-            if told.swarm_id == self._ground.swarm and told.role != names.CONTROLLER:
-                self._watch.hear(told, time.monotonic())
-            return
+        if key.status is not None:
+            told = messages.read_status(body, key.status, key.scope)
+            ours = told.swarm_id == self._ground.swarm and told.role != names.CONTROLLER
+            return ours and self._watch.hear(told, time.monotonic())
         if key.kind != "signal" or key.signal is None:
-            return
+            return False
         signal = messages.read_signal(body, key.signal, key.scope)
-        if signal.origin == ORIGIN or not self._ours(signal):
-            return
+        if not self._ours(signal):
+            raise InputError(f"ControlSignal: it is of another swarm than {self._ground.swarm}")
+        if signal.origin == ORIGIN:
+            return False
         if key.signal is Signal.STATUS:
             await self._say(full=True, correlation_id=signal.correlation_id)
-            return
-        kind, entry = self._ledger.receive(signal, self._voice.now())
-        if kind == "done":
-            await self._voice.duplicate(entry, signal.correlation_id)
-            await self._confirm(entry)
-        elif kind == "running":
-            await self._voice.duplicate(entry, signal.correlation_id)
+            return False
+        return await self._answers.receive(signal)
 
     def _ours(self, signal: messages.ControlSignal) -> bool:
         """A component's signal names its swarm in the body, or is about one of our members."""
         if signal.swarm_id is not None:
             return signal.swarm_id == self._ground.swarm
-        return signal.instance in {one.instance for one in self._members()}
+        return signal.instance in self._members()
 
     # --- a turn ---
 
     async def _turn(self) -> float:
         """Do what is to be done now; how long nothing more is, at most."""
         now_s = time.monotonic()
-        self._watch.look([one.instance for one in self._members()], now_s)
+        if now_s >= self._look_s or (self._ledger.open() and now_s >= self._look_s - LOOK_S + LOOK_SOON_S):
+            self._look(now_s)
         try:
             for entry, _ in self._ledger.owed():
-                await self._confirm(entry)
+                await self._answers.confirm(entry)
+            if any(one in _TARGETS for one in self._answers.forget()):
+                self._kept.change(state=SwarmState.FAILED)
             for entry in [one for one in self._ledger.open() if Signal(one.signal) is Signal.CONFIG]:
                 await self._updated(entry, now_s)
             commands = [one for one in self._ledger.open() if Signal(one.signal) in _TARGETS]
+            while len(commands) > 1 and superseded(commands):
+                message = f"{commands[1].signal} was asked for while it went on"
+                await self._end(commands.pop(0), End(good=False, code="SUPERSEDED", message=message))
             if commands:
                 await self._advance(commands[0], now_s)
             else:
                 await self._maintain(now_s)
             await self._say_if_changed(now_s)
+            if now_s - self._tidied_s >= TIDY_S:
+                self._tidied_s = now_s
+                await asyncio.to_thread(self._runtime.tidy)
         except BusTrouble as error:
             self._log("error", str(error), {})
-        return 0.2 if self._ledger.open() else LOOK_S
+        return 0.0 if self.removed else LOOK_SOON_S if self._ledger.open() else LOOK_S
+
+    def _look(self, now_s: float) -> None:
+        """Ask the runtime who lives."""
+        self._watch.look(self._members(), now_s)
+        self._look_s = time.monotonic() + max(LOOK_S, (time.monotonic() - now_s) / SHARE)
 
     async def _advance(self, entry: Entry, now_s: float) -> None:
         signal = Signal(entry.signal)
-        if entry.key not in self._begun:
-            self._begun[entry.key] = now_s
+        command = (entry.signal, entry.key)
+        if command not in self._begun:
             if not await self._begin(entry, signal):
                 return
-        if self._kept.plan is None:
-            await self._end(entry, End(good=signal is Signal.REMOVE, state=str(SwarmState.REMOVED)))
-            self.removed = signal is Signal.REMOVE
-            return
+            self._begun[command] = now_s - self._answers.spent_s(entry)
         target, state = _TARGETS[signal]
+        if self._kept.plan is None:  # only to be removed
+            self._removing = True
+            await self._end(entry, End(good=True, state=str(state)))
+            return
         wanted = Wanted(
-            plan=self._kept.plan, order=ordering.order(self._kept.plan), target=target, begun_s=self._begun[entry.key]
+            plan=self._kept.plan, order=ordering.order(self._kept.plan), target=target, begun_s=self._begun[command]
         )
         verdict = reconcile.reconcile(wanted, self._watch.seen, now_s)
         await self._do(verdict, now_s)
@@ -184,26 +236,37 @@ class Controller:
             self._kept.change(state=SwarmState.FAILED)
             await self._end(entry, End(good=False, code=verdict.code, message=verdict.failed, retryable=True))
         elif verdict.done:
+            if signal is Signal.REMOVE:
+                await queues.drop(self._bus, self._kept.plan)
             self._kept.change(state=state)
+            await self._say_if_changed(now_s)  # before the confirmation: whoever waited for it then sees the new state
+            self._removing = signal is Signal.REMOVE
             forced = f"ended by force: {', '.join(verdict.degraded)}" if verdict.degraded else None
             await self._end(entry, End(good=True, state=str(state), notes=forced))
-            self.removed = signal is Signal.REMOVE
 
     async def _begin(self, entry: Entry, signal: Signal) -> bool:
         """Whether it can be done at all; then what it wants is written before anything is done."""
         try:
-            lifecycle.check_allowed(signal, self._kept.state, self._ground.swarm)
+            resumed = entry.started_at is not None or self._kept.state is _TARGETS[signal][1]
+            if not resumed:  # else it was begun, or had its effect, before its controller died
+                lifecycle.check_allowed(signal, self._kept.state, self._ground.swarm)
+            if entry.started_at is None:
+                self._ledger.start(entry, self._voice.now())
             if signal is Signal.TEMPLATE:
                 await self._apply(entry)
             elif self._kept.plan is None and signal is not Signal.REMOVE:
                 raise IllegalTransition(f"swarm {self._ground.swarm} has no plan yet; send one with swarm-template")
+        except BusTrouble:
+            raise  # not the command's fault: it begins at the next turn
         except FarroError as error:
             code = "BAD_PLAN" if isinstance(error, InputError) else "ILLEGAL_STATE"
             await self._end(entry, End(good=False, code=code, message=str(error)))
             return False
         self._kept.change(state=_DURING.get(signal, self._kept.state), enabled=signal is Signal.START)
         for name, seen in list(self._watch.seen.items()):  # a new command asks anew
-            self._watch.put(name, replace(seen, asked_s=None, failure=None, forced=False))
+            starts = seen.starts if seen.alive else 0  # … and one that was given up is tried again
+            seen = replace(seen, asked_s=None, failure=None, forced=False)
+            self._watch.put(name, replace(seen, finished=None, starts=starts))
         return True
 
     async def _apply(self, entry: Entry) -> None:
@@ -212,14 +275,14 @@ class Controller:
         wanted = plan.load(Document(data, "swarm-template"))
         if wanted.id != self._ground.swarm:
             raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
-        before = {one.instance for one in self._members()}
+        before = {} if self._kept.plan is None else plan.runs(self._kept.plan)
+        names_now = {one.instance for one in wanted.members()}
+        left = [one for one in self._members().values() if one.instance not in names_now]
+        await self._attend(wanted.members(), left)
         self._kept.change(plan=wanted)
-        exchange = names.work_exchange(wanted.id)
-        for suffix in sorted({one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}):
-            queue = names.work_queue(wanted.id, suffix)
-            await self._bus.declare(names.dead_letters(queue))
-            await self._bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
-        gone = sorted(before - {one.instance for one in self._members()})
+        await queues.declare(self._bus, wanted)
+        after = plan.runs(wanted)
+        gone = sorted(name for name, what in before.items() if after.get(name) != what)  # also what runs otherwise now
         if gone:
             await asyncio.to_thread(self._runtime.stop, gone, wanted.timeouts.stop)
             for name in gone:
@@ -235,15 +298,17 @@ class Controller:
             SwarmState.STOPPED,
         ):
             return
-        for one in self._members():
+        for one in self._members().values():
             seen = self._watch.of(one.instance)
             wants = self._kept.wants(one.instance)
-            if not seen.launched or (not seen.alive and seen.failure is None):
+            if seen.failure is not None or seen.finished is not None:
+                continue
+            if not seen.launched or not seen.alive:
                 await self._hands.launch(self._kept.plan, one, now_s)
             elif seen.healthy and seen.enabled is not None and seen.enabled != wants:
                 if seen.asked_s is None or now_s - seen.asked_s > CONFIG_S:
                     await self._hands.ask(one, wants, now_s)
-            elif seen.alive and not seen.fresh(now_s):
+            elif not seen.fresh(now_s):
                 self._hands.poll(one.instance, now_s)
 
     # --- doing ---
@@ -255,22 +320,24 @@ class Controller:
             await asyncio.to_thread(self._runtime.stop, together, self._kept.plan.timeouts.stop)
             for name in together:
                 self._watch.seen.pop(name, None)
-        members = {one.instance: one for one in self._members()}
+        members = self._members()
+        asks = [one for one in verdict.do if one.what in ("enable", "disable")]
+        await asyncio.gather(*(self._hands.do(self._kept.plan, members[one.instance], one, now_s) for one in asks))
         for one in verdict.do:
-            if one.what != "deprovision":
+            if one.what not in ("deprovision", "enable", "disable"):
                 await self._hands.do(self._kept.plan, members[one.instance], one, now_s)
         if self._kept.state is SwarmState.STOPPING:
             return  # who died meanwhile is stopped
         for member in members.values():
             seen = self._watch.of(member.instance)
-            if seen.launched and not seen.alive and seen.failure is None:
+            if seen.launched and not seen.alive and seen.failure is None and seen.finished is None:
                 await self._hands.launch(self._kept.plan, member, now_s)
 
     # --- config updates of others ---
 
     async def _updated(self, entry: Entry, now_s: float) -> None:
         """The component says what it did with it, under the signal's correlation id."""
-        begun = self._begun.setdefault(f"{entry.key}/config", now_s)
+        begun = self._begun.setdefault((entry.signal, entry.key), now_s)
         said = self._watch.said.get(str(entry.instance))
         update = said.data.get("update") if said is not None else None
         if isinstance(update, dict) and update.get("correlationId") in entry.correlations and said is not None:
@@ -278,7 +345,8 @@ class Controller:
             if wrong:
                 await self._end(entry, End(good=False, code="CONFIG_REFUSED", message=str(wrong)[:1000]))
                 return
-            self._kept.change(switched=(str(entry.instance), said.enabled))
+            more = {name: value for name, value in (entry.args or {}).items() if name != "enabled"}
+            self._kept.change(switched=(str(entry.instance), said.enabled), configured=(str(entry.instance), more))
             await self._end(entry, End(good=True, state="Running" if said.enabled else "Stopped"))
         elif now_s - begun >= CONFIG_S:
             message = f"{entry.instance} said nothing about it for {CONFIG_S:g} s"
@@ -287,13 +355,11 @@ class Controller:
     # --- saying ---
 
     async def _end(self, entry: Entry, end: End) -> None:
-        self._ledger.end(entry, end)
-        await self._confirm(entry)
-
-    async def _confirm(self, entry: Entry) -> None:
-        for correlation_id in list(entry.unsent):
-            await self._voice.confirm(entry, correlation_id)
-            self._ledger.sent(entry, correlation_id)
+        if not end.good:
+            member = self._members().get(str(entry.instance))
+            self._summary.error(f"{entry.signal}: {end.message}", entry.correlations[0], member)
+        await self._answers.end(entry, end)
+        self._begun.pop((entry.signal, entry.key), None)
 
     async def _say_if_changed(self, now_s: float) -> None:
         told = self._aggregate(now_s)
@@ -307,14 +373,24 @@ class Controller:
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()
-        told = report(self._ground, self._kept.state, self._aggregate(now_s), full=full, at=at, about=correlation_id)
-        if full:
-            lines = [component_line(one, self._watch.of(one.instance), now_s) for one in self._members()]
-            told.data["components"] = lines
+        state, io = self._kept.state, queues_of(self._kept.plan)
+        told = report(self._ground, state, self._aggregate(now_s), full=full, at=at, about=correlation_id, queues=io)
+        lines = self._summary.lines(list(self._members().values()), now_s)
+        changed = self._summary.changed(lines)
+        told.data["components"] = lines if full else changed
+        told.data["errors"] = self._summary.errors()
+        if full and self._kept.plan is not None:
+            told.data["queues"] = await queues.depths(self._bus, self._kept.plan)
+            told.data["warnings"] = list(ordering.order(self._kept.plan).warnings)
         await self._voice.status(told)
 
     def _aggregate(self, now_s: float) -> status.Aggregate:
-        return status.aggregate([one.instance for one in self._members()], self._watch.seen, now_s)
+        return status.aggregate(self._members(), self._watch.seen, now_s)
 
-    def _members(self) -> list[plan.Member]:
-        return [] if self._kept.plan is None else list(self._kept.plan.members())
+    def _members(self) -> Mapping[str, plan.Member]:
+        """By instance, in the order of the plan; worked out once a plan."""
+        known, members = self._known
+        if known is not self._kept.plan and self._kept.plan is not None:
+            members = {one.instance: one for one in self._kept.plan.members()}
+            self._known = (self._kept.plan, members)
+        return members

@@ -9,19 +9,20 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from farro.component.surroundings import Surroundings
 from farro.errors import AlreadyRunning, FarroError
-from farro.ports.runtime import Component, Runtime
+from farro.ports.runtime import Component, Limits, Runtime
 from farro.services.swarms.telling import Voice
 from farro.services.swarms.watching import Watch
+from farro.swarm import restarts
 from farro.swarm.names import Scope, Signal
 from farro.swarm.plan import Member, SwarmPlan
 from farro.swarm.reconcile import Do
 
-RESTARTS = 5  # in a row, before it counts as failed
 ORIGIN = "controller"  # of signals: a controller does not confirm its own
 
 
@@ -38,7 +39,17 @@ class Ground:
 
 
 class Hands:
-    def __init__(self, ground: Ground, runtime: Runtime, watch: Watch, voice: Voice) -> None:
+    """`configured`: what updates changed of a component's config since the plan."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        runtime: Runtime,
+        watch: Watch,
+        voice: Voice,
+        configured: Callable[[str], Mapping[str, Any]],
+    ) -> None:
+        self._configured = configured
         self._ground = ground
         self._runtime = runtime
         self._watch = watch
@@ -61,15 +72,20 @@ class Hands:
                 pass
 
     async def launch(self, wanted: SwarmPlan, member: Member, now_s: float) -> None:
-        """Start a component, again if it died; one that dies again and again is left alone and told."""
+        """Start a component, again if it died and its plan says so (swarm.restarts)."""
         bee, instance = wanted.bees[member.bee], member.instance
         seen = self._watch.of(instance)
-        if seen.starts and not seen.alive and (bee.restart == "never" or seen.starts > RESTARTS):
-            self._watch.put(instance, replace(seen, failure=f"ended, and was started {seen.starts} times"))
-            return
-        if bee.command is None:
-            self._watch.put(instance, replace(seen, failure="has an image, and this runtime starts commands only"))
-            return
+        if seen.launched and not seen.alive and seen.starts:
+            ended_s = now_s if seen.ended_s is None else seen.ended_s
+            judged = restarts.judge(
+                bee.restart, starts=seen.starts, exit_code=seen.exit_code, ended_s=ended_s, now_s=now_s
+            )
+            if judged.what == "failed":
+                self._watch.put(instance, replace(seen, failure=judged.why))
+            elif judged.what == "finished":
+                self._watch.put(instance, replace(seen, finished=judged.why))
+            if judged.what != "launch":
+                return
         about = Surroundings(
             bus=self._ground.bus_address,
             swarm=self._ground.swarm,
@@ -77,15 +93,19 @@ class Hands:
             instance=instance,
             inputs=bee.work.inputs,
             outputs=bee.work.outputs,
-            config=bee.config,
+            config={**bee.config, **self._configured(instance)},
         )
-        command = (sys.executable, *bee.command[1:]) if bee.command[0] == "python" else bee.command
+        command = bee.command or ()
+        if command and command[0] == "python":
+            command = (sys.executable, *command[1:])
         component = Component(
             name=instance,
             argv=tuple(command),
             env={**self._ground.env, **bee.env, **about.to_env()},
             cwd=self._ground.cwd,
             log=f"{self._ground.folder}/logs/{instance}.log",
+            image=bee.image,
+            limits=Limits(memory_bytes=bee.limits.memory_bytes, cpu_s=bee.limits.cpu_s),
         )
         fresh = replace(seen, launched=True, alive=True, launched_s=now_s, starts=seen.starts + 1, healthy=None)
         try:
@@ -95,6 +115,7 @@ class Hands:
         except (FarroError, OSError) as error:
             self._watch.put(instance, replace(seen, failure=f"cannot be started: {error}"))
             return
+        fresh = replace(fresh, ended_s=None, exit_code=None)
         self._watch.put(instance, replace(fresh, enabled=None, word_s=None, asked_s=None))
 
     async def ask(self, member: Member, enabled: bool, now_s: float) -> None:
@@ -119,6 +140,6 @@ class Hands:
         await asyncio.gather(*self._polls, return_exceptions=True)
 
 
-def environment() -> dict[str, str]:
-    """What components inherit: not what belongs to the process that starts them."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
+def environment(keep: Collection[str] = ()) -> dict[str, str]:
+    """What components inherit: not what belongs to the process that starts them, but for the names in `keep`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FARRO_") or name in keep}

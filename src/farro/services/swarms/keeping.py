@@ -27,6 +27,7 @@ class Kept:
     state: SwarmState = SwarmState.CREATING
     enabled: bool = False  # what was last asked of the whole swarm
     switched: dict[str, bool] = field(default_factory=dict)  # … and of single components since
+    configured: dict[str, dict[str, Any]] = field(default_factory=dict)  # by instance: changed since the plan
 
     @classmethod
     def load(cls, path: str, *, durable: bool) -> Kept:
@@ -36,6 +37,7 @@ class Kept:
             kept.plan = None if told["plan"] is None else plans.load(Document(told["plan"], path))
             kept.state, kept.enabled = SwarmState(told["state"]), bool(told["enabled"])
             kept.switched = {str(name): bool(value) for name, value in told["switched"].items()}
+            kept.configured = {str(name): dict(value) for name, value in told.get("configured", {}).items()}
         except FileNotFoundError:
             pass
         except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -53,23 +55,48 @@ class Kept:
         state: SwarmState | None = None,
         enabled: bool | None = None,
         switched: tuple[str, bool] | None = None,
+        configured: tuple[str, dict[str, Any]] | None = None,
     ) -> None:
         """Written before it is acted upon."""
         if plan is not None:
-            self.plan = plan
+            self.plan, self.configured = plan, {}
         if state is not None:
             self.state = state
         if enabled is not None:
             self.enabled, self.switched = enabled, {}
         if switched is not None:
             self.switched[switched[0]] = switched[1]
+        if configured is not None:
+            name, more = configured
+            self.configured[name] = {**self.configured.get(name, {}), **more}
         told = {
             "plan": None if self.plan is None else _written(self.plan),
             "state": str(self.state),
             "enabled": self.enabled,
             "switched": self.switched,
+            "configured": self.configured,
         }
         fs.write_atomic(self.path, json.dumps(told).encode() + b"\n", sync=self.durable)
+
+
+class GivenUp:
+    """Correlation ids of commands that the orchestrator confirmed itself, because their controller was silent: it
+    writes them down, and only then does so. Whoever reads them must not confirm those."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._known: frozenset[str] = frozenset()
+
+    def read(self) -> frozenset[str]:
+        try:
+            status = fs.lstat(self._path)
+            if (status.st_ino, status.st_mtime_ns) != self._file:
+                self._known = frozenset(map(str, json.loads(fs.read_bytes(self._path, _LIMIT))))
+                self._file = status.st_ino, status.st_mtime_ns
+        except FileNotFoundError:
+            return frozenset()
+        return self._known
 
 
 def _written(plan: SwarmPlan) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from farro.kernel.moments import timestamp
+from farro.operations.swarm_ledger import Entry, message_id
 from farro.ports.bus import Bus, Message
-from farro.services.swarms.ledger import Entry, message_id
 from farro.swarm import messages, names
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.names import Scope, Signal
-from farro.swarm.plan import Member
-from farro.swarm.status import Aggregate, Seen
+from farro.swarm.plan import SwarmPlan
+from farro.swarm.status import Aggregate
 
 if TYPE_CHECKING:
     from farro.services.swarms.hands import Ground
@@ -57,7 +57,9 @@ class Voice:
         else:
             phase: Any = end.phase or _PHASES[signal]
             code, message = end.code or "FAILED", end.message or ""
-            body = messages.Error(**told, phase=phase, code=code, message=message, retryable=end.retryable)
+            body = messages.Error(
+                **told, phase=phase, code=code, message=message, retryable=end.retryable, details=end.details
+            )
         kind = "ready" if end.good else "error"
         key = names.event_key("ready" if end.good else "error", signal, _of_key(signal, entry.scope))
         await self._send(key, body, message_id(correlation_id, signal, kind))
@@ -74,7 +76,7 @@ class Voice:
             scope=messages.scope_body(entry.scope),
         )
         key = names.event_key("duplicate", signal, _of_key(signal, entry.scope))
-        await self._send(key, body, str(uuid.uuid4()))
+        await self._send(key, body, message_id(correlation_id, signal, "duplicate"))
 
     async def warn(self, signal: Signal, scope: Scope, text: str, correlation_id: str | None) -> None:
         body = messages.Warning(
@@ -88,11 +90,18 @@ class Voice:
         await self._send(names.event_key("warning", signal, _of_key(signal, scope)), body, own)
 
     async def signal(
-        self, signal: Signal, scope: Scope, args: Mapping[str, Any] | None, *, origin: str, correlation_id: str
+        self,
+        signal: Signal,
+        scope: Scope,
+        args: Mapping[str, Any] | None,
+        *,
+        origin: str,
+        correlation_id: str,
+        idempotency_key: str | None = None,
     ) -> None:
         body = messages.ControlSignal(
             correlation_id=correlation_id,
-            idempotency_key=correlation_id,
+            idempotency_key=idempotency_key or correlation_id,
             signal=signal.value,
             message_id=correlation_id,
             timestamp=self.now(),
@@ -106,7 +115,7 @@ class Voice:
 
     async def status(self, status: messages.Status) -> None:
         key = names.status_key(status.kind, status.role, status.instance)
-        await self._send(key, status, status.message_id)
+        await self._send(key, status, status.message_id, lasting=False)
 
     async def up(self, swarm: str, instance: str) -> None:
         """The controller's control plane listens."""
@@ -121,8 +130,9 @@ class Voice:
         )
         await self._send(names.controller_up_key(instance), status, status.message_id)
 
-    async def _send(self, key: str, body: Any, own_id: str) -> None:
-        await self._bus.publish(names.CONTROL, Message(key=key, body=messages.encode(body), message_id=own_id))
+    async def _send(self, key: str, body: Any, own_id: str, *, lasting: bool = True) -> None:
+        sent = Message(key=key, body=messages.encode(body), message_id=own_id, lasting=lasting)
+        await self._bus.publish(names.CONTROL, sent)
 
 
 def _of_key(signal: Signal, scope: Scope) -> Scope:
@@ -131,7 +141,14 @@ def _of_key(signal: Signal, scope: Scope) -> Scope:
 
 
 def report(
-    ground: Ground, state: SwarmState, told: Aggregate, *, full: bool, at: str, about: str | None
+    ground: Ground,
+    state: SwarmState,
+    told: Aggregate,
+    *,
+    full: bool,
+    at: str,
+    about: str | None,
+    queues: messages.Queues,
 ) -> messages.Status:
     """A swarm's status, as its controller tells it."""
     data: dict[str, Any] = {"health": told.health}
@@ -151,19 +168,18 @@ def report(
         watermark=None if told.max_staleness_s is None else _earlier(at, told.max_staleness_s),
         max_staleness_sec=told.max_staleness_s,
         totals=messages.Totals(desired=told.desired, healthy=told.healthy, running=told.running, enabled=told.enabled),
+        queues=queues,
         data=data,
     )
 
 
-def component_line(member: Member, seen: Seen, now_s: float) -> dict[str, Any]:
-    return {
-        "role": member.role,
-        "instance": member.instance,
-        "state": str(seen.state(now_s)),
-        "enabled": bool(seen.enabled),
-        "starts": seen.starts,
-        "failure": seen.failure,
-    }
+def queues_of(wanted: SwarmPlan | None) -> messages.Queues:
+    """All that its components read, and all that they write."""
+    if wanted is None:
+        return messages.Queues()
+    reads = {names.work_queue(wanted.id, suffix) for bee in wanted.bees for suffix in bee.work.inputs}
+    writes = {names.work_queue(wanted.id, suffix) for bee in wanted.bees for suffix in bee.work.outputs}
+    return messages.Queues(inputs=tuple(sorted(reads)), outputs=tuple(sorted(writes)))
 
 
 def _earlier(at: str, seconds: float) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import replace
 
 from farro.ports.runtime import Runtime
@@ -36,24 +37,29 @@ class Watch:
     def put(self, instance: str, seen: Seen) -> None:
         self.seen[instance] = seen
 
-    def look(self, instances: list[str], now_s: float) -> None:
+    def look(self, instances: Iterable[str], now_s: float) -> None:
         """What the runtime has of them. One that was launched before this controller began is adopted."""
         for name in instances:
             found, known = self._runtime.look(name), self.of(name)
             if found is None:
                 if known.launched:
                     self.put(name, replace(known, launched=False, alive=False, healthy=None, enabled=None))
-            else:
+            elif not (known.launched and known.alive and found.alive and known.starts):  # else nothing is new
                 began = known.launched_s if known.launched_s is not None else now_s
                 starts = max(1, known.starts)
                 seen = replace(known, launched=True, alive=found.alive, launched_s=began, starts=starts)
-                if not found.alive:
+                if found.alive:
+                    seen = replace(seen, ended_s=None, exit_code=None)
+                else:
+                    ended = now_s if known.ended_s is None else known.ended_s
                     seen = replace(seen, healthy=None, enabled=None, word_s=None)
+                    seen = replace(seen, ended_s=ended, exit_code=found.exit_code)
                 self.put(name, seen)
 
-    def hear(self, status: messages.Status, now_s: float) -> None:
-        """A component's own word: as good as a heartbeat."""
+    def hear(self, status: messages.Status, now_s: float) -> bool:
+        """A component's own word: as good as a heartbeat. Whether it says anything new."""
         known = self.of(status.instance)
+        before = self.said.get(status.instance)
         self.said[status.instance] = status
         url = status.data.get("healthUrl")
         if isinstance(url, str) and url.startswith("http://"):
@@ -61,6 +67,7 @@ class Watch:
         asked = None if known.asked_s is not None and status.enabled != known.enabled else known.asked_s
         healthy = status.data.get("health", "UP") == "UP"
         if known.launched:
+            was = (known.alive, known.healthy, known.enabled)
             long = known.launched_s is not None and now_s - known.launched_s > STEADY_S
             self.put(
                 status.instance,
@@ -74,6 +81,9 @@ class Watch:
                     starts=1 if long else known.starts,
                 ),
             )
+            new = was != (True, healthy, status.enabled) or known.word_s is None
+            return new or before is None or before.data.get("update") != status.data.get("update")
+        return False
 
     async def poll(self, instance: str, now_s: float) -> None:
         """Ask its health endpoint; nothing when it has told none yet, or is being asked."""

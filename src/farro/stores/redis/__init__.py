@@ -206,6 +206,9 @@ class RedisStore:
     def load(self, role: str | None) -> int:
         return views.load(self._ground, role)
 
+    def prompts(self, job_ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        return views.prompts(self._ground, job_ids)
+
     def audit_lines(self, since_ms: int = 0, job_id: str | None = None) -> Iterator[dict[str, Any]]:
         """The common audit log: what every machine told of this store's jobs."""
         return views.audit_lines(self._ground, since_ms, job_id)

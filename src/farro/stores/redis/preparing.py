@@ -13,9 +13,10 @@ from farro.kernel import ids, moves
 from farro.kernel.outcome import Child
 from farro.plans import after
 from farro.plans.after import End
-from farro.ports.store import Submission
+from farro.ports.store import CARRIED_BYTES, Carried, Submission
 from farro.stores.redis.ground import Ground
 from farro.stores.redis.records import MINTED, New, Seen, digest
+from farro.system import fs
 
 
 def children(ground: Ground, job_id: str, attempt: int, wanted: Sequence[Child]) -> list[New]:
@@ -77,10 +78,17 @@ def checked(ground: Ground, submissions: Sequence[Submission]) -> list[New]:
                 blocks=blocks.get(index, ()),
                 narrative=submission.narrative,
                 payload=submission.payload,
+                carried=None if submission.carried is None else _carried(submission.carried),
                 actor=ground.actor,
             )
         )
     return news
+
+
+def _carried(brought: Carried) -> Mapping[str, bytes]:
+    """By content. FileNotFoundError: who looked at the other job has let its copy go meanwhile."""
+    found = {name: fs.read_bytes(path, CARRIED_BYTES) for name, path in brought.files.items()}
+    return {"steps.jsonl": brought.records, **found}
 
 
 def _blocks(ground: Ground, submissions: Sequence[Submission], digests: Sequence[str]) -> Mapping[int, list[str]]:

@@ -28,7 +28,7 @@ from farro.ports.workspace import Material, Posted
 from farro.stores.redis.server import Arg
 
 MINTED = ""  # stands for the digest of an id that nobody chose
-NARRATIVE, PAYLOAD = "prompt.md", "payload/"
+NARRATIVE, PAYLOAD, CARRIED = "prompt.md", "payload/", "carried/"
 STATUS = {
     "queued": Status.QUEUED,
     "waits": Status.QUEUED,
@@ -105,6 +105,7 @@ class New:
     blocks: Sequence[str] = ()
     narrative: str | None = None
     payload: Mapping[str, bytes] | None = None
+    carried: Mapping[str, bytes] | None = None  # of a job that repeats another
     actor: str = "submitter"
 
     def args(self) -> list[Arg]:
@@ -126,6 +127,7 @@ class New:
             *self.blocks,
         ]
         kept: dict[str, Arg] = {PAYLOAD + name: data for name, data in (self.payload or {}).items()}
+        kept.update((_field(CARRIED + name), data) for name, data in (self.carried or {}).items())
         if self.narrative is not None:
             kept[NARRATIVE] = text_bytes(self.narrative)
         return args + files(kept)
@@ -154,7 +156,7 @@ def _field(name: str) -> Any:
 
 def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> Material:
     """What a job's folder is made of, from `files:<id>`."""
-    narrative, payload = None, {}
+    narrative, payload, carried = None, {}, {}
     attempts: dict[int, tuple[dict[str, bytes], dict[str, Any]]] = {}
     for field, data in stored.items():
         name = field.decode("utf-8", "surrogateescape")
@@ -162,6 +164,8 @@ def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes])
             narrative = data.decode("utf-8", "replace")
         elif name.startswith(PAYLOAD):
             payload[name.removeprefix(PAYLOAD)] = data
+        elif name.startswith(CARRIED):
+            carried[name.removeprefix(CARRIED)] = data
         else:
             try:
                 _, number, *rest = name.split("/", 2)
@@ -177,6 +181,7 @@ def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes])
         prompt=prompt,
         narrative=narrative,
         payload=payload,
+        carried=carried,
         attempts={number: Posted(files=kept, **more) for number, (kept, more) in sorted(attempts.items())},
     )
 

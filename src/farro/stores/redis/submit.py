@@ -19,7 +19,7 @@ from farro.ports.store import Agent, Claim, Submission
 from farro.stores.redis import claim as claims
 from farro.stores.redis.ground import Ground, agent_lost
 from farro.stores.redis.preparing import checked, conflict
-from farro.stores.redis.records import MINTED, New, folded, line
+from farro.stores.redis.records import CARRIED, MINTED, New, folded, line
 from farro.stores.redis.server import Arg
 
 _PART, _PART_BYTES = 200, 4 << 20  # of one call: a script keeps everybody else waiting
@@ -83,6 +83,8 @@ def enqueue_claimed(ground: Ground, agent: Agent, submission: Submission) -> Cla
     ground.tell(new.lifecycle)
     lifecycle = folded(new.lifecycle, agent.id, 1, corr, at_ms, policy)
     stored = {b"payload/" + name.encode(): data for name, data in submission.payload.items()}
+    for name, data in (new.carried or {}).items():
+        stored[f"{CARRIED}{name}".encode("utf-8", "surrogateescape")] = data
     if submission.narrative is not None:
         stored[b"prompt.md"] = submission.narrative.encode("utf-8", "backslashreplace")
     return claims.begun(ground, agent, lifecycle, new.prompt_text, stored)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -42,6 +42,14 @@ def folder(ground: Ground, view: JobView) -> str:
         raise InputError(f"{view.job_id} is gone: it was removed while it was looked at")
     whole = material(view.lifecycle, prompt, pairs(stored))
     return ground.workspace.look(view.job_id, f"{version.decode()} {whole.lifecycle.decode()}", whole)
+
+
+def prompts(ground: Ground, job_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for seen in ground.look(job_ids, prompts=True):
+        if seen is not None:
+            found[seen.job_id] = seen.prompt
+    return found
 
 
 # --- lists ---

@@ -38,6 +38,7 @@ from farro.system.trees import remove_tree
 WORK = "jobs/.work"
 LEASE = ".lease"
 SPARE = ".spare"
+CARRIED = "carried"
 LOOKS = 32  # jobs that a process keeps a copy of to look at
 LOOKED_BYTES = 16 << 20  # of a file of the shared directory that had to be copied to be looked at
 # Two files of one name, a file where a folder must be, a name that no disk takes.
@@ -317,6 +318,7 @@ def _filled(folder: str, material: Material, shelf: Shelf | None, *, whole: bool
         fs.create(f"{folder}/prompt.md", material.narrative.encode("utf-8", "replace"))
     if material.payload:
         _write(folder, {f"payload/{name}": data for name, data in material.payload.items()})
+    _write(folder, {f"{CARRIED}/{name}": data for name, data in material.carried.items()})
     mirrors: dict[str, bytes] = {}
     for number in sorted(material.attempts):
         posted = material.attempts[number]

@@ -5,6 +5,7 @@ Queues, results and the rest live beside this.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
 
 REDIS_VERSION = "7.4.0"  # what clients may expect of the protocol
+WRONG_KEY_S = 0.5  # how long a wrong key waits for its answer: guessing is slow
+WRONG_KEYS = 5  # then the connection is closed
 LISTED: dict[bytes, Command] = {}  # all commands, for COMMAND
 
 
@@ -23,18 +26,30 @@ LISTED: dict[bytes, Command] = {}  # all commands, for COMMAND
 
 def auth(connection: Connection, args: list[bytes]) -> Any:
     user, key = (b"default", args[1]) if len(args) == 2 else (args[1], args[2])
-    _authenticate(connection, user, key)
-    return OK
+    return OK if _authenticated(connection, user, key) else _wrong_key(connection)
 
 
-def _authenticate(connection: Connection, user: bytes, key: bytes) -> None:
+async def _wrong_key(connection: Connection) -> Any:
+    """Told late, and in the log; after a few of them the connection is closed."""
+    connection.wrong_keys += 1
+    connection.server.log("warning", "a wrong key", {"peer": connection.peer, "times": connection.wrong_keys})
+    await asyncio.sleep(WRONG_KEY_S)
+    answer = CommandError("invalid username-password pair or user is disabled.", "WRONGPASS")
+    if connection.wrong_keys >= WRONG_KEYS and not connection.closed:
+        connection.say(answer)
+        connection.bye()
+    raise answer
+
+
+def _authenticated(connection: Connection, user: bytes, key: bytes) -> bool:
     wanted = connection.server.key
     if wanted is None:
         raise CommandError("AUTH was sent, but this server has no key: the config's `agq.key` names one")
     # Compared in the same time whatever is wrong with it.
     if not hmac.compare_digest(key, wanted.encode("utf-8", "surrogateescape")) or user != b"default":
-        raise CommandError("invalid username-password pair or user is disabled.", "WRONGPASS")
+        return False
     connection.trust()
+    return True
 
 
 def hello(connection: Connection, args: list[bytes]) -> Any:
@@ -53,8 +68,8 @@ def hello(connection: Connection, args: list[bytes]) -> Any:
             name, at = args[at + 1], at + 2
         else:
             raise CommandError("Syntax error in HELLO")
-    if credentials is not None:
-        _authenticate(connection, *credentials)
+    if credentials is not None and not _authenticated(connection, *credentials):
+        return _wrong_key(connection)
     if not connection.known:
         raise CommandError("HELLO must be called with the client already authenticated, or with AUTH", "NOAUTH")
     if name is not None:

@@ -17,8 +17,8 @@
 --                             t<n>    the token of the commit of attempt n: a repeated commit is known by it
 --                             nm      the names that it was given, with commas
 --                             sv      the schema version of `life`; fl: it has files
---   files:<id>          hash  prompt.md, payload/<name>, a/<attempt>/<name>: content; a/<attempt>: what was cut or lies
---                             elsewhere
+--   files:<id>          hash  prompt.md, payload/<name>, carried/<name>, a/<attempt>/<name>: content; a/<attempt>: what
+--                             was cut or lies elsewhere
 --   at:<Role>:<status>  zset  the index: ids in their order (all scores 0). Its sizes are the counts
 --   q:<Role>:<tags>     zset  what can be claimed: score = priority * 2^50 + entry
 --   tags:<Role>         set   the tags of queues of that role that are not without tags

@@ -1,0 +1,87 @@
+"""Swarms and their commands as people read them. What is in them lives in operations.swarm_views.
+
+Printing goes through terminal.say, so that nothing that a component says steers the terminal.
+"""
+
+from __future__ import annotations
+
+from farro.cli.tables import span, table
+from farro.operations.swarms import CommandView, SwarmView
+
+_COMMANDS = 8  # the newest are shown
+
+
+def command_words(view: CommandView) -> str:
+    """One line of what became of a command."""
+    about = view.scope.get("instance") or view.scope.get("swarmId", "")
+    if view.result is None:
+        return f"{about}: {view.signal} goes on"
+    if view.result == "success":
+        return f"{about}: {view.signal} done, {view.state}" + (f" ({view.notes})" if view.notes else "")
+    again = "; it may be asked for again" if view.retryable else ""
+    return f"{about}: {view.signal} failed ({view.code}): {view.message}{again}"
+
+
+def listing(views: list[SwarmView]) -> str:
+    rows = [("SWARM", "STATE", "HEALTH", "RUNNING", "STALE", "")]
+    for view in views:
+        totals = view.totals
+        running = f"{totals.get('running', 0)}/{totals.get('desired', len(view.components))}"
+        rows.append((view.id, view.state, view.health, running, span(view.max_staleness_s), view.reason or ""))
+    return table(rows)
+
+
+def page(view: SwarmView, commands: list[CommandView]) -> str:
+    """Everything about one swarm."""
+    totals = view.totals
+    lines = [f"{view.id}  {view.state}, {view.health}" + (f": {view.reason}" if view.reason else "")]
+    if totals:
+        counts = ", ".join(f"{totals.get(name, 0)} {name}" for name in ("healthy", "running", "enabled"))
+        lines.append(f"of {totals.get('desired', 0)} components {counts}; oldest word {span(view.max_staleness_s)} ago")
+    alive = "lives" if view.controller["alive"] else "does not run"
+    lines.append(f"controller {view.controller['instance']} {alive}")
+    if view.durations:
+        told = ", ".join(f"{name} {span(seconds)}" for name, seconds in view.durations.items())
+        lines.append(f"took: {told}")
+    if view.failures:
+        lines.append("failures: " + ", ".join(f"{code} {count}" for code, count in sorted(view.failures.items())))
+    lines += [f"warning: {text}" for text in view.warnings]
+    if view.components:
+        lines += ["", _components(view)]
+        for member in view.components:
+            if member.told:
+                words = ", ".join(f"{name} {value}" for name, value in member.told.items())
+                lines.append(f"{member.instance} tells: {words}")
+    if view.queues:
+        lines += ["", _queues(view)]
+    if view.recent_errors:
+        lines += ["", "Recent errors"]
+        for error in view.recent_errors[-_COMMANDS:]:
+            who = error.get("instance", "")
+            lines.append(f"  {_clock(error.get('at'))}  {who + '  ' if who else ''}{error.get('reason', '')}")
+    if commands:
+        lines += ["", "Commands"]
+        for one in commands[-_COMMANDS:]:
+            lines.append(f"  {_clock(one.begun_at)}  {command_words(one)}")
+    return "\n".join(lines)
+
+
+def _components(view: SwarmView) -> str:
+    rows = [("COMPONENT", "ROLE", "STATE", "TPS", "STALE", "STARTS", "")]
+    for one in view.components:
+        tps = "-" if one.tps is None else f"{one.tps:g}"
+        rows.append((one.instance, one.role, one.state, tps, span(one.staleness_s), str(one.starts), one.failure or ""))
+    return table(rows, right=(3, 4, 5))
+
+
+def _queues(view: SwarmView) -> str:
+    rows = [("QUEUE", "READY", "TAKEN", "CONSUMERS", "DEAD LETTERS")]
+    for one in view.queues:
+        cells = (one.get(name, "-") for name in ("name", "ready", "taken", "consumers", "deadLetters"))
+        rows.append(tuple(str(cell) for cell in cells))  # type: ignore[arg-type]
+    return table(rows, right=(1, 2, 3, 4))
+
+
+def _clock(at: object) -> str:
+    """The time of day, UTC."""
+    return str(at)[11:19] if at else "-"

@@ -1,0 +1,194 @@
+"""Who may come in: Host and Origin are looked at on every route, the token on every route but two. And the headers that
+keep a browser from doing anything else with what it gets.
+
+Making tokens and links lives in operations.web_access; what a route does, in the modules of the nouns.
+
+A page of somebody else's can make this browser send requests here. It cannot name our Host by an own name that it lets
+point to loopback (DNS rebinding: the Host header has that name); it cannot send our cookie (SameSite=Strict), nor
+change anything without an Origin, which the browser sets and which is not ours. Checked in this order, before anything
+of the request is parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from farro.fronts.http import troubles
+from farro.fronts.http.house import Access
+from farro.fronts.http.troubles import Wrong
+
+COOKIE = "farro_session"
+SESSION_S = 7 * 86_400
+OPEN = ("/healthz", "/login")  # without a token
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+SIGN_IN = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>farro: sign in</title></head>
+<body><main><h1>farro</h1>
+<p>This address needs a link that works once. Have one printed where farro runs, and open it here:</p>
+<pre>farro web --link</pre>
+<p>Programs send <code>Authorization: Bearer TOKEN</code> instead.</p></main></body></html>
+"""
+
+
+class Guard:
+    """Around everything. Nothing behind it sees a request that it refused."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return  # no websockets: the server closes what nobody accepts
+        guarded = _with_headers(send)
+        try:
+            self._judge(scope)
+        except Wrong as wrong:
+            if wrong.status == 401 and _wants_page(scope):
+                answer = Response(SIGN_IN, status_code=401, media_type="text/html", headers=wrong.headers)
+            else:
+                answer = troubles.response(wrong)
+            await answer(scope, receive, guarded)
+            return
+        if scope["path"] == "/login":
+            await self._login(scope)(scope, receive, guarded)
+        elif scope["path"] == "/logout" and scope["method"] == "POST":
+            answer = Response(status_code=204)
+            answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self._access.secure)
+            await answer(scope, receive, guarded)
+        else:
+            await self._app(scope, receive, guarded)
+
+    def _judge(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._host_is_ours(hosts[0], scope):
+            raise Wrong(
+                403,
+                "forbidden_host",
+                "this server does not answer to that Host; use its address, or name the host in `web.hosts`",
+            )
+        origins = headers.getlist("origin")
+        if origins and not all(self._origin_is_ours(origin, hosts[0]) for origin in origins):
+            raise Wrong(403, "forbidden_origin", "requests from pages of another origin are refused")
+        if scope["path"] in OPEN:
+            return
+        if self._bears_token(headers):
+            return
+        if not self._has_session(headers):
+            raise Wrong(
+                401,
+                "unauthorized",
+                "a token is needed: Authorization: Bearer TOKEN, or the link that `farro web --link` prints",
+                {"WWW-Authenticate": 'Bearer realm="farro"'},
+            )
+        if scope["method"] not in _SAFE and not origins:
+            raise Wrong(403, "forbidden_origin", "a change by cookie needs the Origin of this server's own page")
+
+    # --- where it comes from ---
+
+    def _host_is_ours(self, host: str, scope: Scope) -> bool:
+        """Names are only those that were told; an address cannot be made to point elsewhere, so any of ours will do."""
+        name = _without_port(host)
+        if name is None:
+            return False
+        if name in self._access.hosts or name == "localhost":
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or self._access.beyond
+
+    def _origin_is_ours(self, origin: str, host: str) -> bool:
+        return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+    # --- who it is ---
+
+    def _bears_token(self, headers: Headers) -> bool:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and _same(token.strip(), self._access.token)
+
+    def _has_session(self, headers: Headers) -> bool:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        until, _, signature = ("" if found is None else found.value).partition(".")
+        if not until.isdecimal() or not until.isascii() or len(until) > 12:
+            return False
+        return _same(signature, sign(self._access.key, until)) and int(until) > self._access.now_s()
+
+    def _login(self, scope: Scope) -> Response:
+        code = QueryParams(scope["query_string"]).get("code", "")
+        if scope["method"] != "GET" or not code or not self._access.use_code(code):
+            return Response(SIGN_IN, status_code=401, media_type="text/html")
+        until = str(int(self._access.now_s()) + SESSION_S)
+        answer = RedirectResponse("/", status_code=303)
+        answer.set_cookie(
+            COOKIE,
+            f"{until}.{sign(self._access.key, until)}",
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=self._access.secure,
+        )
+        return answer
+
+
+def sign(key: bytes, text: str) -> str:
+    return hmac.new(key, f"session {text}".encode(), hashlib.sha256).hexdigest()
+
+
+def _same(one: str, other: str) -> bool:
+    """In a time that does not tell where they differ."""
+    return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())
+
+
+def _without_port(host: str) -> str | None:
+    host = host.lower()
+    if host.startswith("["):
+        name, bracket, port = host[1:].partition("]")
+        return name if bracket and (not port or (port[0] == ":" and port[1:].isdecimal())) else None
+    name, colon, port = host.partition(":")
+    return name if name and (not colon or port.isdecimal()) else None
+
+
+def _wants_page(scope: Scope) -> bool:
+    return bool(scope["path"] == "/" and scope["method"] == "GET")
+
+
+def _with_headers(send: Send) -> Send:
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)  # a file of a job has a stricter policy of its own
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return guarded

@@ -1,0 +1,108 @@
+"""The application: routes, guards, the reader of changes, put together from a house and who may come in.
+
+Serving it on a port is cli.web; which parts the house has is chosen in farro.app.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from farro.fronts.http import events, pages, troubles
+from farro.fronts.http.access import Guard
+from farro.fronts.http.events import Follower, Hub
+from farro.fronts.http.house import Access, House
+from farro.fronts.http.routes import ENDPOINTS
+from farro.fronts.http.running import Pool, Running
+from farro.fronts.http.streams import Followers
+from farro.fronts.http.troubles import Wrong
+
+
+class Web:
+    """One application and what it started. `app` is what a server runs; `hub` and `routes` are for whoever looks."""
+
+    def __init__(self, house: House, access: Access, *, epoch: str) -> None:
+        self._house = house
+        self._epoch = epoch
+        self._pool = Pool()
+        self._running = Running(house, self._pool)
+        self.hub: Hub | None = None
+        self._followers: Followers | None = None
+        self.routes = self._made()
+        inner = Starlette(
+            routes=self.routes,
+            lifespan=self._life,
+            exception_handlers={HTTPException: _refused, Exception: _broken},  # type: ignore[dict-item]
+        )
+        self.app: ASGIApp = Guard(inner, access)
+
+    def _made(self) -> list[Route]:
+        found = [Route(one.path, self._running.route(one), methods=[one.method]) for one in ENDPOINTS]
+        return [
+            Route("/", pages.index, methods=["GET"]),
+            Route("/page/{path:path}", pages.file, methods=["GET"]),
+            Route("/healthz", self._health, methods=["GET"]),
+            Route("/api/events", self._events, methods=["GET"]),
+            Route("/api/jobs/{job}/logs/stream", self._follow, methods=["GET"]),
+            *found,
+        ]
+
+    @contextlib.asynccontextmanager
+    async def _life(self, _: Starlette) -> AsyncIterator[None]:
+        hub = self.hub = Hub(self._epoch)
+        self._followers = Followers(self._house, self._pool, hub)
+        follower = Follower(self._house, hub)
+        follower.start()
+        try:
+            yield
+        finally:
+            hub.close()
+            follower.stop()
+            self._pool.close()
+
+    def stop(self) -> None:
+        """Streams end, so that the server need not wait for them. In the loop's thread."""
+        if self.hub is not None:
+            self.hub.close()
+
+    async def _health(self, request: Request) -> Response:
+        try:
+            await self._pool.run(self._house.store.roles, 5.0)
+        except Exception:  # noqa: BLE001 - whatever it is, it is not well
+            return Response(b'{"ok": false}', status_code=503, media_type=troubles.JSON)
+        return Response(b'{"ok": true}', media_type=troubles.JSON)
+
+    async def _events(self, request: Request) -> Response:
+        assert self.hub is not None
+        last = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
+        return events.viewed(self._house, self.hub, last)
+
+    async def _follow(self, request: Request) -> Response:
+        assert self._followers is not None
+        return await self._followers.follow(request)
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    codes = {404: "not_found", 405: "method_not_allowed"}
+    words = {
+        404: "there is no such route; GET /api/openapi.json lists them",
+        405: "this route does not take that method",
+    }
+    wrong = Wrong(
+        error.status_code,
+        codes.get(error.status_code, "bad_request"),
+        words.get(error.status_code, str(error.detail)),
+        dict(error.headers or {}),
+    )
+    return troubles.response(wrong)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return troubles.response(Wrong(500, "internal", "something is wrong here; the server's log says what"))

@@ -1,0 +1,265 @@
+"""Server-Sent Events: what changes, to everybody who looks, from one reader of the store's changes.
+
+Keeping the catalog exact is operations.catalog; what a job's steps say as they say it lives in `streams`.
+
+Every event is made once, as bytes, and kept in a ring. A viewer is nothing but a place in it: whoever reads slowly
+falls behind, and when what comes next for it has left the ring it is told of a gap and goes on with the present. So a
+viewer costs no memory that grows, and a connection that takes nothing for a while is closed. Ids are
+`<epoch>.<number>`; the epoch is this server's: after a restart a number of the old one means nothing, and a gap is
+told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from farro.errors import FarroError
+from farro.fronts.http import overview, troubles
+from farro.fronts.http.house import House
+from farro.kernel.moments import timestamp
+from farro.operations.catalog.telling import Told
+
+RING = 4096  # events
+RING_BYTES = 16 << 20
+BATCH = 200  # jobs that one event tells of
+PAUSE_S = 0.04  # between two looks at the feed while there is much: what comes meanwhile is told together
+BEAT_S = 15.0
+SLOW_S = 10.0  # a connection that takes nothing for so long is closed
+COMPARE_S = 60.0  # how often what the feed does not tell is looked for, at the most
+COUNTS_S = 1.0
+VIEWERS = 1000
+
+
+def event(kind: str, data: Any, number: str | None = None) -> bytes:
+    head = "" if number is None else f"id: {number}\n"
+    return f"{head}event: {kind}\ndata: ".encode() + troubles.text(data) + b"\n\n"
+
+
+class Hub:
+    """The ring, and who waits at its end. For the event loop's thread alone, but `tell`."""
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self._ring: deque[bytes] = deque()
+        self._bytes = 0
+        self._last = 0  # the number of the newest event
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.closed = False
+        self.viewers = 0
+
+    @property
+    def last(self) -> int:
+        return self._last
+
+    def tell(self, kind: str, data: Any) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._add, kind, data)
+
+    def _add(self, kind: str, data: Any) -> None:
+        self._last += 1
+        made = event(kind, data, f"{self.epoch}.{self._last}")
+        self._ring.append(made)
+        self._bytes += len(made)
+        while len(self._ring) > RING or self._bytes > RING_BYTES:
+            self._bytes -= len(self._ring.popleft())
+        self._wake()
+
+    def close(self) -> None:
+        self.closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def place(self, last_id: str | None) -> int | None:
+        """The number after which somebody goes on who has seen that; None: what came since is not there any more."""
+        if not last_id:
+            return self._last
+        epoch, _, number = last_id.rpartition(".")
+        if epoch != self.epoch or not number.isdecimal() or len(number) > 15:
+            return None
+        seen = int(number)
+        return seen if self._last - len(self._ring) <= seen <= self._last else None
+
+    async def after(self, number: int) -> AsyncIterator[bytes]:
+        """Everything that comes after that, for ever; beats in between."""
+        while not self.closed:
+            missing = self._last - number
+            if missing > len(self._ring):
+                yield event("gap", {"why": "behind"}, f"{self.epoch}.{self._last}")
+                number = self._last
+            elif missing:
+                some = list(islice(self._ring, len(self._ring) - missing, len(self._ring) - missing + 64))
+                number += len(some)
+                yield b"".join(some)
+            else:
+                news = self._news
+                try:
+                    async with asyncio.timeout(BEAT_S):
+                        await news.wait()
+                except TimeoutError:
+                    yield b": beat\n\n"
+        yield event("bye", {})
+
+
+class Stream(Response):
+    """Bytes as they come. A reader that takes none of them for a while is left alone."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], done: Any = None) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self.headers["X-Accel-Buffering"] = "no"
+        self._chunks = chunks
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.ensure_future(_gone(receive))
+        sending = asyncio.ensure_future(self._send(send))
+        try:
+            await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (leaving, sending):
+                task.cancel()
+            await asyncio.gather(leaving, sending, return_exceptions=True)
+            if self._done is not None:
+                self._done()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for chunk in self._chunks:
+            async with asyncio.timeout(SLOW_S):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        async with asyncio.timeout(SLOW_S):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Follower:
+    """The one reader of changes: a thread that loads the catalog, keeps it exact, and tells the hub."""
+
+    def __init__(self, house: House, hub: Hub) -> None:
+        self._house = house
+        self._hub = hub
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="changes", daemon=True)
+        self._compared = 0.0
+        self._took = 0.0
+        self._counted = 0.0
+        self._counts_due = False
+        self._agents: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._house.store.wake(None)
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        trouble: str | None = None
+        while not self._stop.is_set():
+            try:
+                if not self._house.catalog.ready:
+                    self._house.catalog.load()
+                    self._compared = time.monotonic()
+                    self._hub.tell("ready", {"jobs": len(self._house.catalog)})
+                self.run_once()
+                trouble = None
+            except (FarroError, OSError) as error:  # the store is away: pages say so, and it is tried again
+                if str(error) != trouble:
+                    trouble = str(error)
+                    self._house.log("error", "changes cannot be followed", {"why": trouble})
+                self._stop.wait(1.0)
+
+    def run_once(self) -> None:
+        """One turn: what changed is told; while it is quiet, a little more is read of jobs, and counts are told."""
+        catalog = self._house.catalog
+        busy = catalog.unread > 0 or self._counts_due
+        told = catalog.follow(0.05 if busy else 1.0)
+        now = time.monotonic()
+        if now - self._compared > max(COMPARE_S, 50 * self._took):
+            told += catalog.compare()
+            self._compared = time.monotonic()
+            self._took = self._compared - now
+        if told:
+            self._tell(told)
+            self._stop.wait(PAUSE_S)
+        catalog.fill(20 if told else 200)
+        if self._counts_due and now - self._counted >= COUNTS_S:
+            self._tell_counts(now)
+
+    def _tell(self, told: Sequence[Told]) -> None:
+        self._counts_due = True
+        at = timestamp(self._house.clock.now())
+        for start in range(0, len(told), BATCH):
+            some = [_change(one) for one in told[start : start + BATCH]]
+            self._hub.tell("changes", {"at": at, "jobs": some})
+
+    def _tell_counts(self, now: float) -> None:
+        self._counted, self._counts_due = now, False
+        at = timestamp(self._house.clock.now())
+        self._hub.tell("counts", {"at": at, "queues": overview.queue_lines(self._house)})
+        agents = frozenset(agent.id for agent in self._house.store.agents() if agent.alive)
+        if agents != self._agents:
+            self._agents = agents
+            self._hub.tell("workers", {"at": at})
+
+
+def _change(one: Told) -> Mapping[str, Any]:
+    return {
+        "job_id": one.job_id,
+        "role": one.role,
+        "status": "gone" if one.status is None else one.status,
+        "was": one.was,
+        "was_role": one.was_role,
+    }
+
+
+def viewed(house: House, hub: Hub, last_id: str | None) -> Response:
+    """The stream of one viewer."""
+    if hub.viewers >= VIEWERS:
+        return troubles.response(troubles.Wrong(503, "busy", f"{VIEWERS} viewers look on already"))
+    hub.viewers += 1
+    return Stream(_viewer(house, hub, last_id), done=lambda: _left(hub))
+
+
+def _left(hub: Hub) -> None:
+    hub.viewers -= 1
+
+
+async def _viewer(house: House, hub: Hub, last_id: str | None) -> AsyncIterator[bytes]:
+    catalog = house.catalog
+    hello = {
+        "at": timestamp(house.clock.now()),
+        "version": house.version,
+        "ready": catalog.ready,
+        "loaded": len(catalog) - catalog.unread,
+        "jobs": len(catalog),
+    }
+    place = hub.place(last_id)
+    start = event("hello", hello)
+    if place is None:
+        why = "behind" if (last_id or "").startswith(f"{hub.epoch}.") else "restart"
+        start += event("gap", {"why": why}, f"{hub.epoch}.{hub.last}")
+        place = hub.last
+    elif not last_id:
+        start += f"id: {hub.epoch}.{place}\n\n".encode()  # so that a first drop resumes from here
+    yield b"retry: 1000\n\n" + start
+    async for chunk in hub.after(place):
+        yield chunk

@@ -1,0 +1,60 @@
+"""What the routes work with: the store, the catalog of its jobs, and the parts that only the application can choose.
+
+How a request becomes a call lives in `endpoints`; which routes there are, in `routes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from farro.observe.log import Log
+from farro.operations.admission import Gate
+from farro.operations.catalog.keeping import Catalog
+from farro.operations.contract import Contract
+from farro.operations.doctor import Examination
+from farro.operations.past import Past
+from farro.operations.plans import Ground
+from farro.ports.clock import Clock
+from farro.ports.ledger import Ledger
+from farro.ports.store import Store
+from farro.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    store: Store
+    settings: Settings
+    catalog: Catalog
+    clock: Clock
+    ledger: Ledger
+    log: Log
+    version: str
+    person: str  # who acts here, as an agent's name: for hops[]
+    user: str  # … and as the caps know them
+    gate: Callable[[bool], Gate]  # force → what keeps the caps
+    contract: Callable[[], Contract]
+    ground: Callable[[], Ground]  # what plans are checked against
+    examine: Callable[[], Examination]  # doctor
+    orchestrate: Callable[[], None]  # sees to it that an orchestrator runs
+    past: Past
+    store_name: str = "files"
+    started_at: str = ""
+    read_only: bool = False
+
+    @property
+    def root(self) -> str:
+        return self.store.root
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may come in. `hosts` are names beside loopback and addresses; `open` tells whether it listens beyond it."""
+
+    token: str
+    key: bytes  # signs sessions
+    use_code: Callable[[str], bool]  # whether this one-time code is good; it is used up then
+    hosts: frozenset[str] = frozenset()
+    beyond: bool = False  # it listens beyond loopback
+    secure: bool = False  # the cookie is for https only
+    now_s: Callable[[], float] = field(default=lambda: 0.0)

@@ -1,0 +1,232 @@
+/* One job: how it stands, what it was asked, what it did and said. Logs live in logs.js, the plan's picture in plan.js. */
+import { act, doTo, possible, retryFrom } from "../acts.js";
+import { get, path, text } from "../api.js";
+import { icon } from "../icons.js";
+import { logs } from "../logs.js";
+import { markdown } from "../markdown.js";
+import { button, command, copyButton, failure, facts, jobAddress, jobLink, loading, moment, panel, segments, standing, state, tabs } from "../parts.js";
+import { planGraph, stepFacts } from "../plan.js";
+import { h } from "../view.js";
+import { ago, between, bytes, clock, count, duration, many, said, shortId, since, usd } from "../words.js";
+
+const TABS = [["output", "Output"], ["result", "Result"], ["prompt", "Prompt"], ["files", "Files"], ["audit", "Audit"]];
+
+export function job(ctx, route) {
+  const id = route.args[0] || "";
+  const page = { job: null, plan: null, story: null, explain: null, error: null, tab: route.query.get("tab") || null, step: route.query.get("step"), result: null, source: false, file: null, fileText: null };
+  const aborted = new AbortController();
+  const at = (...rest) => path("jobs", id, ...rest);
+  let stream = null;
+
+  const reload = ctx.paced(async () => {
+    try {
+      const [whole, story, plan] = await Promise.all([get(at(), aborted.signal), get(at("history"), aborted.signal), get(at("plan"), aborted.signal).catch((error) => { if (error.status >= 400) return null; throw error; })]);
+      Object.assign(page, { job: whole, story, plan, error: null });
+      page.explain = whole.status === "succeeded" ? null : await get(at("explain"), aborted.signal).catch(() => null);
+      if (page.tab === null) page.tab = whole.terminal && isAgent(whole) ? "result" : "output";
+      if (page.tab === "result") readResult();
+      if (!stream) stream = logs(whole.job_id, page.step, ctx.redraw);
+      stream.again(whole);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      ctx.failed(error);
+      if (error.status !== 0 || !page.job) page.error = error;
+    }
+    ctx.redraw();
+  }, 700);
+  reload();
+
+  async function readResult() {
+    const whole = page.job;
+    const file = whole.files.find((one) => one.path === "result.md") || whole.files.find((one) => one.path === "error.md");
+    if (!file) { page.result = { path: null, text: null }; ctx.redraw(); return; }
+    try {
+      page.result = { path: file.path, text: await text(at("files", ...file.path.split("/")).replaceAll("%2F", "/"), aborted.signal) };
+    } catch (error) { if (error.name !== "AbortError") page.result = { path: file.path, text: null, error }; }
+    ctx.redraw();
+  }
+  async function openFile(file) {
+    page.file = file;
+    page.fileText = undefined;
+    ctx.redraw();
+    try {
+      page.fileText = file.bytes > 1024 * 1024 ? null : await text(at("files", ...file.path.split("/")), aborted.signal);
+    } catch (error) { if (error.name !== "AbortError") page.fileText = error.message; }
+    ctx.redraw();
+  }
+  const remember = () => ctx.go(`#/job/${encodeURIComponent(id)}?tab=${page.tab}${page.step ? `&step=${encodeURIComponent(page.step)}` : ""}`, { replace: true });
+  const choose = (tab) => { page.tab = tab; if (tab === "result") readResult(); remember(); ctx.redraw(); };
+  const chooseStep = (step) => { page.step = page.step === step ? null : step; if (stream) stream.filter(page.step); if (page.step) page.tab = "output"; remember(); ctx.redraw(); };
+  const moveOn = (done) => ctx.go(jobAddress(done.job_id));
+  const perform = (name) => (name === "retry" ? retryFrom(page.job, null, { after: moveOn }) : doTo(name, page.job, { after: reload }));
+  const allowed = () => (page.job ? possible(page.job) : []);
+
+  return {
+    title: () => (page.job ? `${page.job.title || shortId(page.job.job_id)} · ${said(standing(page.job))}` : shortId(id)),
+    heading: () => (page.job ? page.job.title || page.job.name || shortId(page.job.job_id) : shortId(id)),
+    crumb: () => ["#/board", "Board"],
+    stay: (next) => next.args[0] === id && false,
+    keys: {
+      e: { told: "Retry", run: () => allowed().includes("retry") && perform("retry") },
+      K: { told: "Kill", run: () => allowed().includes("kill") && perform("kill") },
+      f: { told: "Follow the output", run: () => stream && stream.follow() },
+      ...Object.fromEntries(TABS.map(([tab, name], i) => [String(i + 1), { told: name, run: () => choose(tab) }])),
+    },
+    actions: () => (page.job ? allowed().map((name) => button(act(name).word, () => perform(name), { key: name, sign: act(name).sign, kind: name === "kill" ? "danger" : name === "retry" ? "primary" : "" })) : null),
+    heard(kind, data) {
+      const own = page.job ? page.job.job_id : id;
+      if (["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.some((one) => one.job_id === own))) reload();
+    },
+    stop: () => { aborted.abort(); reload.stop(); if (stream) stream.stop(); },
+    view() {
+      if (!page.job) return page.error ? failure(page.error, reload) : loading("Reading the job");
+      return h("div.job",
+        h("div.stack", page.error ? failure(page.error, reload) : null, trouble(), plan(),
+          h("section.panel", tabs("About this job", TABS.map(([tab, name]) => [tab, name, tab === "files" ? page.job.files.length : null]), page.tab, choose),
+            h("div.body", { id: "tab-shown", role: "tabpanel", "aria-labelledby": `tab-${page.tab}`, class: page.tab === "output" || page.tab === "files" ? "flush" : "" }, shown()))),
+        h("aside.stack", { "aria-label": "Facts and timeline" }, about(), timeline()));
+    },
+  };
+
+  function trouble() {
+    const { job: whole, explain } = page;
+    const error = whole.error;
+    const why = explain && !["in_progress"].includes(whole.status) && explain.message;
+    if (!error && !why && !whole.damaged) return null;
+    return h("div.notice", { "data-state": standing(whole) }, icon(standing(whole)),
+      h("div.grow.stack.tight",
+        error ? h("p.strong.wrapped", error.message, h("span.tag.cause", error.category)) : null,
+        whole.damaged ? h("p", `Damaged: ${whole.damaged}`) : null,
+        why && (!error || why !== error.message) ? h("p.soft", why) : null,
+        explain && explain.fix ? h("div", command(explain.fix)) : null));
+  }
+
+  function plan() {
+    if (!page.plan || page.plan.steps.length < 2) return null;
+    const steps = page.plan.steps;
+    const done = steps.filter((step) => step.state === "succeeded").length;
+    const chosen = steps.find((step) => step.id === page.step);
+    return panel("Plan", { note: `${done} of ${many(steps.length, "step")} done${page.plan.added ? `, ${page.plan.added} added while it ran` : ""}`, flush: true },
+      planGraph(page.plan, page.step, chooseStep),
+      chosen ? h("div.chosen-step", stepFacts(chosen, lastTry(chosen.id)), h("div.row", button("Retry from here", () => retryFrom(page.job, chosen.id, { after: moveOn }), { sign: "retry" }), button("All steps", () => chooseStep(chosen.id), { kind: "ghost", sign: "close" }))) : null);
+  }
+  const lastTry = (step) => page.story.attempts.flatMap((attempt) => attempt.steps).filter((one) => one.id === step).at(-1) || null;
+
+  function shown() {
+    if (page.tab === "output") return stream ? stream.view(page.job) : loading();
+    if (page.tab === "result") return result();
+    if (page.tab === "prompt") return prompt();
+    if (page.tab === "files") return files();
+    return audit();
+  }
+
+  function result() {
+    const told = page.result;
+    if (!told) return loading();
+    const steps = page.job.result && page.job.result.step_results;
+    if (told.text) {
+      return h("div.stack", h("div.row", h("span.mono.quiet.small", told.path), h("div.end", segments("How it is shown", [["read", "Rendered"], ["source", "Source"]], page.source ? "source" : "read", (value) => { page.source = value === "source"; ctx.redraw(); }))),
+        page.source ? h("pre.code.box", { tabindex: 0 }, told.text) : markdown(told.text));
+    }
+    if (steps && steps.length) {
+      return h("div.stack", steps.slice(0, 100).map((step, i) => h("div.stack.tight", { key: i },
+        h("div.row", state(step.success ? "succeeded" : "failed", { text: `Step ${step.id || step.step_number}` }), h("span.quiet.num", `exit ${step.exit_code ?? "–"}`), step.duration_s !== undefined ? h("span.quiet.num", duration(step.duration_s)) : null),
+        step.error ? h("p.error", step.error) : null, step.stdout ? h("pre.code.box", { tabindex: 0 }, step.stdout) : null, step.stderr ? h("pre.code.box.stderr", { tabindex: 0 }, step.stderr) : null)));
+    }
+    return h("p.quiet", page.job.terminal ? "It left no result." : "There is no result before the job ends.");
+  }
+
+  function prompt() {
+    const asked = page.job.prompt || {};
+    const rubric = typeof asked.rubric === "string" ? asked.rubric : typeof asked.objective === "string" ? asked.objective : null;
+    return h("div.stack", page.job.narrative ? markdown(page.job.narrative) : rubric ? markdown(rubric) : null,
+      h("details", { open: !page.job.narrative && !rubric }, h("summary.small.quiet", "prompt.json"), h("pre.code.box", { tabindex: 0 }, JSON.stringify(asked, null, 2))));
+  }
+
+  function files() {
+    const list = page.job.files;
+    if (!list.length) return h("p.empty.quiet", "No files.");
+    return h("div.files",
+      h("ul", { "aria-label": "Files of this job" }, list.slice(0, 500).map((file) => h("li", { key: file.path }, h("button", { type: "button", "aria-pressed": String(page.file === file), on: { click: () => openFile(file) } }, icon("file", 14), h("span.mono.clip", { title: file.path }, file.path), h("span.end.num.quiet.small", bytes(file.bytes)))))),
+      h("div.reader", page.file ? [
+        h("div.row", h("span.mono.clip.grow", page.file.path), h("a.button", { href: `${at("files", ...page.file.path.split("/"))}?download=true`, download: page.file.path.split("/").at(-1) }, icon("download", 14), "Download")),
+        page.fileText === undefined ? loading() : page.fileText === null ? h("p.quiet", page.file.bytes > 1024 * 1024 ? "Too large to show here." : "Not a text.") : h("pre.code", { tabindex: 0, "aria-label": page.file.path }, page.fileText),
+      ] : h("p.quiet", "Choose a file to read it.")));
+  }
+
+  function audit() {
+    const lines = page.story.audit || [];
+    if (!lines.length) return h("p.quiet", "The audit log says nothing about this job.");
+    return h("div.scroll", h("table.table", h("thead", h("tr", ["When", "Event", "Actor", "Codes"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", lines.map((line, i) => {
+        const { ts, event, actor, job_id: _, ...rest } = line;
+        return h("tr", { key: i }, h("td.num", { title: ts }, clock(ts)), h("td", event), h("td.mono", actor), h("td.mono.small.soft", Object.entries(rest).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => `${name}=${value}`).join(" ")));
+      }))));
+  }
+
+  function about() {
+    const whole = page.job;
+    const how = standing(whole);
+    const ran = whole.finalized_at ? between(whole.first_claimed_at, whole.finalized_at) : whole.first_claimed_at ? since(whole.first_claimed_at) : null;
+    const cost = whole.cost;
+    return panel("About", {}, facts([
+      ["State", state(how, { chip: true })],
+      ["Job", h("span.row", h("span.mono.wrapped", whole.job_id), copyButton(whole.job_id, "Copy the job's id"))],
+      ["Name", whole.name],
+      ["Role", h("a", { href: `#/board?role=${encodeURIComponent(whole.role)}` }, whole.role)],
+      ["Task", whole.task ? h("a", { href: `#/task/${encodeURIComponent(whole.task)}` }, whole.task) : null],
+      ["Tags", whole.tags && whole.tags.length ? whole.tags.map((tag) => h("a.tag", { key: tag, href: `#/board?tag=${encodeURIComponent(tag)}` }, tag)) : null],
+      ["Attempt", whole.attempt ? `${whole.attempt}${whole.retry_count ? `, ${many(whole.retry_count, "requeue")}` : ""}` : "none yet"],
+      ["Created", moment(whole.created_at)],
+      ["Waited", whole.first_claimed_at ? duration(between(whole.created_at, whole.first_claimed_at)) : ago(whole.created_at).replace(" ago", " so far")],
+      [whole.terminal ? "Took" : "Runs", ran === null ? null : h("span.num", duration(ran))],
+      ["Not before", whole.not_before && !whole.first_claimed_at ? moment(whole.not_before) : null],
+      ["Waits for", whole.waits_for && whole.waits_for.length ? h("span.row.wrap", whole.waits_for.map((one) => jobLink(one))) : null],
+      ["Agent", whole.agent && !whole.terminal ? h("span.mono.wrapped", whole.agent) : null],
+      ["Retry of", whole.retry_of ? jobLink(whole.retry_of) : null],
+      ["Cost", cost ? costWords(cost) : null],
+    ]));
+  }
+
+  function timeline() {
+    const whole = page.job;
+    const events = [{ at: whole.created_at, kind: "created" }];
+    for (const attempt of page.story.attempts) events.push({ at: attempt.started_at, kind: "attempt", attempt });
+    for (const hop of whole.hops) events.push({ at: hop.at, kind: "hop", hop });
+    events.sort((a, b) => (Date.parse(a.at) || Infinity) - (Date.parse(b.at) || Infinity) || (a.kind === "attempt" ? -1 : 1));
+    return panel("Timeline", { note: many(page.story.attempts.length, "attempt") }, h("ol.timeline", events.map((event, i) => h("li", { key: i, "data-state": eventState(event, whole) }, h("span.knot", icon(eventState(event, whole), 14)), h("div.grow", eventWords(event, whole)), h("time.num.small.quiet", { datetime: event.at, title: event.at ? clock(event.at, true) : "" }, event.at ? clock(event.at).slice(-8) : "–")))));
+  }
+}
+
+const isAgent = (whole) => Boolean(whole.prompt && (whole.prompt.rubric !== undefined || whole.prompt.objective !== undefined || whole.prompt.role !== undefined) && !whole.prompt.steps);
+
+function costWords(cost) {
+  if (typeof cost !== "object") return usd(cost);
+  const amount = cost.usd ?? cost.total_usd ?? null;
+  return h("span.num", amount === null ? "unknown" : usd(amount), cost.calls ? h("span.quiet", ` in ${many(cost.calls, "call")}`) : null);
+}
+
+const ENDS = ["succeeded", "failed", "killed", "stale"];
+const REASON_STATE = { routed: "queued", retried: "queued", released: "queued", requeued: "queued", claimed: "in_progress" };
+function eventState(event, whole) {
+  if (event.kind === "created") return "queued";
+  if (event.kind === "attempt") {
+    const outcome = event.attempt.outcome;
+    if (!event.attempt.ended_at && !whole.terminal && whole.status === "in_progress") return "in_progress";
+    return { succeeded: "succeeded", success: "succeeded", failed: "failed", failure: "failed", killed: "killed", stale: "stale" }[outcome] || (outcome ? "skipped" : "stale");
+  }
+  const hop = event.hop;
+  return REASON_STATE[hop.reason] || (["succeeded", "failed", "killed", "stale"].includes(hop.to) ? hop.to : "skipped");
+}
+
+function eventWords(event, whole) {
+  if (event.kind === "created") return h("span", "Enqueued", whole.hops.length ? ` for ${whole.hops[0].role}` : ` for ${whole.role}`);
+  if (event.kind === "attempt") {
+    const { number, agent, duration_s: took, outcome, steps, steps_total: total } = event.attempt;
+    const running = eventState(event, whole) === "in_progress";
+    return h("div", h("span.strong", `Attempt ${number}`), running ? h("span.state", { "data-state": "in_progress" }, " running") : outcome ? ` ${outcome}` : "",
+      h("p.small.quiet", [agent, took !== null && took !== undefined ? duration(took) : null, total ? `${steps.filter((step) => step.exit_code === 0 || (step.error === null && step.exit_code === null)).length}/${count(total)} steps` : null].filter(Boolean).join(" · ")));
+  }
+  const { reason, role, to, by, note } = event.hop;
+  return h("div", h("span.strong", ENDS.includes(to) ? said(to) : said(reason)), ENDS.includes(to) ? ` by ${role}` : to && to !== role ? ` to ${to}` : ` in ${role}`, h("p.small.quiet", by || ""), note ? h("p.small.soft.note", note) : null);
+}

@@ -1,0 +1,160 @@
+"""A request through an endpoint: query and body are read and checked, it runs in a thread, its answer is sent.
+
+Who may ask is judged before (`access`). The store's calls block, so they run in a pool of threads of fixed size; when
+too many wait for it, or one takes too long, the answer is 503 and nobody waits any longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from farro.documents import Document, parse_json, refusal, shapes
+from farro.errors import FarroError
+from farro.fronts.http import queries, troubles
+from farro.fronts.http.endpoints import Asked, Bytes, Endpoint
+from farro.fronts.http.house import House
+from farro.fronts.http.troubles import Wrong
+
+THREADS = 8
+WAITING = 256  # requests that may wait for a thread
+PATIENCE_S = 30.0  # of one call; it is not stopped, but nobody waits for it any more
+BODY_BYTES = 1 << 20
+BODY_S = 10.0  # in which a body must have arrived
+
+
+class Pool:
+    """The threads that may block. `closing` lets go of them without waiting: a store that hangs must not keep us."""
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="http")
+        self._waiting = 0
+
+    async def run(self, call: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
+        if self._waiting >= WAITING:
+            raise Wrong(503, "busy", "too many requests wait here already; ask again in a moment")
+        self._waiting += 1
+        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        future.add_done_callback(self._done)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            raise Wrong(503, "slow", f"the store did not answer within {patience_s:g} s; ask again later") from None
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            future.exception()  # told to whoever waited; if nobody did, it is nobody's
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Running:
+    """How the endpoints of one house are run."""
+
+    def __init__(self, house: House, pool: Pool) -> None:
+        self._house = house
+        self._pool = pool
+        self._kept: dict[tuple[str, str], tuple[float, asyncio.Future[Response]]] = {}
+
+    def route(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                if endpoint.keep_s:
+                    return await self._shared(endpoint, request)
+                return await self._answered(endpoint, request)
+            except FarroError as error:
+                return troubles.response(error)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except OSError as error:
+                return troubles.response(
+                    Wrong(503, "storage_trouble", f"{error.filename or ''} {error.strerror}".strip())
+                )
+            except Exception as error:  # noqa: BLE001 - the edge: one request's fault must end no other's
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                told = {"what": f"{type(error).__name__}: {error}", "where": f"{where.filename}:{where.lineno}"}
+                self._house.log("error", "a request failed here", {"path": endpoint.path, **told})
+                return troubles.response(Wrong(500, "internal", "something is wrong here; the server's log says what"))
+
+        return answer
+
+    async def _answered(self, endpoint: Endpoint, request: Request) -> Response:
+        asked = await self._read(endpoint, request)
+        made = await self._pool.run(lambda: self._done(endpoint, asked))
+        assert isinstance(made, Response)
+        return made
+
+    def _done(self, endpoint: Endpoint, asked: Asked) -> Response:
+        """In a thread, with the making of its text: that of a long list takes longer than the list."""
+        told = endpoint.do(self._house, asked)
+        if isinstance(told, Response):
+            return told
+        if isinstance(told, Bytes):
+            return Response(told.data, status_code=told.status, media_type=told.kind, headers=dict(told.headers))
+        return Response(troubles.text(told), status_code=endpoint.status, media_type=troubles.JSON)
+
+    async def _shared(self, endpoint: Endpoint, request: Request) -> Response:
+        """One answer for all who ask the same within a moment: a hundred pages cost what one does."""
+        loop = asyncio.get_running_loop()
+        key = (request.url.path, request.url.query)
+        found = self._kept.get(key)
+        if found is None or (found[1].done() and (found[0] < loop.time() or found[1].exception() is not None)):
+            future: asyncio.Future[Response] = asyncio.ensure_future(self._answered(endpoint, request))
+            if len(self._kept) >= 256:
+                self._kept = {key: kept for key, kept in self._kept.items() if kept[0] >= loop.time()}
+            found = (loop.time() + endpoint.keep_s, future)
+            self._kept[key] = found
+        made = await asyncio.shield(found[1])
+        return Response(made.body, status_code=made.status_code, headers=dict(made.headers))
+
+    async def _read(self, endpoint: Endpoint, request: Request) -> Asked:
+        query = queries.read(endpoint.query, request.query_params)
+        body, document = None, None
+        if endpoint.method == "POST":
+            document = await _document(request)
+            body = _checked(endpoint.body, document)
+        if self._house.read_only and endpoint.method == "POST" and not endpoint.harmless:
+            raise Wrong(403, "read_only", "this server only shows (`web.read_only`); use the commands where farro runs")
+        return Asked(path=request.path_params, query=query, body=body, document=document)
+
+
+async def _document(request: Request) -> Document:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    told = request.headers.get("content-length", "")
+    if told.isdecimal() and int(told) > BODY_BYTES:
+        raise _too_large()
+    text = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for block in request.stream():
+                text += block
+                if len(text) > BODY_BYTES:
+                    raise _too_large()
+    except TimeoutError:
+        raise Wrong(408, "slow_body", f"the body did not arrive within {BODY_S:g} s") from None
+    if text and kind != "application/json":
+        raise Wrong(415, "unsupported_media_type", "a body must be JSON: Content-Type: application/json")
+    return parse_json(bytes(text) or b"{}", source="body")
+
+
+def _too_large() -> Wrong:
+    return Wrong(413, "too_large", f"a body may have {BODY_BYTES} bytes", {"Connection": "close"})
+
+
+def _checked(shape: type | None, document: Document) -> Any:
+    if shape is None:
+        return None
+    found: shapes.Checked[Any] = shapes.check(shape, document.data)
+    if found.faults:
+        problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in found.faults]
+        raise refusal(document.source, problems)
+    return found.value

@@ -1,0 +1,108 @@
+"""Serving the application on a port: uvicorn with bounds, our signals, an end that waits for nobody long.
+
+What it serves is `app`; the command is cli.web.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from farro.fronts.http.app import Web
+from farro.observe.log import Log
+
+HEAD_S = 10.0  # in which the head of a request must have arrived
+HEAD_BYTES = 32 << 10
+CONNECTIONS = 2000
+GRACE_S = 4.0  # for answers that are on their way when it is told to stop
+
+
+class Patient(H11Protocol):
+    """Closes a connection that does not say what it wants: those that drip bytes would keep all others out."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._late = self.loop.call_later(HEAD_S, self._end_if_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._late.cancel()
+        super().connection_lost(exc)
+
+    def _end_if_silent(self) -> None:
+        cycle: Any = self.cycle
+        if cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class Serving:
+    """One server. `start` binds and answers where; `ended` runs until `stop`."""
+
+    def __init__(self, web: Web, log: Log) -> None:
+        self._web = web
+        config = uvicorn.Config(
+            web.app,
+            http=Patient,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(GRACE_S),
+            limit_concurrency=CONNECTIONS,
+            h11_max_incomplete_event_size=HEAD_BYTES,
+        )
+        _tell(log)
+        self._server = uvicorn.Server(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, listening: socket.socket) -> None:
+        """Until `stop`. The signals are the caller's: uvicorn would take them for itself."""
+        self._loop = asyncio.get_running_loop()
+        await self._server._serve([listening])
+
+    @property
+    def started(self) -> bool:
+        return self._server.started
+
+    def stop(self) -> None:
+        """From any thread or signal handler."""
+        self._server.should_exit = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._web.stop)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens there. OSError: it cannot."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(512)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _tell(log: Log) -> None:
+    """What uvicorn has to say, in our log; its everyday words are nobody's."""
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            error = record.exc_info[1] if record.exc_info else None
+            why = {} if error is None else {"why": f"{type(error).__name__}: {error}"}
+            log("error" if record.levelno >= logging.ERROR else "warning", record.getMessage().splitlines()[0], why)
+
+    ours = logging.getLogger("uvicorn")
+    ours.handlers = [Told()]
+    ours.setLevel(logging.WARNING)
+    ours.propagate = False

@@ -1,0 +1,123 @@
+"""What a job's steps say, as they say it: Server-Sent Events of one job's output, to its end.
+
+Finding and reading the files is operations.logs; changes of all jobs are `events`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from farro.errors import FarroError
+from farro.fronts.http import looking, queries, troubles
+from farro.fronts.http.events import Hub, Stream, event
+from farro.fronts.http.house import House
+from farro.fronts.http.looking import LogsQuery
+from farro.fronts.http.running import Pool
+from farro.kernel.envelope import Lifecycle
+from farro.operations import logs
+from farro.operations.logs import Follower
+
+LOOK_S = 0.25  # output that grows tells nobody
+QUIET_S = 2.0  # … and of a job that says nothing so often
+MOST = 200  # followers at once
+TURN_BYTES = 1 << 20  # of one look
+
+
+class Followers:
+    """How many follow, and what they follow with."""
+
+    def __init__(self, house: House, pool: Pool, hub: Hub) -> None:
+        self._house = house
+        self._pool = pool
+        self._hub = hub
+        self._count = 0
+
+    async def follow(self, request: Request) -> Response:
+        try:
+            query: LogsQuery = queries.read(LogsQuery, request.query_params)
+            if self._count >= MOST:
+                raise troubles.Wrong(503, "busy", f"{MOST} logs are followed already")
+            follower = await self._pool.run(lambda: self._open(request.path_params["job"], query))
+        except FarroError as error:
+            return troubles.response(error)
+        self._count += 1
+        return Stream(self._said(follower), done=self._left)
+
+    def _left(self) -> None:
+        self._count -= 1
+
+    def _open(self, job: str, query: LogsQuery) -> Follower:
+        view = looking.found(self._house, job)
+        told = logs.output(self._house.store, self._house.root, view.job_id, query.chosen)
+        follower = Follower(self._house.store, self._house.root, view.job_id, query.chosen)
+        if query.tail is not None:
+            follower.skip_to(logs.last_lines(told.sources, query.tail))
+        return follower
+
+    async def _said(self, follower: Follower) -> AsyncIterator[bytes]:
+        state: dict[str, Any] | None = None
+        halves: dict[tuple[int, str | None, str], codecs.IncrementalDecoder] = {}
+        yield b"retry: 1000\n\n"
+        quiet_s = 0.0
+        pause_s = LOOK_S
+        while not self._hub.closed:
+            try:
+                life, pieces, more = await self._pool.run(lambda: _look(follower))
+            except FarroError as error:
+                yield event("trouble", {"error": troubles.told(error)})
+                return
+            now = _state(life)
+            if now != state:
+                state = now
+                yield event("state", state)
+            for piece in pieces:
+                yield _told(piece, halves)
+            if life.terminal and not more:
+                yield event("end", state)
+                return
+            if pieces or more:
+                quiet_s, pause_s = 0.0, LOOK_S
+                continue
+            quiet_s += pause_s
+            if quiet_s > QUIET_S:
+                pause_s = min(2 * pause_s, 1.0)
+                quiet_s = 0.0
+                yield b": beat\n\n"
+            await asyncio.sleep(pause_s)
+
+
+def _look(follower: Follower) -> tuple[Lifecycle, list[logs.Piece], bool]:
+    """What came since the last look, at most so much: a reader of gigabytes is given them bit by bit."""
+    life, pieces = follower.run_once()
+    found: list[logs.Piece] = []
+    size = 0
+    for piece in pieces:
+        found.append(piece)
+        size += len(piece.data)
+        if size >= TURN_BYTES:
+            return life, found, True
+    return life, found, False
+
+
+def _state(life: Lifecycle) -> dict[str, Any]:
+    return {"job_id": life.job_id, "status": life.status, "attempt": life.attempt, "terminal": life.terminal}
+
+
+def _told(piece: logs.Piece, halves: dict[tuple[int, str | None, str], codecs.IncrementalDecoder]) -> bytes:
+    """Text; a character that is not whole yet waits for its rest, and bytes that are none are told in base64."""
+    source = piece.source
+    who = (source.attempt, source.step, source.stream)
+    decoder = halves.setdefault(who, codecs.getincrementaldecoder("utf-8")())
+    head = {"attempt": source.attempt, "step": source.step, "stream": source.stream}
+    kept = decoder.getstate()[0]
+    try:
+        return event("output", {**head, "text": decoder.decode(piece.data)})
+    except UnicodeDecodeError:
+        decoder.reset()
+        return event("output", {**head, **looking.text_or_base64(kept + piece.data)})

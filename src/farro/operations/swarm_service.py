@@ -1,0 +1,65 @@
+"""The orchestrator of a root as a background process: what it is launched as, and launching it where there is none.
+
+What it does lives in services; how a process is launched, in runtimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from farro.errors import AlreadyRunning, FarroError
+from farro.operations import swarms
+from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, Place
+from farro.ports.clock import Clock
+from farro.ports.runtime import Component, Runtime
+from farro.system import fs
+
+PATIENCE_S = 20.0
+_LOOK_S = 0.02
+_LINES = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    pid: int | None
+    log: str
+
+
+def component(root: str, program: Sequence[str], env: Mapping[str, str]) -> Component:
+    return Component(
+        name=ORCHESTRATOR,
+        argv=(*program, "orchestrator", "--root", root),
+        env=env,
+        cwd=root,
+        log=f"{root}/{FOLDER}/{ORCHESTRATOR}/orchestrator.log",
+    )
+
+
+def ensure(runtime: Runtime, wanted: Component, clock: Clock) -> Started | None:
+    """Start the orchestrator and wait until it is there; None: one runs. FarroError: it ended at once, and why."""
+    place = Place(f"{wanted.cwd}/{FOLDER}")
+    if swarms.running(place.folder):
+        return None
+    place.make()
+    try:
+        pid = runtime.launch(wanted).pid
+    except AlreadyRunning:
+        pid = None
+    until_s = clock.monotonic_s() + PATIENCE_S
+    while not swarms.running(place.folder):
+        seen = runtime.look(wanted.name)
+        if seen is None or not seen.alive:
+            raise FarroError(f"the orchestrator ended at once; {wanted.log} ends with:\n{_last_lines(wanted.log)}")
+        if clock.monotonic_s() >= until_s:
+            raise FarroError(f"the orchestrator (pid {seen.pid}) is not up after {PATIENCE_S:g} s; see {wanted.log}")
+        clock.sleep(_LOOK_S)
+    return None if pid is None else Started(pid=pid, log=wanted.log)
+
+
+def _last_lines(path: str) -> str:
+    try:
+        data = fs.read_bytes(path, 16 << 20)
+    except OSError:
+        return ""
+    return "\n".join(data.decode("utf-8", "replace").splitlines()[-_LINES:])

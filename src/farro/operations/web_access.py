@@ -1,0 +1,101 @@
+"""The keys of the HTTP front: its token, and links that work once. Files of the root that only its owner can read.
+
+Who is let in with them lives in fronts.http.access.
+
+`jobs/.web/token` is made when the first server starts, and stays: programs and open pages survive a restart. A link's
+code is a file named by its hash, so that any process of the root's owner makes one (`farro web --link`, `farro up`) and
+the server uses it up by removing the file: of two who come with one code, one gets in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+
+from farro.system import fs
+
+FOLDER = "jobs/.web"
+CODE_S = 3600.0  # a link that nobody opened for so long is worth nothing
+_LIMIT = 4096
+_WORD = 24  # bytes of randomness
+
+
+def token(root: str, random_bytes: Callable[[int], bytes]) -> str:
+    """The token of this root; made where there is none."""
+    home = f"{root}/{FOLDER}"
+    path = f"{home}/token"
+    _make(home)
+    with contextlib.suppress(FileNotFoundError):
+        return fs.read_bytes(path, _LIMIT).decode().strip()
+    made = random_bytes(_WORD).hex()
+    whole = f"{home}/{fs.TEMPORARY}{made[:16]}"  # complete when it appears under its name
+    fs.create(whole, made.encode() + b"\n")
+    try:
+        with contextlib.suppress(FileExistsError):
+            fs.link(whole, path)
+    finally:
+        fs.unlink(whole)
+    return fs.read_bytes(path, _LIMIT).decode().strip()
+
+
+def code(root: str, random_bytes: Callable[[int], bytes]) -> str:
+    """A new code for one sign-in."""
+    home = f"{root}/{FOLDER}/codes"
+    _make(f"{root}/{FOLDER}")
+    _make(home)
+    made = random_bytes(_WORD).hex()
+    fs.create(f"{home}/{_name(made)}", b"")
+    return made
+
+
+def use(root: str, told: str, now_s: float) -> bool:
+    """Whether that code is good: it is used up then. Old ones are swept away."""
+    home = f"{root}/{FOLDER}/codes"
+    good = False
+    try:
+        names = fs.listdir(home)
+    except FileNotFoundError:
+        return False
+    wanted = _name(told)
+    for name in names:
+        path = f"{home}/{name}"
+        with contextlib.suppress(FileNotFoundError):  # somebody else was first
+            late = now_s - fs.lstat(path).st_mtime > CODE_S
+            if late or name == wanted:
+                fs.unlink(path)
+                good = good or (name == wanted and not late)
+    return good
+
+
+def link(address: str, made: str) -> str:
+    return f"{address}/login?code={made}"
+
+
+def _name(made: str) -> str:
+    return hashlib.sha256(made.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _make(folder: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        fs.mkdir_private(folder)
+
+
+def address(host: str, port: int) -> str:
+    """As a browser wants it. A server that listens everywhere is reached here by loopback."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - it is compared, not bound
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def remember(root: str, url: str) -> None:
+    """Where the last server of this root listened: for links that another process makes."""
+    _make(f"{root}/{FOLDER}")
+    fs.write_atomic(f"{root}/{FOLDER}/address", url.encode() + b"\n", sync=False)
+
+
+def remembered(root: str) -> str | None:
+    try:
+        return fs.read_bytes(f"{root}/{FOLDER}/address", _LIMIT).decode("utf-8", "replace").strip() or None
+    except OSError:
+        return None

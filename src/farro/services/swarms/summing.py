@@ -1,0 +1,88 @@
+"""What a controller's status says beyond the counts: a line for each component, and recent errors.
+
+The counts live in swarm.status; when a status is sent, in the controller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from farro.services.swarms.watching import Watch
+from farro.swarm.plan import Member
+
+ERRORS = 20  # the newest are told
+_REASON = 500  # characters of one
+_WORDS = 20  # that a component adds to its status are told on
+
+
+class Summary:
+    def __init__(self, watch: Watch, now: Callable[[], str]) -> None:
+        self._watch = watch
+        self._now = now
+        self._errors: deque[dict[str, Any]] = deque(maxlen=ERRORS)
+        self._told: dict[str, tuple[Any, ...]] = {}  # instance → what was last told of it
+        self._noticed: dict[str, tuple[Any, ...]] = {}  # instance → the trouble that stands among the errors
+
+    def error(self, reason: str, correlation_id: str | None = None, member: Member | None = None) -> None:
+        told = {
+            "at": self._now(),
+            "role": None if member is None else member.role,
+            "instance": None if member is None else member.instance,
+            "reason": reason[:_REASON],
+            "correlationId": correlation_id,
+        }
+        self._errors.append({name: value for name, value in told.items() if value is not None})
+
+    def errors(self) -> list[dict[str, Any]]:
+        return list(self._errors)
+
+    def lines(self, members: Sequence[Member], now_s: float) -> list[dict[str, Any]]:
+        """Of every component."""
+        found = []
+        for member in members:
+            seen, said = self._watch.of(member.instance), self._watch.said.get(member.instance)
+            line: dict[str, Any] = {
+                "role": member.role,
+                "instance": member.instance,
+                "state": str(seen.state(now_s)),
+                "enabled": bool(seen.enabled),
+                "starts": seen.starts,
+                "failure": seen.failure,
+                "stalenessSec": None if seen.word_s is None else round(max(0.0, now_s - seen.word_s), 3),
+                "tps": None if said is None else said.data.get("tps"),
+                "told": None if said is None else _scalars(said.data.get("told")),
+            }
+            found.append({name: value for name, value in line.items() if value is not None})
+            self._notice(member, seen.failure, seen.starts, None if said is None else said.data.get("lastError"))
+        return found
+
+    def changed(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of which something else is to be told than was."""
+        found = []
+        for line in lines:
+            what = tuple(line.get(name) for name in ("state", "enabled", "starts", "failure"))
+            if self._told.get(line["instance"]) != what:
+                self._told[line["instance"]] = what
+                found.append(line)
+        return found
+
+    def _notice(self, member: Member, failure: str | None, starts: int, said: object) -> None:
+        """Trouble of a component becomes an error once: when it is new."""
+        before = self._noticed.get(member.instance, (None, 1, None))
+        self._noticed[member.instance] = now = (failure, max(1, starts), said)
+        if failure is not None and failure != before[0]:
+            self.error(failure, member=member)
+        elif now[1] > before[1]:
+            self.error(f"ended, and was started again ({starts} starts)", member=member)
+        if isinstance(said, str) and said != before[2]:
+            self.error(said, member=member)
+
+
+def _scalars(told: object) -> dict[str, Any] | None:
+    """What a component adds to its status (`bee.tell`), as far as it is a few plain values."""
+    if not isinstance(told, dict):
+        return None
+    plain = {name: value for name, value in told.items() if isinstance(value, str | int | float)}
+    return {name: value if not isinstance(value, str) else value[:100] for name, value in list(plain.items())[:_WORDS]}

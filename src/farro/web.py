@@ -1,0 +1,79 @@
+"""The HTTP front of a root, put together of its store, its operations and who may come in.
+
+What it serves lives in fronts.http; where it listens, in cli.web.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from farro import app, config
+from farro.observe.log import Log
+from farro.ports.store import Store
+from farro.settings import Settings
+from farro.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from farro.fronts.http.app import Web
+    from farro.operations.admission import Gate
+    from farro.operations.doctor import Examination
+
+
+def opened(
+    store: Store,
+    settings: Settings,
+    *,
+    log: Log,
+    token: str | None,
+    beyond: bool,
+    person: str,
+    gate: Callable[[bool], Gate],
+    version: str,
+    examine: Callable[[], Examination],
+    orchestrate: Callable[[], None] = lambda: None,
+) -> Web:
+    """The HTTP front of a store. `token`: None takes the root's own; `beyond`: it listens beyond loopback."""
+    from farro.fronts.http.app import Web
+    from farro.fronts.http.house import Access, House
+    from farro.kernel.moments import timestamp
+    from farro.operations import people, web_access
+    from farro.operations.catalog.keeping import Catalog
+    from farro.operations.past import Past
+    from farro.operations.plans import Ground as PlanGround
+
+    clock, root = SystemClock(), store.root
+    own = web_access.token(root, secrets.token_bytes)
+    house = House(
+        store=store,
+        settings=settings,
+        catalog=Catalog(store, clock),
+        clock=clock,
+        ledger=app.ledger(root, durable=False, clock=clock),
+        log=log,
+        version=version,
+        person=person,
+        user=people.user(),
+        gate=gate,
+        contract=lambda: config.contract(root, settings),
+        ground=lambda: PlanGround(settings=settings, tools=app.tools(settings), cwd=root, env=os.environ),
+        examine=examine,
+        orchestrate=orchestrate,
+        past=Past(store),
+        store_name="files" if settings.store == "files" else settings.store.partition(":")[0],
+        started_at=timestamp(clock.now()),
+        read_only=settings.web.read_only,
+    )
+    access = Access(
+        token=token or own,
+        key=hashlib.sha256(f"farro session {token or own}".encode()).digest(),
+        use_code=lambda told: web_access.use(root, told, clock.now().timestamp()),
+        hosts=frozenset(host.lower() for host in settings.web.hosts),
+        beyond=beyond,
+        secure=settings.web.secure_cookie,
+        now_s=lambda: clock.now().timestamp(),
+    )
+    return Web(house, access, epoch=secrets.token_hex(4))

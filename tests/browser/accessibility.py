@@ -1,0 +1,53 @@
+"""Accessibility checks of a shown page: names and roles from the browser's own accessibility tree, contrast, focus.
+
+Written here because the usual checker is a download. Which pages are held to it is said in test_accessibility.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page
+
+OPERABLE = {"button", "link", "textbox", "searchbox", "checkbox", "combobox", "slider", "tab", "menuitem", "switch"}
+LANDMARKS = {"navigation", "main"}
+LOOK = Path(__file__).with_name("accessibility.js").read_text(encoding="utf-8")
+
+
+def faults(page: Page) -> list[str]:
+    """Everything that is wrong with the page as it is shown; empty is good."""
+    return [*_look(page, "structure"), *unnamed(page), *(f"contrast {one}" for one in _look(page, "contrast"))]
+
+
+def unnamed(page: Page) -> list[str]:
+    """What can be operated and has no name for who does not see it; landmarks that are missing."""
+    session = page.context.new_cdp_session(page)
+    try:
+        nodes: list[dict[str, Any]] = session.send("Accessibility.getFullAXTree")["nodes"]
+    finally:
+        session.detach()
+    seen = [(_value(node, "role"), _value(node, "name")) for node in nodes if not node.get("ignored")]
+    found = [f"no name: {role}" for role, name in seen if role in OPERABLE and not name.strip()]
+    return found + [f"no landmark {role}" for role in sorted(LANDMARKS - {role for role, _ in seen})]
+
+
+def walk(page: Page, most: int = 400) -> list[dict[str, Any]]:
+    """What Tab stops at, in order, until it comes round."""
+    stops: list[dict[str, Any]] = []
+    page.evaluate("() => { document.activeElement?.blur(); window.getSelection().removeAllRanges(); }")
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        stop = _look(page, "focused")
+        if stop is None or any(stop["visit"] == other["visit"] for other in stops):
+            return stops
+        stops.append(stop)
+    return stops
+
+
+def _look(page: Page, what: str) -> Any:
+    return page.evaluate(f"() => ({LOOK}).{what}()")
+
+
+def _value(node: dict[str, Any], name: str) -> str:
+    return str((node.get(name) or {}).get("value") or "")

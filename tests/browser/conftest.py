@@ -1,0 +1,100 @@
+"""Fixtures of the browser's tests: Debian's chromium through playwright, servers, and pages that must not complain.
+
+Roots and servers are made in site.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from browser.site import PATIENCE_S, Site, furnish, init
+from support import need
+
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    program = need("chromium", "the dashboard is looked at in a real browser; scripts/packages.sh installs it")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A root with something of everything, for tests that only look."""
+    site = Site(root=furnish(tmp_path_factory.mktemp("furnished") / "shop")).start()
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Site]:
+    """A root without any job, of one test alone."""
+    site = Site(root=init(tmp_path / "shop")).start()
+    yield site
+    site.stop()
+
+
+@dataclass
+class Visit:
+    """A person at a page. `complaints` is all that the browser's console said, and every address beyond the server."""
+
+    site: Site
+    context: BrowserContext
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on(
+            "console", lambda told: self.complaints.append(told.text) if told.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda asked: self._asked(asked.url))
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.site.url, "data:", "blob:")):
+            self.complaints.append(f"asked elsewhere: {url}")
+
+    def open(self, place: str) -> Page:
+        self.page.goto(f"{self.site.url}/#/{place}")
+        self.page.locator("main").wait_for()
+        return self.page
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Callable[..., Visit]]:
+    """`visit(site)`: signed in by a link. At the end nothing may stand in the browser's console."""
+    visits: list[Visit] = []
+
+    def come(site: Site, **options: object) -> Visit:
+        context = chromium.new_context(viewport={"width": 1440, "height": 900}, **options)  # type: ignore[arg-type]
+        context.set_default_timeout(PATIENCE_S * 1000)
+        made = Visit(site=site, context=context, page=context.new_page())
+        visits.append(made)
+        made.page.goto(site.link())
+        made.page.locator("main").wait_for()
+        return made
+
+    yield come
+    for one in visits:
+        one.context.close()
+    assert not [complaint for one in visits for complaint in one.complaints]
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A root without any job, for tests that only look."""
+    site = Site(root=init(tmp_path_factory.mktemp("bare") / "shop")).start()
+    yield site
+    site.stop()

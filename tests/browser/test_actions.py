@@ -1,0 +1,93 @@
+"""What can be done from the page: kill, retry, bulk actions with a question before, answers to questions, new jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+import farro
+from browser.conftest import Visit
+from browser.site import NIGHTLY, Site, furnish, program
+
+Come = Callable[..., Visit]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Site]:
+    """A furnished root of one test alone."""
+    site = Site(root=furnish(tmp_path / "shop")).start()
+    yield site
+    site.stop()
+
+
+def test_selected_jobs_are_killed_after_a_question(fresh: Site, visit: Come) -> None:
+    with farro.open(fresh.root) as queue:
+        for number in range(4):
+            queue.enqueue(["true"], id=f"doomed-{number}")
+    page = visit(fresh).open("board")
+    page.get_by_label("Select the shown jobs of Queued").check()
+    page.locator("[data-job=doomed-3] input").uncheck()
+    bar = page.get_by_role("region", name="Selected jobs")
+    expect(bar).to_contain_text("3 selected")
+    bar.get_by_role("button", name="Kill").click()
+    dialog = page.get_by_role("dialog", name="Kill 3 jobs?")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".lane[data-state=queued] .card")).to_have_count(4)
+    bar.get_by_role("button", name="Kill").click()
+    dialog.get_by_label("Why").fill("not needed")
+    dialog.get_by_role("button", name="Kill 3").click()
+    expect(page.locator(".lane[data-state=killed] .card")).to_have_count(3)
+    expect(page.locator(".lane[data-state=queued] .card")).to_have_count(1)
+    told = program(fresh.root, "show", "doomed-0", "--json").stdout
+    assert '"killed"' in told
+    assert "not needed" in told
+
+
+def test_a_failed_job_is_retried_from_a_step(fresh: Site, visit: Come) -> None:
+    with farro.open(fresh.root) as queue:
+        queue.enqueue(NIGHTLY, id="nightly")
+    program(fresh.root, "worker", "--drain")
+    page = visit(fresh).open("job/nightly")
+    page.get_by_role("button", name="Step unit, Failed").click()
+    page.get_by_role("button", name="Retry from here").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(page.locator("aside")).to_contain_text("Retry of")
+    expect(page.locator("aside")).to_contain_text("nightly")
+    expect(page.locator("aside .state").first).to_have_text("Queued")
+
+
+def test_a_person_approves_refuses_and_edits(own: Site, visit: Come) -> None:
+    page = visit(own).open("inbox")
+    waiting = page.get_by_role("navigation", name="Waiting").get_by_role("listitem")
+    expect(waiting).to_have_count(3)
+    expect(page.get_by_role("article")).to_contain_text("please")
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_role("dialog").get_by_role("button", name="Approve").click()
+    expect(waiting).to_have_count(2)
+    page.keyboard.press("r")
+    dialog = page.get_by_role("dialog", name="Refuse?")
+    dialog.get_by_role("button", name="Refuse").click()
+    expect(dialog).to_be_visible()  # it needs a reason
+    dialog.get_by_label("Note").fill("too loud")
+    dialog.get_by_role("button", name="Refuse").click()
+    expect(waiting).to_have_count(1)
+    page.keyboard.press("e")
+    page.get_by_role("dialog").get_by_label("Result").fill("Softer words.")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.locator("main")).to_contain_text("Nothing waits for you")
+    hops = [own.ask(f"/api/jobs/ask-{number}")["hops"][-1] for number in (1, 2, 3)]
+    assert sorted(str(hop["note"]) for hop in hops if hop["note"])[-1] == "too loud"
+
+
+def test_a_command_is_enqueued_from_the_page(fresh: Site, visit: Come) -> None:
+    page = visit(fresh).open("overview")
+    page.keyboard.press("n")
+    dialog = page.get_by_role("dialog", name="New job")
+    dialog.get_by_label("Command").fill("printf '%s|' 'two words' \"it's\"")
+    dialog.get_by_role("button", name="Enqueue").click()
+    expect(page.get_by_role("tab", name="Output")).to_be_visible()
+    program(fresh.root, "worker", "--drain")
+    expect(page.get_by_role("log")).to_contain_text("two words|it's|")

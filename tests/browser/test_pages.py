@@ -1,0 +1,177 @@
+"""Every page of the dashboard in a real browser: what it shows, where its links lead, what it says when it is empty.
+
+What changes while one looks is in test_live.py; what can be done is in test_actions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from browser.conftest import Visit
+from browser.site import Site
+
+Come = Callable[..., Visit]
+
+
+def test_the_overview_shows_queues_charts_workers_and_cost(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("overview")
+    expect(page).to_have_title("(3) Overview · farro")
+    lane = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="Runner"))
+    expect(lane.get_by_label("6 queued")).to_be_visible()
+    expect(lane).to_contain_text("1 delayed")
+    expect(page.get_by_role("img", name="Jobs that ended")).to_be_visible()
+    expect(page.get_by_role("img", name="Latency, last")).to_be_visible()
+    expect(page.get_by_role("region", name="Workers")).to_contain_text("Nobody works here")
+    expect(page.get_by_role("region", name="Cost today")).to_contain_text("$0.06")
+    page.get_by_role("link", name="Inbox").click()
+    expect(page).to_have_title("(3) Inbox · farro")
+
+
+def test_the_board_has_a_lane_for_each_state_and_searches(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("board")
+    lanes = page.locator(".lane")
+    expect(lanes).to_have_count(6)
+    expect(page.locator("[data-count=succeeded]")).to_have_text("13")
+    expect(page.locator("[data-job=nightly-1]")).to_contain_text("nightly build")
+    expect(page.locator(".lane[data-state=failed] .card")).to_have_count(2)
+    expect(page.locator("[data-job=later-1] .state")).to_contain_text("in 1h")
+    page.keyboard.press("/")
+    page.keyboard.type("parcel 07")
+    expect(page.locator(".card")).to_have_count(1)
+    assert "text=parcel+07" in page.url
+    page.reload()
+    expect(page.locator(".card")).to_have_count(1)
+    expect(page.get_by_role("searchbox")).to_have_value("parcel 07")
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator(".card")).not_to_have_count(1)
+    page.get_by_role("button", name="Failed", exact=True).click()
+    expect(lanes).to_have_count(1)
+
+
+def test_a_job_shows_its_plan_output_prompt_files_and_timeline(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("job/nightly-1")
+    expect(page).to_have_title("(3) nightly build · Failed · farro")
+    expect(page.get_by_role("button", name="Step unit, Failed")).to_be_visible()
+    expect(page.get_by_role("button", name="Step package, Skipped")).to_be_visible()
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("3 passed")
+    expect(log).to_contain_text("1 failed")
+    page.get_by_role("button", name="Step lint, Succeeded").click()
+    expect(log).to_contain_text("clean")
+    expect(log).not_to_contain_text("3 passed")
+    expect(page.get_by_role("button", name="Retry from here")).to_be_visible()
+    page.get_by_role("tab", name="Prompt").click()
+    expect(page.get_by_role("tabpanel")).to_contain_text('"needs"')
+    page.get_by_role("tab", name="Files").click()
+    page.get_by_role("button", name="prompt.json").first.click()
+    expect(page.get_by_label("prompt.json", exact=True)).to_contain_text("nightly build")
+    page.get_by_role("tab", name="Audit").click()
+    expect(page.get_by_role("tabpanel").get_by_role("row")).not_to_have_count(0)
+    expect(page.locator(".timeline")).to_contain_text("Attempt 1")
+    page.go_back()
+    expect(page).to_have_title("(3) Overview · farro")
+
+
+def test_an_agents_result_is_rendered_from_markdown(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("job/ask-1?tab=result")
+    shown = page.get_by_role("tabpanel")
+    expect(shown.locator(".prose")).to_contain_text("please")
+    page.get_by_role("button", name="Source").click()
+    expect(shown.locator("pre")).to_contain_text("**please**")
+
+
+def test_a_task_shows_its_way_through_the_roles_and_its_change(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("task/greet")
+    expect(page).to_have_title("(3) Greet people by name · Tasks · farro")
+    steps = page.get_by_label("Roles of this task").get_by_role("listitem")
+    expect(steps).to_have_count(3)
+    expect(steps.nth(0)).to_have_attribute("data-state", "succeeded")
+    expect(steps.nth(1)).to_have_attribute("data-state", "waiting")
+    expect(page.locator(".way")).to_contain_text("SeniorEngineer")
+
+
+def test_history_is_scrubbed_back_and_shows_the_queues_as_they_were(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("history")
+    now = page.get_by_role("region", name="Queues now")
+    runner = now.get_by_role("row").filter(has=page.get_by_role("rowheader", name="Runner"))
+    expect(runner).to_contain_text("13")
+    slider = page.get_by_role("slider", name="Moment shown")
+    slider.focus()
+    page.keyboard.press("Home")
+    then = page.get_by_role("region", name="Queues then")
+    expect(then).to_be_visible()
+    expect(then).not_to_contain_text("13")
+    assert "at=" in page.url
+    page.get_by_role("button", name="Now").click()
+    expect(runner).to_contain_text("13")
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("overview", "farro demo"),
+        ("board", "Nothing waits."),
+        ("tasks", "farro demo"),
+        ("inbox", "farro inbox"),
+        ("swarms", "farro up --detach"),
+        ("history", "farro enqueue"),
+    ],
+)
+def test_an_empty_page_says_what_to_do_next(bare: Site, visit: Come, place: str, command: str) -> None:
+    page = visit(bare).open(place)
+    expect(page.locator("main")).to_contain_text(command)
+
+
+def test_an_unknown_job_is_told_and_an_unknown_page_leads_home(furnished: Site, visit: Come) -> None:
+    visited = visit(furnished)
+    page = visited.open("job/nobody-knows-it")
+    expect(page.get_by_role("alert")).to_contain_text("no job nobody-knows-it")
+    page.goto(f"{furnished.url}/#/elsewhere")
+    expect(page).to_have_title("(3) Overview · farro")
+    # The browser itself notes each answer 404.
+    visited.complaints[:] = [told for told in visited.complaints if "404" not in told]
+
+
+def test_the_keyboard_leads_everywhere(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("overview")
+    for key, name in (
+        ("b", "Board"),
+        ("t", "Tasks"),
+        ("i", "Inbox"),
+        ("s", "Swarms"),
+        ("h", "History"),
+        ("o", "Overview"),
+    ):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        expect(
+            page.get_by_role("link", name=name, exact=False).and_(page.locator("[aria-current=page]"))
+        ).to_be_visible()
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+    expect(dialog).to_contain_text("New job")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("b")
+    page.locator(".card").first.wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.get_by_role("region", name="Selected jobs")).to_contain_text("1 selected")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("tab", name="Output")).to_be_visible()
+
+
+def test_colours_follow_the_system_and_a_switch_is_remembered(furnished: Site, visit: Come) -> None:
+    page = visit(furnished, color_scheme="dark").open("overview")
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Colours").click()
+    light = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    page.locator("main").wait_for()
+    assert page.evaluate(ground) == light
