@@ -20,7 +20,7 @@ from typing import Any
 import farro
 from servers import free_port
 
-PATIENCE_S = 90.0
+PATIENCE_S = 20.0
 TASK = {
     "id": "greet",
     "title": "Greet people by name",
@@ -104,7 +104,7 @@ def furnish(root: Path) -> Path:
     with farro.open(root) as queue:
         queue.enqueue(NIGHTLY, id="nightly-1")
         queue.enqueue(["echo", HOSTILE.replace("\0", "")], id="hostile-1")
-        queue.enqueue({"name": HOSTILE, "steps": [{"command": "false"}]}, id="hostile-2")
+        queue.enqueue({"name": HOSTILE, "steps": [{"id": "no", "command": "false"}]}, id="hostile-2")
         for number in range(12):
             queue.enqueue(["echo", f"parcel {number}"], id=f"parcel-{number:02d}")
     for name in ("ask-1", "ask-2", "ask-3"):

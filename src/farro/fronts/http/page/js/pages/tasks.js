@@ -5,7 +5,7 @@ import { icon } from "../icons.js";
 import { markdown } from "../markdown.js";
 import { empty, failure, jobAddress, jobLink, loading, moment, standing, state } from "../parts.js";
 import { h } from "../view.js";
-import { clock, many, said } from "../words.js";
+import { clock, many, said, whither } from "../words.js";
 
 export function tasks(ctx, route) {
   const page = { tasks: null, chosen: route.args[0] || null, task: null, job: route.query.get("job"), error: null };
@@ -66,8 +66,9 @@ export function tasks(ctx, route) {
   function way(job) {
     return h("section.panel", { "aria-labelledby": "p-way" }, h("header", h("h2", { id: "p-way" }, "Its way"), h("span.note", many(job.way.length, "hop")), h("div.end", jobLink(job.job_id, "Open the job"))),
       h("ol.way", job.way.map((hop, i) => {
-        const how = hop.verdict === "changes_requested" ? "failed" : hop.verdict === "approve" ? "succeeded" : ["failed", "killed", "stale"].includes(hop.to) ? hop.to : hop.reason === "retried" || hop.reason === "released" ? "queued" : "succeeded";
-        return h("li", { key: i, "data-state": how }, h("div.row", h("span.knot", icon(how, 14)), h("span.strong", hop.role), h("span.soft", said(hop.reason), hop.to && hop.to !== hop.role ? [" ", icon("right", 12, { class: "inline" }), " ", hop.to] : ""), hop.verdict ? h("span.state.chip", { "data-state": how }, said(hop.verdict)) : null, h("time.end.num.small.quiet", { datetime: hop.at }, clock(hop.at))),
+        const goal = whither(hop.to);
+        const how = hop.verdict === "changes_requested" ? "failed" : goal.state || (hop.reason === "retried" || hop.reason === "released" ? "queued" : "succeeded");
+        return h("li", { key: i, "data-state": how }, h("div.row", h("span.knot", icon(how, 14)), h("span.strong", hop.role), h("span.soft", goal.words), hop.verdict ? h("span.state.chip", { "data-state": hop.verdict === "approve" ? "succeeded" : "failed" }, icon(hop.verdict === "approve" ? "succeeded" : "failed", 14), said(hop.verdict)) : null, h("time.end.num.small.quiet", { datetime: hop.at }, clock(hop.at))),
           hop.note ? h("p.small.soft", hop.note) : null,
           hop.result ? h("details", { open: i === job.way.length - 1 }, h("summary.small.quiet", "What it found"), markdown(hop.result)) : null);
       }), job.way.length ? null : h("li.quiet", "Nobody has worked on it yet. ", h("a", { href: jobAddress(job.job_id) }, "Why?"))));
