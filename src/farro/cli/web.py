@@ -14,15 +14,17 @@ from types import ModuleType
 
 import click
 
-from farro import app
+from farro import app, hive
 from farro import web as wiring
 from farro.cli.agq import address_of, is_loopback
+from farro.cli.background import program
 from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
 from farro.cli.terminal import answer, note, say
 from farro.errors import FarroError, NotPermitted, StorageTrouble
-from farro.operations import doctor, web_access
+from farro.operations import doctor, swarm_service, web_access
 from farro.operations.doctor import Examination
+from farro.system.clock import SystemClock
 
 FINISHED = 2_000  # finished jobs that doctor opens: a page waits for it
 
@@ -64,6 +66,7 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
             gate=lambda force: gate(settings, force),
             version=metadata.version("farro"),
             examine=lambda: _examined(path, store_url),
+            orchestrate=lambda: _orchestrate(path),
         )
         server = serving.Serving(made, log)
         try:
@@ -90,6 +93,12 @@ def _link(path: str, url: str, as_json: bool) -> int:
     else:
         say(made)
     return 0
+
+
+def _orchestrate(path: str) -> None:
+    """Somebody must carry out what is asked of swarms."""
+    wanted = swarm_service.component(path, program(), dict(os.environ))
+    swarm_service.ensure(hive.runtime(path), wanted, SystemClock())
 
 
 def _examined(path: str, store_url: str | None) -> Examination:

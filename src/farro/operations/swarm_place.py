@@ -145,6 +145,11 @@ class Place:
         told = read_json(path)
         return None if told is None else plans.load(Document(told, path))
 
+    def plan_data(self, swarm: str) -> dict[str, Any] | None:
+        """The same as it was written; None: there is none yet."""
+        told = read_json(f"{self.of(swarm)}/plan.json")
+        return told if isinstance(told, dict) else None
+
     def keep_plan(self, swarm: str, data: Any) -> None:
         self._write(f"{self.of(swarm)}/plan.json", data)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from farro.errors import FarroError
@@ -25,7 +26,7 @@ from farro.kernel.states import Status
 from farro.operations import tree
 from farro.operations.catalog import rows as making
 from farro.operations.catalog.book import Book, Counts, Page, Wanted
-from farro.operations.catalog.curves import KEPT_S, Curve, Curves
+from farro.operations.catalog.curves import KEPT_S, Curve, Curves, Sums
 from farro.operations.catalog.rows import Row, Standing
 from farro.operations.catalog.telling import Seen, Told, in_lots, place_of
 from farro.operations.steps import read_prompt
@@ -135,6 +136,11 @@ class Catalog:
     def curves(self, end_ms: int, step_s: int, points: int, roles: Sequence[str] = ()) -> dict[str, Curve]:
         with self._lock:
             return self._curves.drawn(end_ms, step_s, points, roles)
+
+    def sums(self) -> dict[str, Sums]:
+        """Of each role, what ended since this catalog began, and in the day before."""
+        with self._lock:
+            return {role: replace(sums, ended=dict(sums.ended)) for role, sums in self._curves.sums.items()}
 
     def tasks(self) -> dict[str, list[Row]]:
         with self._lock:
