@@ -71,6 +71,7 @@ const context = {
   shared,
   redraw,
   paced,
+  readOnly: () => Boolean(shared.info && shared.info.read_only),
   go(hash, { replace = false } = {}) {
     if (replace) window.history.replaceState(null, "", hash);
     else location.hash = hash;

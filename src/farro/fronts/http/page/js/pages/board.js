@@ -118,7 +118,7 @@ export function board(ctx, route) {
       n: { told: "New job", run: () => newJob(ctx) },
       Escape: { told: "Clear the selection", run: () => picked.clear() },
     },
-    actions: () => button("New job", () => newJob(ctx), { kind: "primary", sign: "plus", title: "New job (n)" }),
+    actions: () => !ctx.readOnly() && button("New job", () => newJob(ctx), { kind: "primary", sign: "plus", title: "New job (n)" }),
     heard(kind, data) {
       if (kind === "changes") moved(data.jobs);
       else if (["hello", "gap", "ready"].includes(kind)) all();
@@ -140,7 +140,7 @@ export function board(ctx, route) {
     view() {
       const { queues } = ctx.shared;
       const roles = ctx.shared.info ? ctx.shared.info.roles : [];
-      return h("div.board", tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7.5rem, 0.5fr)" : "minmax(11.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
+      return h("div.board", tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7rem, 0.5fr)" : "minmax(10.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
     },
   };
 
@@ -166,7 +166,7 @@ export function board(ctx, route) {
   function bar() {
     if (!picked.size) return null;
     const some = rows().filter((row) => picked.has(row.job_id));
-    const acts = [...new Set(some.flatMap(possible))];
+    const acts = ctx.readOnly() ? [] : [...new Set(some.flatMap(possible))];
     return h("div.picked", { role: "region", "aria-label": "Selected jobs", key: "picked" },
       h("strong.num", `${picked.size} selected`),
       acts.map((name) => button(act(name).word, () => bulk(name), { key: name, kind: act(name).danger ? "danger" : "", sign: act(name).sign })),

@@ -6,7 +6,7 @@ import { button, empty, failure, jobLink, loading, panel, segments, state } from
 import { h } from "../view.js";
 import { clock, count, many, now, said } from "../words.js";
 
-const SHOWN = ["queued", "in_progress", "stale"];
+const SHOWN = ["in_progress", "queued", "stale"];
 const ENDED = ["succeeded", "failed", "killed"];
 const SPANS = [["900", "15m"], ["3600", "1h"], ["86400", "24h"], ["604800", "7d"], ["all", "All"]];
 const STEPS = 400;

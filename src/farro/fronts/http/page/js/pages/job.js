@@ -59,7 +59,7 @@ export function job(ctx, route) {
   const chooseStep = (step) => { page.step = page.step === step ? null : step; if (stream) stream.filter(page.step); if (page.step) page.tab = "output"; remember(); ctx.redraw(); };
   const moveOn = (done) => ctx.go(jobAddress(done.job_id));
   const perform = (name) => (name === "retry" ? retryFrom(page.job, null, { after: moveOn }) : doTo(name, page.job, { after: reload }));
-  const allowed = () => (page.job ? possible(page.job) : []);
+  const allowed = () => (page.job && !ctx.readOnly() ? possible(page.job) : []);
 
   return {
     title: () => (page.job ? `${page.job.title || shortId(page.job.job_id)} · ${said(standing(page.job))}` : shortId(id)),
@@ -72,7 +72,7 @@ export function job(ctx, route) {
       f: { told: "Follow the output", run: () => stream && stream.follow() },
       ...Object.fromEntries(TABS.map(([tab, name], i) => [String(i + 1), { told: name, run: () => choose(tab) }])),
     },
-    actions: () => (page.job ? allowed().map((name) => button(act(name).word, () => perform(name), { key: name, sign: act(name).sign, kind: name === "kill" ? "danger" : name === "retry" ? "primary" : "" })) : null),
+    actions: () => (page.job ? allowed().map((name) => button(act(name).word, () => perform(name), { key: name, sign: act(name).sign, kind: { kill: "danger", retry: "primary", "force-complete": "ghost" }[name] || "" })) : null),
     heard(kind, data) {
       const own = page.job ? page.job.job_id : id;
       if (["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.some((one) => one.job_id === own))) reload();
@@ -108,7 +108,7 @@ export function job(ctx, route) {
     const chosen = steps.find((step) => step.id === page.step);
     return panel("Plan", { note: `${done} of ${many(steps.length, "step")} done${page.plan.added ? `, ${page.plan.added} added while it ran` : ""}`, flush: true },
       planGraph(page.plan, page.step, chooseStep),
-      chosen ? h("div.chosen-step", stepFacts(chosen, lastTry(chosen.id)), h("div.row", button("Retry from here", () => retryFrom(page.job, chosen.id, { after: moveOn }), { sign: "retry" }), button("All steps", () => chooseStep(chosen.id), { kind: "ghost", sign: "close" }))) : null);
+      chosen ? h("div.chosen-step", stepFacts(chosen, lastTry(chosen.id)), h("div.row", ctx.readOnly() ? null : button("Retry from here", () => retryFrom(page.job, chosen.id, { after: moveOn }), { sign: "retry" }), button("All steps", () => chooseStep(chosen.id), { kind: "ghost", sign: "close" }))) : null);
   }
   function lastTry(step) {
     return page.story.attempts.flatMap((attempt) => attempt.steps).filter((one) => one.id === step).at(-1) || null;
