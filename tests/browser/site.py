@@ -141,7 +141,11 @@ class Site:
             command, cwd=self.root, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True
         )
         log.close()
-        eventually(self._answers, "farro web does not answer")
+        try:
+            eventually(self._answers, "farro web does not answer")
+        except BaseException:
+            self.stop()  # nobody else knows of it
+            raise
         return self
 
     def _answers(self) -> bool:

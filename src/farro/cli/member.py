@@ -83,6 +83,30 @@ def manager(root: str | None, as_json: bool) -> None:
     _keep("manager", serving.manager, root, as_json)
 
 
+@member.command()
+@common
+def web(root: str | None, as_json: bool) -> None:
+    """The dashboard and the HTTP API. Where its port is taken by another root's, on another."""
+    import asyncio
+
+    from farro.cli.web import served
+
+    path, settings = read_root(root)
+    log = log_to_stdout("web", as_json, settings.runners)
+    bee = _component("web")
+
+    @bee.service(says_ready=True)
+    def serve(stop: threading.Event) -> None:
+        with served(path, settings, log, any_port=True) as here:
+            _told_by(stop, here.server.stop)
+            bee.tell(url=here.url)
+            bee.ready()
+            asyncio.run(here.server.run(here.listening))
+            log("info", "web stopped", {})
+
+    bee.run()
+
+
 def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
     path, settings = read_root(root)
     log = log_to_stdout(name, as_json, settings.runners)

@@ -13,6 +13,7 @@ import click
 
 from farro.cli.terminal import say
 from farro.kernel.moments import parse_duration
+from farro.kernel.moments import span as span
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -38,22 +39,6 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: s
 
 def show_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
     say(table(rows, right=right, indent=indent))
-
-
-def span(seconds: float | None) -> str:
-    """How long, in at most two units: 0.25s, 12s, 3m20s, 2h05m, 4d1h; - when nobody knows."""
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{max(0.0, seconds):.2f}s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600}h"
 
 
 def size(count: int) -> str:

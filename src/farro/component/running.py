@@ -255,7 +255,7 @@ class Member:
             data=data,
         )
         key = names.status_key(kind, about.role, about.instance)
-        sent = Message(key=key, body=messages.encode(status), message_id=status.message_id)
+        sent = Message(key=key, body=messages.encode(status), message_id=status.message_id, lasting=False)
         await self._bus.publish(names.CONTROL, sent)
 
 

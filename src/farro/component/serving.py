@@ -51,9 +51,14 @@ class Serving:
         loop = asyncio.get_running_loop()
 
         def heard() -> None:
-            loop.call_soon_threadsafe(self._settled.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it is over
+                loop.call_soon_threadsafe(self._ready)
 
         component.on_ready(heard)
+
+    def _ready(self) -> None:
+        self._settled.set()
+        self._said(None)
 
     @property
     def running(self) -> bool:

@@ -88,3 +88,19 @@ def _why_not(bare: str) -> str:
     if units != sorted(set(units), key=list(UNITS).index):
         return "; each unit once, the larger first"
     return ""
+
+
+def span(seconds: float | None) -> str:
+    """How long, in at most two units: 0.25s, 12s, 3m20s, 2h05m, 4d1h; - when nobody knows."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{max(0.0, seconds):.2f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"

@@ -40,7 +40,7 @@ def ls(store: Store, root: str, asked: Asked) -> list[JobView]:
 
 def _newest(store: Store, asked: Asked, count: int) -> list[JobView]:
     """By the time at which each last changed: no job.json is opened but those that are shown."""
-    entries = tree.entries(store, quarantined=True)
+    entries = tree.entries(store, _places_of(asked.statuses), roles=asked.roles or None, quarantined=True)
     if asked.tags:
         entries = (entry for entry in entries if required_tags(entry.prompt(store)) >= set(asked.tags))
     found: list[JobView] = []
@@ -55,6 +55,11 @@ def _newest(store: Store, asked: Asked, count: int) -> list[JobView]:
         ):
             found.append(view)
     return found
+
+
+def _places_of(statuses: Collection[Status]) -> Collection[Status] | None:
+    """Where such jobs may lie: one that is marked stale lies in its agent's hands until it is collected."""
+    return {*statuses, Status.IN_PROGRESS} if statuses else None
 
 
 def _tagged(folder: str, tags: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -123,8 +123,8 @@ class Viewer:
                 if count:
                     counts.setdefault(role, Counter())[status] += count
         agents = store.agents()
-        working = [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
-        running = [self._running(agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
+        working = in_hands(agents)
+        running = [running_job(store, agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
         last = heapq.nlargest(SHOWN_ENDED, newest, key=lambda pair: pair[0])
         return Picture(
             at=now,
@@ -160,20 +160,27 @@ class Viewer:
             self._shelves[place] = shelf
         return shelf
 
-    def _running(self, agent: AgentView, job_id: str, now: datetime) -> Running | None:
-        view = self._store.find(job_id)
-        if view is None or view.status is not Status.IN_PROGRESS:
-            return None
-        life = view.lifecycle
-        began = moment_or_none(life.updated_at)
-        return Running(
-            job_id=job_id,
-            role=life.role,
-            agent=agent.id,
-            step=steps.current(self._store.folder(view), life.attempt),
-            elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
-            orphaned=not agent.alive,
-        )
+
+def in_hands(agents: Iterable[AgentView]) -> list[tuple[AgentView, str]]:
+    """Every job that a worker has, with who has it."""
+    return [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
+
+
+def running_job(store: Store, agent: AgentView, job_id: str, now: datetime) -> Running | None:
+    """None: it has moved on."""
+    view = store.find(job_id)
+    if view is None or view.status is not Status.IN_PROGRESS:
+        return None
+    life = view.lifecycle
+    began = moment_or_none(life.updated_at)
+    return Running(
+        job_id=job_id,
+        role=life.role,
+        agent=agent.id,
+        step=steps.current(store.folder(view), life.attempt),
+        elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
+        orphaned=not agent.alive,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,74 @@
+"""How many jobs each role has, by status, for whoever looks again and again: counted, never listed.
+
+Looking at the jobs themselves lives in listing and watching.
+
+In the file store a folder that the filesystem counts costs one look; one that it does not count (btrfs; ext4 beyond
+65,000) is read again only when it has changed. Elsewhere the store has counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from farro.kernel import places
+from farro.kernel.states import Status
+from farro.operations import tree
+from farro.ports.clock import Clock
+from farro.ports.store import AgentView, Store
+from farro.system import counting, fs
+
+_TICK_S = 1.0  # longer than any disk's clock takes to go on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lanes:
+    """Of each role by status; and what lies apart from every role's queue."""
+
+    roles: Mapping[str, Mapping[Status, int]]
+    waiting: int = 0  # for other jobs, or for a person
+    stale: int = 0
+    quarantined: int = 0
+
+    def total(self, status: Status) -> int:
+        return sum(counts.get(status, 0) for counts in self.roles.values())
+
+
+class Counter:
+    """Counts again and again. Invariant: what is kept of a folder was true at its time of change."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._kept: dict[str, tuple[int, int]] = {}  # place → when it changed, how many
+
+    def count(self, agents: Sequence[AgentView]) -> Lanes:
+        if not tree.in_folders(self._store):
+            counted = {role: dict(self._store.count(roles=[role])) for role in self._store.roles()}
+            return Lanes(roles=counted, stale=sum(of.pop(Status.STALE, 0) for of in counted.values()))
+        roles = {}
+        for role in self._store.roles():
+            counts = {status: self._in(places.completed(role, status)) for status in tree.FINISHED}
+            counts[Status.QUEUED] = self._in(places.incoming(role))
+            counts[Status.IN_PROGRESS] = sum(len(agent.jobs) for agent in agents if agent.role == role)
+            roles[role] = counts
+        return Lanes(
+            roles=roles,
+            waiting=self._in(places.WAITING),
+            stale=self._in(places.STALE),
+            quarantined=self._in(places.QUARANTINE),
+        )
+
+    def _in(self, place: str) -> int:
+        path = f"{self._store.root}/{place}"
+        try:
+            changed_ns = fs.lstat(path).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+        kept = self._kept.get(place)
+        if kept is not None and kept[0] == changed_ns:
+            return kept[1]
+        found = counting.count_subdirectories(path)
+        if self._clock.now().timestamp() - changed_ns / 1e9 > _TICK_S:  # else more may come in the same tick
+            self._kept[place] = (changed_ns, found)
+        return found
