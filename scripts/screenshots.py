@@ -184,7 +184,7 @@ def past(root: Path, count: int, chance: random.Random) -> None:
         share = number / count
         created = now - timedelta(seconds=3540 * (1 - share) - chance.uniform(0, 40))
         busy = 1 + 1.6 * max(0.0, 1 - abs(share - 0.55) * 4)  # a rush in the middle
-        waited = timedelta(seconds=chance.expovariate(1 / (1.5 * busy**2)))
+        waited = timedelta(seconds=chance.expovariate(1 / (1.5 * busy**3)))
         took = timedelta(seconds=chance.lognormvariate(1.0, 0.8) * busy)
         if created + waited + took > now - timedelta(seconds=4):
             continue
@@ -327,7 +327,7 @@ def swarm(root: Path) -> None:
     """The sample of examples/, with the Python that runs this."""
     shutil.copytree(ROOT / "examples", root / "examples")
     plan = (ROOT / "examples/swarm/plan.yaml").read_text().replace("[python,", f"[{sys.executable},")
-    (root / "swarm.yaml").write_text(plan.replace("rate: 10", "rate: 120"))
+    (root / "swarm.yaml").write_text(plan.replace("rate: 10", "rate: 40"))
     program(root, "swarm", "apply", "swarm.yaml")
     program(root, "swarm", "start", "demo")
 

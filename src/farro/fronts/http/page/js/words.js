@@ -79,6 +79,7 @@ export function shortId(id) {
   return minted ? `${minted[2]}-${minted[3].slice(-6)}` : id;
 }
 
+export const tinyId = (id) => (/^job-\d{8}-\d{6}-/.test(id) ? id.slice(-6) : id);
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /* Where a hop led, from the place that it names: {words, state?, role?} */

@@ -6,7 +6,7 @@ import { icon } from "../icons.js";
 import { newJob } from "../new_job.js";
 import { button, failure, jobAddress, standing, state } from "../parts.js";
 import { h } from "../view.js";
-import { ago, coarse, count, many, said, shortId, since } from "../words.js";
+import { ago, coarse, count, many, said, shortId, since, tinyId } from "../words.js";
 
 const LANES = ["queued", "in_progress", "stale", "failed", "succeeded", "killed"];
 const PAGE = 25;
@@ -193,7 +193,7 @@ export function board(ctx, route) {
       h("div.row", h("a.open.clip", { href: jobAddress(row.job_id), title: row.title }, row.title || row.name || shortId(row.job_id)),
         h("input.end", { type: "checkbox", "aria-label": `Select ${row.title || row.job_id}`, checked: picked.has(row.job_id), on: { click: (event) => pick(row.job_id, event) } })),
       row.error && row.status !== "succeeded" ? h("p.why.small", { title: row.error.message }, row.error.message || row.error.category) : null,
-      h("div.row.small.quiet.meta", h("span.mono", { title: row.job_id }, row.name || shortId(row.job_id).slice(-6)), filter.roles.length === 1 ? null : h("span.clip", row.role), row.attempt > 1 ? h("span.num", { title: `Attempt ${row.attempt}` }, `×${row.attempt}`) : null,
+      h("div.row.small.quiet.meta", h("span.mono.clip.id", { title: row.job_id }, row.name || tinyId(row.job_id)), filter.roles.length === 1 ? null : h("span.clip", row.role), row.attempt > 1 ? h("span.num", { title: `Attempt ${row.attempt}` }, `×${row.attempt}`) : null,
         row.priority && !["P2", "normal"].includes(row.priority) ? h("span.tag", row.priority) : null,
         (row.tags || []).slice(0, 2).map((tag) => h("span.tag", { key: tag }, tag)),
         h("span.end.num", timing(row, how))));

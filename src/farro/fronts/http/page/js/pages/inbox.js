@@ -77,7 +77,7 @@ export function inbox(ctx, route) {
             ctx.readOnly() ? null : [button("Approve", () => answer("approve"), { kind: "primary", sign: "succeeded", title: "Approve (a)" }), button("Refuse", () => answer("refuse"), { kind: "danger", sign: "close", title: "Refuse (r)" }), button("Edit", () => answer("edit"), { title: "Edit (e)" })]),
           h("div.body.stack", h("p.small.quiet.row", one.role ? `${one.role} worked last` : "", one.task ? h("a", { href: `#/task/${encodeURIComponent(one.task)}` }, one.task) : null, jobLink(one.job_id)),
             one.result ? markdown(one.result) : h("p.quiet", "It left no text."),
-            page.diffs.get(one.job_id) ? h("section.stack.tight", { "aria-label": "Changes" }, h("h3.small.quiet", "Changes"), diff(page.diffs.get(one.job_id))) : null)) : null);
+            page.diffs.get(one.job_id) && !one.result.includes("```diff") ? h("section.stack.tight", { "aria-label": "Changes" }, h("h3.small.quiet", "Changes"), diff(page.diffs.get(one.job_id))) : null)) : null);
     },
   };
 }

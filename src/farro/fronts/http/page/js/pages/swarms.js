@@ -89,7 +89,7 @@ export function swarms(ctx, route) {
   function detail(swarm) {
     const totals = swarm.totals || {};
     return [
-      swarm.reason || (swarm.warnings || []).length ? h("div.notice", { "data-state": swarm.health === "Healthy" ? "queued" : "warning" }, icon("alert"), h("div.grow.stack.tight", swarm.reason ? h("p", swarm.reason.charAt(0).toUpperCase() + swarm.reason.slice(1)) : null, (swarm.warnings || []).map((one) => h("p.soft", one)))) : null,
+      swarm.reason || (swarm.warnings || []).length ? h("div.notice", { "data-state": swarm.health === "Healthy" ? "queued" : "warning" }, icon("alert"), h("div.grow.stack.tight", swarm.reason ? h("p", swarm.reason) : null, (swarm.warnings || []).map((one) => h("p.soft", one)))) : null,
       panel(swarm.id, { actions: [state(HEALTH[swarm.health] || "unknown", { text: swarm.health }), state(mark(swarm.state), { chip: true, text: sentence(String(swarm.state)) })], note: `${totals.running ?? 0} of ${totals.desired ?? swarm.components.length} run` , flush: true },
         topology(swarm),
         h("div.strip", facts([

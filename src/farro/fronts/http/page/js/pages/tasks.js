@@ -68,6 +68,7 @@ export function tasks(ctx, route) {
       h("ol.way", job.way.map((hop, i) => {
         const goal = whither(hop.to);
         const how = hop.verdict === "changes_requested" ? "failed" : goal.state || (hop.reason === "retried" || hop.reason === "released" ? "queued" : "succeeded");
+        if (hop.role === "Manager" && hop.note) return h("li.small.quiet", { key: i }, h("div.row", h("span.knot", icon("right", 14)), h("span.grow", hop.note.split("\n")[0]), h("time.num", { datetime: hop.at }, clock(hop.at))));
         return h("li", { key: i, "data-state": how }, h("div.row", h("span.knot", icon(how, 14)), h("span.strong", hop.role), h("span.soft", goal.words), hop.verdict && hop.role !== "Manager" ? h("span.state.chip", { "data-state": hop.verdict === "approve" ? "succeeded" : "failed" }, icon(hop.verdict === "approve" ? "succeeded" : "failed", 14), said(hop.verdict)) : null, h("time.end.num.small.quiet", { datetime: hop.at }, clock(hop.at))),
           hop.note ? h("p.small.soft", hop.note) : null,
           hop.result && hop.role !== "Manager" ? h("details", { open: i === lastResult }, h("summary.small.quiet", "What it found"), markdown(hop.result)) : null);
