@@ -37,7 +37,8 @@ CHECKS: dict[str, list[str]] = {
 }
 SUITES = (
     *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "redis", "golden"),
-    *("providers", "services", "component", "swarms", "resp", "mcp", "top", "planning", "crash", "flows", "storm"),
+    *("providers", "services", "component", "swarms", "resp", "http", "mcp", "top", "browser", "planning"),
+    *("crash", "flows", "storm"),
 )
 WAITING = ("flows", "storm")  # their tests wait for processes a third of the time: one more of them at once
 UNMEASURED = ("house", "golden", "crash", "storm")  # they look at texts, or make the same calls many thousand times
