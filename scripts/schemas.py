@@ -1,21 +1,24 @@
 """Write schemas/*.json of this repository from the models: those that `farro init` writes into a root, and the AsyncAPI
-document of the wire, which is of no root."""
+document of the wire and the OpenAPI document of the HTTP front, which are of no root."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from farro.fronts.http import openapi, routes
 from farro.operations.schemas import schemas
 from farro.swarm import asyncapi
 
+VERSION = "1"  # of the document; a server says its own
 FOLDER = Path(__file__).resolve().parent.parent / "schemas"
 
 
 def files() -> dict[str, str]:
     """The text of each file, by its name."""
     wire = json.dumps(asyncapi.document(), indent=2, ensure_ascii=False) + "\n"
-    return {**schemas(), asyncapi.FILE: wire}
+    web = json.dumps(openapi.document(routes.ENDPOINTS, version=VERSION), indent=2, ensure_ascii=False) + "\n"
+    return {**schemas(), asyncapi.FILE: wire, "openapi.json": web}
 
 
 if __name__ == "__main__":

@@ -53,6 +53,8 @@ def component() -> None:
 
 
 async def bare() -> None:
+    import farro.component.running  # noqa: F401 - as `component` does
+
     about = Surroundings.of(os.environ, ROLE)
     bus = await opened(about.bus)
     with open(f"{gear.home()}/up-{about.instance}", "w"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from bench.results import Bar, Entry, Figure, Results, must_beat
 
@@ -134,6 +135,31 @@ def _facts(results: Results) -> Iterable[list[str]]:
                 told = f"{box[f'{level}_ms']:.1f} ms; without {box['plain_ms']:.1f} ms"
                 yield [f"a step in the sandbox, level {level}", told]
 
+    yield from _swarms(own.get("swarms", {}))
+
+
+def _swarms(told: dict[str, Any]) -> Iterable[list[str]]:
+    if not told:
+        return
+    start = told["start"]
+    yield [
+        f"a swarm of {start['components']:.0f} on the files bus: to start it, a component",
+        f"{start['cpu_ms']:.1f} ms CPU beyond {start['bare_ms']:.0f} ms of its process, the controller's "
+        f"{start['controller_ms']:.1f} in it; {start['wall_ms']:.1f} ms of time, {start['enable_ms']:.1f} to enable it",
+    ]
+    for bus, fan_in in told["fan_in"].items():
+        yield [
+            f"a controller that hears {fan_in['components']:.0f} components once a second, {bus}",
+            f"{fan_in['percent']:.1f} % of a core, over {fan_in['seconds']:.0f} s",
+        ]
+    titles = {"bare": "bare aio-pika", "amqp": "farro on RabbitMQ", "files": "farro on files"}
+    for name, title in titles.items():
+        found = told["pipeline"][name]
+        yield [
+            f"source, transform, sink: {title}",
+            f"{number(found['per_s'])} items/s, {found['cpu_us']:.0f} us CPU an item in its three processes",
+        ]
+
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:
     full = [row for row in table if len(row) > 1]
@@ -220,6 +246,11 @@ READING = """## How to read this
   of its own with the default slots; syncs are counted apart.
 - **Backlog**: so many jobs are queued before the workers start. The bar compares the long one from the worker's
   start, with the listing of the queue, to the steady rate of the short one.
+- **Swarms.** To start a component beyond its process: the CPU of a controller and of all its components from the
+  signal to the confirmation that they work, less the CPU of as many bare processes that import the SDK, read their
+  surroundings and open the bus. A controller's CPU is taken while processes that only sleep have their status told by
+  another. The pipelines are three processes each, with persistent messages, publisher confirms, an acknowledgement
+  after the confirm of what came of an item, and the same prefetch; on files every item is synced.
 - Scratch folders are removed at the very end and in small pieces: beside mass deletes ext4 creates files ten to
   forty times slower, and the next contestant would pay for it.
 """

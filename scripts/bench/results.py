@@ -25,6 +25,9 @@ IN_STEPS = 0.9
 ADD_MS = 3.0
 SANDBOX_MS = {"A": 10.0, "B": 3.0}
 PING_OF_REDIS = 0.3
+COMPONENT_MS = 20.0  # of a swarm's start, a component, beyond its process
+FAN_IN_PERCENT = 20.0  # of a core
+PIPELINE_OF_BARE = 0.7
 SHORT, LONG = 1_000, 100_000  # backlogs
 
 
@@ -238,7 +241,29 @@ def _own(results: Results) -> list[Bar]:
     for name, limit in limits.items():
         ratio = commands.get(name, {}).get("ratio")
         found.append(_bar(f"{name}, of python -c pass", ratio, limit, unit=" x"))
-    return [*found, *_plans(results)]
+    return [*found, *_plans(results), *_swarms(results)]
+
+
+def _swarms(results: Results) -> list[Bar]:
+    swarms = results.own.get("swarms", {})
+    start, fan_in, pipeline = (swarms.get(name, {}) for name in ("start", "fan_in", "pipeline"))
+    count = start.get("components", 50)
+    what = f"start of a swarm of {count:.0f}: CPU a component beyond its process"
+    ratio = pipeline.get("ratio", {}).get("per_s")
+    return [
+        _bar(what, start.get("cpu_ms"), COMPONENT_MS, unit=" ms", strict=True),
+        *(
+            _bar(
+                f"controller at the status of {fan_in.get(bus, {}).get('components', 500):.0f} a second, {bus}",
+                fan_in.get(bus, {}).get("percent"),
+                FAN_IN_PERCENT,
+                unit=" % of a core",
+                strict=True,
+            )
+            for bus in ("files", "amqp")
+        ),
+        _bar("pipeline of three stages, of bare aio-pika", ratio, PIPELINE_OF_BARE, least=True, unit=" x"),
+    ]
 
 
 def _plans(results: Results) -> list[Bar]:

@@ -34,6 +34,7 @@ def opened(
     gate: Callable[[bool], Gate],
     version: str,
     examine: Callable[[], Examination],
+    orchestrate: Callable[[], None] = lambda: None,
 ) -> Web:
     """The HTTP front of a store. `token`: None takes the root's own; `beyond`: it listens beyond loopback."""
     from farro.fronts.http.app import Web
@@ -41,6 +42,7 @@ def opened(
     from farro.kernel.moments import timestamp
     from farro.operations import people, web_access
     from farro.operations.catalog.keeping import Catalog
+    from farro.operations.past import Past
     from farro.operations.plans import Ground as PlanGround
 
     clock, root = SystemClock(), store.root
@@ -59,6 +61,8 @@ def opened(
         contract=lambda: config.contract(root, settings),
         ground=lambda: PlanGround(settings=settings, tools=app.tools(settings), cwd=root, env=os.environ),
         examine=examine,
+        orchestrate=orchestrate,
+        past=Past(store),
         store_name="files" if settings.store == "files" else settings.store.partition(":")[0],
         started_at=timestamp(clock.now()),
         read_only=settings.web.read_only,

@@ -93,7 +93,7 @@ def test_what_is_posted_makes_the_same_folder_elsewhere(make: Callable[..., Loca
 
 def test_a_folder_that_was_promised_is_made_when_it_is_asked_for(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
-    home, ask = space.promise("m.0.ab", "job-1", 3, PLAIN)
+    home, ask = space.promise("m.0.ab", "job-1", 3, lambda: PLAIN)
     job = Path(home).parents[1]
     assert home.endswith("/m.0.ab/job-1/attempts/0003")
     assert not job.exists()
@@ -108,7 +108,7 @@ def test_a_folder_that_was_promised_is_made_when_it_is_asked_for(make: Callable[
 
 def test_an_attempt_that_never_asks_for_its_folder_costs_no_file(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
-    home, ask = space.promise("m.0.ab", "job-1", 1, PLAIN)
+    home, ask = space.promise("m.0.ab", "job-1", 1, lambda: PLAIN)
     assert set(space.post(home, result(), good=True).files) == {"result.json", "result.md"}
     space.end("m.0.ab", "job-1")
     ask()  # what could not be ended asks too late

@@ -82,7 +82,7 @@ def test_a_root_that_may_not_be_entered_says_so(farro: Program) -> None:
 @pytest.mark.parametrize("command", [*EVERY, ["init"]], ids=lambda command: command[0])
 def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: list[str]) -> None:
     (farro.path / "agents-config.json").write_text(
-        '{"version": 1,\n "durability": "maybe", "bogus": true,\n'
+        '{"version": 1,\n "durability": "maybe", "zzzzz": true,\n'
         ' "retry": {"max_attempts": 0, "base": 3},\n "tools": {"x": {"pyton": "a:b"}}, "roles": {"lower": {}}}\n'
     )
     before = listing(farro.path)
@@ -91,9 +91,9 @@ def test_a_wrong_config_is_told_whole_with_its_places(farro: Program, command: l
     assert told.err.splitlines() == [
         f"farro: {config}:1:13: version: must be text, not the number 1",
         f"farro: {config}:2:16: durability: must be 'power' or 'process', not another word",
-        f"farro: {config}:2:25: bogus: is not a known field; known: version, strict, store, durability, "
+        f"farro: {config}:2:25: zzzzz: is not a known field; known: version, strict, store, bus, durability, "
         "strict_start, allow_cross_volume, roles, tools, retry, watchdog, runners, capacity, audit, prune, security, "
-        "providers, budgets, timeouts, manager, routing, redis, agq, agx",
+        "providers, budgets, timeouts, manager, routing, redis, agq, agx, amqp, mcp, web",
         f"farro: {config}:3:28: retry.max_attempts: must be at least 1, not 0",
         f"farro: {config}:3:31: retry.base: is not a known field; did you mean base_s?",
         f"farro: {config}:4:18: tools.x.pyton: is not a known field; did you mean python?",

@@ -285,7 +285,7 @@ MUTATIONS: dict[str, tuple[Callable[[Captured], bool], Callable[[list[Captured],
     "another exchange": (lambda one: True, _other_exchange, {"namespace"}),
     "work on another swarm's exchange": (lambda one: True, _other_work, {"namespace"}),
     "a signal comes twice with other ids": (lambda one: _is(one, "sig.swarm"), _double, {"agree"}),
-    "a signal is dropped": (lambda one: _is(one, "sig.swarm-st"), _drop, {"correlation"}),
+    "a signal is dropped": (lambda one: _is(one, "sig.swarm-stop"), _drop, {"correlation"}),
     "a duplicate is not told": (lambda one: _is(one, "ev.duplicate"), _drop, {"idempotency"}),
     "a duplicate of nothing": (
         lambda one: _is(one, "ev.duplicate"), _set(correlationId=str(uuid.uuid4())), {"idempotency"}),

@@ -6,13 +6,14 @@ The stores under test are those of tests/contracts. Time is a ManualClock wherev
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.adapters import Adapter
 from farro.errors import FarroError
 from farro.execution.stop import Stop
+from farro.execution.tries import Begun
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
 from farro.ports.store import Claim, JobView, Submission
 from farro.services.worker import Slot, Turn, Until, Worker
@@ -55,7 +56,10 @@ class Scripted:
     seen: list[str] = field(default_factory=list)
     tick: Callable[[], None] = lambda: None
 
-    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
+    def row(self, claims: Iterable[Claim]) -> list[Outcome | Begun]:
+        return []
+
+    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: Begun | None = None) -> Outcome:
         self.seen.append(claim.job_id)
         self.tick = tick
         return self.does(claim)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 _RETRY_S = 0.2
-_PERSISTENT = 2  # of a message: the broker has it on its disk when it confirms
+_ACK_LATE_S = 0.005
+_TRANSIENT, _PERSISTENT = 1, 2  # of a message; of the latter the broker confirms that it has it on its disk
 T = TypeVar("T")
 
 
@@ -116,7 +117,7 @@ class AmqpBus:
             message_id=message.message_id,
             headers=dict(message.headers),
             content_type="application/json",
-            delivery_mode=_PERSISTENT,
+            delivery_mode=_PERSISTENT if message.lasting else _TRANSIENT,
         )
 
         async def publish() -> None:
@@ -138,7 +139,7 @@ class AmqpBus:
                 raise InputError(f"there is no queue {queue}; declare it first")
             channel = await self._connection.channel()
             await channel.set_qos(prefetch_count=max(1, prefetch))
-            consumer = AmqpConsumer(channel)
+            consumer = AmqpConsumer(channel, max(1, prefetch))
             found = await channel.declare_queue(queue, passive=True)  # one that is consumed again after a reconnect
             await found.consume(consumer.hear)
             self._consumers.append(consumer)
@@ -233,28 +234,35 @@ class AmqpDelivery:
 
 
 class Acknowledgements:
-    """What a consumer got on one channel, and has settled: those that are settled in the same turn of the loop, and
-    have none before them that is not, are told to the broker in one frame."""
+    """What a consumer got on one channel, and has settled: those that have none before them that is not are told to the
+    broker in one frame, some milliseconds late, and never so late that the broker waits for room.
 
-    def __init__(self, channel: Any) -> None:
+    A process that dies before it told them gets their messages again, as it would a moment earlier."""
+
+    def __init__(self, channel: Any, prefetch: int) -> None:
         self.channel = channel
+        self._room = prefetch
         self._given: deque[int] = deque()  # in order, as the broker numbers them; some are settled already
         self._settled: set[int] = set()
         self._told: list[int] = []  # acknowledged, and not told yet
-        self._telling = False
+        self._later: asyncio.TimerHandle | None = None
+        self._telling: set[asyncio.Task[None]] = set()
 
     def give(self, tag: int) -> None:
         self._given.append(tag)
 
     async def ack(self, tag: int) -> None:
         self._told.append(tag)
-        if not self._telling:
-            self._telling = True
-            try:
-                await asyncio.sleep(0)  # others that are ready now go along
-            finally:
-                self._telling = False
+        if 2 * len(self._told) >= self._room:
             await self.flush()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(_ACK_LATE_S, self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._later = None
+        task = asyncio.create_task(self.flush())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     async def reject(self, tag: int, requeue: bool) -> None:
         self._settled.add(tag)
@@ -262,6 +270,9 @@ class Acknowledgements:
             await self.channel.basic_reject(tag, requeue=requeue, wait=False)
 
     async def flush(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         told, self._told = self._told, []
         self._settled.update(told)
         first = set[int]()  # with none before them that is not settled
@@ -285,8 +296,9 @@ class Acknowledgements:
 
 
 class AmqpConsumer:
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, prefetch: int) -> None:
         self._channel = channel
+        self._prefetch = prefetch
         self._came: asyncio.Queue[AmqpDelivery | None] = asyncio.Queue()
         self._acks: Acknowledgements | None = None  # of the channel below, which is another after a reconnect
         self._closed = False
@@ -301,7 +313,7 @@ class AmqpConsumer:
         before = bool(incoming.redelivered) or "x-death" in incoming.headers
         assert incoming.delivery_tag is not None
         if self._acks is None or self._acks.channel is not incoming.channel:
-            self._acks = Acknowledgements(incoming.channel)
+            self._acks = Acknowledgements(incoming.channel, self._prefetch)
         self._acks.give(incoming.delivery_tag)
         self._came.put_nowait(
             AmqpDelivery(message=message, redelivered=before, tag=incoming.delivery_tag, acks=self._acks)

@@ -20,13 +20,7 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: str | N
 class Hinting(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
-        if (
-            args
-            and args[0] not in known
-            and self.get_command(ctx, args[0]) is None
-            and not args[0].startswith("-")
-            and not ctx.resilient_parsing
-        ):
+        if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
             import difflib
 
             near = difflib.get_close_matches(args[0], known, n=1)

@@ -65,8 +65,11 @@ SECTIONS = {
         ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
     ),
     "Keep running": (
-        ("start", "Start workers, watchdog and manager in the background.", "farro.cli.background:start"),
-        ("stop", "Stop what runs in the background.", "farro.cli.background:stop"),
+        ("up", "Start what a root needs, here or in the background.", "farro.cli.up:up"),
+        ("down", "Stop what `farro up` started.", "farro.cli.up:down"),
+        ("ps", "Which components run, and how they do.", "farro.cli.up:ps"),
+        ("start", "The same as up --detach.", "farro.cli.up:start"),
+        ("stop", "The same as down.", "farro.cli.up:stop"),
         ("worker", "Work a role's queue.", "farro.cli.daemons:worker"),
         ("watchdog", "Recover what dead agents left.", "farro.cli.daemons:watchdog"),
         ("manager", "Route work, decide stale jobs, run schedules.", "farro.cli.daemons:manager"),

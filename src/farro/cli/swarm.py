@@ -35,7 +35,14 @@ from farro.system.clock import SystemClock
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(cls=Hinting)
+class InOrder(Hinting):
+    """Commands as a person needs them, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=InOrder)
 def swarm() -> None:
     """Sets of components that are kept in the state that was asked for.
 

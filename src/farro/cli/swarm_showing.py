@@ -48,6 +48,10 @@ def page(view: SwarmView, commands: list[CommandView]) -> str:
     lines += [f"warning: {text}" for text in view.warnings]
     if view.components:
         lines += ["", _components(view)]
+        for member in view.components:
+            if member.told:
+                words = ", ".join(f"{name} {value}" for name, value in member.told.items())
+                lines.append(f"{member.instance} tells: {words}")
     if view.queues:
         lines += ["", _queues(view)]
     if view.recent_errors:

@@ -6,23 +6,32 @@ What it serves lives in fronts.http; its token and links, in operations.web_acce
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
+from typing import Any
 
 import click
 
-from farro import app
+from farro import app, hive
 from farro import web as wiring
 from farro.cli.agq import address_of, is_loopback
+from farro.cli.background import program
 from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
 from farro.cli.terminal import answer, note, say
 from farro.errors import FarroError, NotPermitted, StorageTrouble
-from farro.operations import doctor, web_access
+from farro.observe.log import Log
+from farro.operations import doctor, swarm_service, web_access
 from farro.operations.doctor import Examination
+from farro.settings import Settings
+from farro.system.clock import SystemClock
 
 FINISHED = 2_000  # finished jobs that doctor opens: a page waits for it
 
@@ -39,10 +48,40 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
     """
     signals = None if link else Signals()
     path, settings = read_root(root)
-    host, port = address_of(settings.web.bind if bind is None else bind)
     if link:
-        return _link(path, web_access.address(host, port), as_json)
+        host, port = address_of(settings.web.bind if bind is None else bind)
+        known = web_access.address(host, port) if bind is not None else web_access.remembered(path)
+        return _link(path, known or web_access.address(host, port), as_json)
     assert signals is not None
+    log = log_to_stdout("web", as_json, settings.runners)
+    with served(path, settings, log, bind=bind) as here:
+        signals.end(here.server.stop)
+        note(f"open this once: {here.link()}")  # in no log
+        asyncio.run(here.server.run(here.listening))
+        log("info", "web stopped", {})
+        end_well()
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """A server that listens, and has not begun to answer."""
+
+    root: str
+    url: str
+    server: Any
+    listening: socket.socket
+
+    def link(self) -> str:
+        return web_access.link(self.url, web_access.code(self.root, secrets.token_bytes))
+
+
+@contextmanager
+def served(
+    path: str, settings: Settings, log: Log, *, bind: str | None = None, any_port: bool = False
+) -> Iterator[Served]:
+    """For `farro web` and for the member of a swarm. `any_port`: where that one is taken, another."""
+    host, port = address_of(settings.web.bind if bind is None else bind)
     token = None if settings.web.token is None else settings.web.token.reveal(os.environ, "web.token")
     if token is None and not is_loopback(host):
         raise NotPermitted(
@@ -50,7 +89,6 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
             '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
         )
     serving, store_url = _library(), asked_store()
-    log = log_to_stdout("web", as_json, settings.runners)
     store = app.open_store(path, settings, log=log, actor="web")
     admit(store, "web", strict=starts_strictly(settings))
     try:
@@ -64,23 +102,29 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
             gate=lambda force: gate(settings, force),
             version=metadata.version("farro"),
             examine=lambda: _examined(path, store_url),
+            orchestrate=lambda: _orchestrate(path),
         )
         server = serving.Serving(made, log)
-        try:
-            listening = serving.bind(host, port)
-        except (OSError, socket.gaierror) as error:
-            raise StorageTrouble(f"farro web cannot listen on {host}:{port}: {error.strerror or error}") from error
+        listening = _listening(serving, host, port, any_port=any_port)
         there = listening.getsockname()
-        signals.end(server.stop)
         url = web_access.address(there[0], there[1])
+        web_access.remember(path, url)
         log("info", "web started", {"host": there[0], "port": there[1], "token": token is not None, "pid": os.getpid()})
-        note(f"open this once: {web_access.link(url, web_access.code(path, secrets.token_bytes))}")  # in no log
-        asyncio.run(server.run(listening))
-        log("info", "web stopped", {})
-        end_well()
+        yield Served(root=path, url=url, server=server, listening=listening)
     finally:
         store.close()
-    return 0
+
+
+def _listening(serving: ModuleType, host: str, port: int, *, any_port: bool) -> socket.socket:
+    for number in (port, 0) if any_port else (port,):
+        try:
+            made: socket.socket = serving.bind(host, number)
+            return made
+        except (OSError, socket.gaierror) as error:
+            if number != 0 and any_port and getattr(error, "errno", None) == errno.EADDRINUSE:
+                continue
+            raise StorageTrouble(f"farro web cannot listen on {host}:{port}: {error.strerror or error}") from error
+    raise AssertionError("unreachable")
 
 
 def _link(path: str, url: str, as_json: bool) -> int:
@@ -90,6 +134,12 @@ def _link(path: str, url: str, as_json: bool) -> int:
     else:
         say(made)
     return 0
+
+
+def _orchestrate(path: str) -> None:
+    """Somebody must carry out what is asked of swarms."""
+    wanted = swarm_service.component(path, program(), dict(os.environ))
+    swarm_service.ensure(hive.runtime(path), wanted, SystemClock())
 
 
 def _examined(path: str, store_url: str | None) -> Examination:

@@ -97,6 +97,8 @@ class Member:
 
     def stop(self) -> None:
         self._stopped.set()
+        if isinstance(self._workload, Serving):
+            self._workload.hurry()
 
     async def _leave(self, updating: asyncio.Task[None]) -> None:
         async with self._switching:  # an update that is being carried out is waited for, not cut off
@@ -255,7 +257,7 @@ class Member:
             data=data,
         )
         key = names.status_key(kind, about.role, about.instance)
-        sent = Message(key=key, body=messages.encode(status), message_id=status.message_id)
+        sent = Message(key=key, body=messages.encode(status), message_id=status.message_id, lasting=False)
         await self._bus.publish(names.CONTROL, sent)
 
 

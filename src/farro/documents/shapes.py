@@ -112,6 +112,8 @@ def _reader(hint: Any) -> _Read:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and arguments[1:] == (...,):
         return _list(_reader(arguments[0]))
+    if arguments == (str, Any):  # names in JSON are text
+        return _as_it_is
     if origin is dict:
         return _dict(_reader(arguments[0]), _reader(arguments[1]))
     if origin is Literal:
@@ -197,6 +199,10 @@ def _list(item: _Read) -> _Read:
         return _INVALID if _INVALID in found else found
 
     return read
+
+
+def _as_it_is(value: Any, path: Path, faults: list[Fault]) -> Any:
+    return dict(value) if isinstance(value, dict) else _expected("an object", value, path, faults)
 
 
 def _dict(key: _Read, item: _Read) -> _Read:

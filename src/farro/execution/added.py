@@ -16,6 +16,7 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from farro.documents import parse_json, show
@@ -51,6 +52,11 @@ class TaskFolder:
         self._lock = threading.Lock()
         self._taken: list[str] = []  # of this generation
         self.files: list[str] = []  # what was taken, where it lies since its seal, relative to the attempt's folder
+
+    @property
+    def made(self) -> bool:
+        """Whether anyone may have added something."""
+        return self._made
 
     @property
     def path(self) -> str:
@@ -132,9 +138,13 @@ class Environment(Mapping[str, str]):
     """A step's environment for a Python tool inside the worker: the folder is made when somebody asks for it, or copies
     all of it for a process. Most never look."""
 
-    def __init__(self, env: Mapping[str, str], folder: TaskFolder) -> None:
-        self._env = env
+    def __init__(self, make: Callable[[], Mapping[str, str]], folder: TaskFolder) -> None:
+        self._make = make
         self._folder = folder
+
+    @cached_property
+    def _env(self) -> Mapping[str, str]:
+        return self._make()
 
     def __getitem__(self, name: str) -> str:
         if name == FOLDER:

@@ -90,6 +90,19 @@ def find(
     return found
 
 
+def function_of(step: Step, tools: Tools) -> Function | None:
+    """What `find` would tell of a step that is not confined, where that is a function inside the worker. None: it is
+    something else, or nothing."""
+    if step.tool in (UNIX, AGENT):
+        return None
+    try:
+        tool = tools.find(step.tool)
+    except ToolTrouble:
+        return None
+    apart = isinstance(tool, Python) and tool.reference is not None and step.timeout is not None
+    return tool.function if isinstance(tool, Python) and not apart else None
+
+
 def _no_tool(name: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches  # here: most plans name what there is
 

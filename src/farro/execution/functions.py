@@ -1,7 +1,7 @@
 """Runs a Python tool inside the worker, on a thread of its own, so that the slot goes on ticking.
 
 A tool with a timeout runs in a child process instead (child.py): a thread cannot be ended by force. What tools are
-lives in tools.py.
+lives in tools.py, which jobs are called in a row in row.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import select
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
+from farro.execution.call_files import Nothing, Output
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code
 from farro.ports.runner import already
@@ -25,11 +26,12 @@ from farro.system import fs, group_commit
 from farro.system.processes import Exit
 from farro.system.turns import RESTING
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as Buffer
-
 _ENDED = 143  # as if by SIGTERM
 _QUICK_S = 0.001  # the other slots wait for so long too
+_LOOKS = (
+    2  # a call that takes longer than so many moments is no small one; where processors are busy, one tells nothing
+)
+_TOLD_S = 1.0  # a thread whose call is over says so at once
 
 
 class _Ended(BaseException):
@@ -68,7 +70,7 @@ class _Hand:
         group_commit.stay_apart()
         try:
             while (work := self._next()) is not None:
-                contextvars.Context().run(work)  # what one tool sets is not the next one's
+                work()
         except _Ended:  # it came before the call had begun, or when it was over: the thread is nobody's any more
             self._unless_over()
             while self._next() is not None:
@@ -92,8 +94,78 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
+class Calls:
+    """Calls that one thread makes one after the other: to wake it for each would cost more than a small call.
+
+    Invariant: what `_shut` says holds for the thread too: under `_lock` it takes the next call, or finds it shut.
+    """
+
+    def __init__(self, runs: Sequence[FunctionRun]) -> None:
+        """Begins with the first."""
+        self._runs = runs
+        self._lock = threading.Lock()
+        self._begun = 0
+        self._shut = False
+        self._hand = _idle.pop() if _idle else _Hand()
+        for run in runs:
+            run.hand = self._hand
+        self._hand.take(self._make, self._cut)  # from here on they are the thread's
+
+    def quick(self) -> int:
+        """Waits while each is over within a moment. How many were begun; the last of them may go on, and then its
+        `close` gives the thread back. No more will begin."""
+        seen = looks = 0
+        over = self._hand.over.poll(_QUICK_S * 1000)
+        while not over:
+            with self._lock:
+                looks = looks + 1 if 0 < self._begun == seen else 0  # none: the thread had no turn yet
+                if looks == _LOOKS:
+                    self._shut = True
+                    break
+                seen = self._begun
+            with RESTING:
+                over = self._hand.over.poll(_QUICK_S * 1000)
+        begun = self._begun
+        for run in self._runs[begun:]:
+            run.forget()
+        if self._runs[begun - 1].exit is not None:
+            self._runs[begun - 1].close()
+        for run in self._runs[: begun - 1]:
+            run.closed = True
+        return begun
+
+    def _make(self) -> None:
+        while (run := self._next()) is not None:
+            contextvars.Context().run(run.make)  # what one tool sets is not the next one's
+        self._tell()
+
+    def _next(self) -> FunctionRun | None:
+        with self._lock:
+            if self._shut or self._begun == len(self._runs):
+                self._shut = True
+                return None
+            self._begun += 1
+            return self._runs[self._begun - 1]
+
+    def _tell(self) -> None:
+        """The thread is free: for the next calls, or, when the last of these was given up, for nobody."""
+        last = self._runs[self._begun - 1]
+        if last.abandoned:
+            self._hand.done.close()
+            self._hand.leave()
+        else:
+            self._hand.done.set()
+
+    def _cut(self) -> None:
+        """The last was ended before it began, or as it was about to say that it is over."""
+        self._runs[self._begun - 1].cut()
+        self._tell()
+
+
 class FunctionRun:
     """A started call, waited for and ended as a Process is."""
+
+    hand: _Hand  # given by Calls
 
     def __init__(
         self,
@@ -104,32 +176,45 @@ class FunctionRun:
         stdout: str,
         stderr: str,
         make: Callable[[], None] = already,
+        begin: bool = True,
     ) -> None:
-        """Files as for `processes.start`, by path; raises as that does. `make` makes the attempt's folder."""
+        """Files as for `processes.start`, by path; raises as that does. `make` makes the attempt's folder. `begin`
+        False: it is made among others, by Calls."""
         self.exit: Exit | None = None
         self.failure: StepFailure | None = None  # what the tool itself said of it
         self._function = function
         self._started_s = time.monotonic()
         self._lock = threading.Lock()
         self._spoiled = False  # an exception was sent into the thread: it may arrive late, in somebody else's call
-        self._abandoned = False
+        self.abandoned = False
+        self.closed = False  # the thread is not its own any more
         fd = fs.open_read(stdin) if isinstance(stdin, str) else stdin
-        source: BinaryIO = _Nothing() if fd is None else os.fdopen(fd, "rb")
-        files = (source, io.BufferedWriter(_Output(stdout, make)), io.BufferedWriter(_Output(stderr, make)))
+        source: BinaryIO = Nothing() if fd is None else os.fdopen(fd, "rb")
+        self._outputs = Output(stdout, make), Output(stderr, make)
+        files = (source, *map(io.BufferedWriter, self._outputs))
         try:
             self._call = make_call(*files)
-            self._hand = _idle.pop() if _idle else _Hand()
+            if begin:
+                Calls([self])
         except BaseException:
             for file in files:
                 file.close()
             raise
-        self._hand.take(self._run, self._cut)  # from here on they are the thread's
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has said nothing, on neither stream: then there are no files of it."""
+        return not any(output.opened for output in self._outputs)
+
+    def forget(self) -> None:
+        """It is not begun."""
+        _close(self._call)
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
-        if self.exit is None and not self._abandoned and not self._over_quickly(timeout_s):
+        if self.exit is None and not self.abandoned and not self._over_quickly(timeout_s):
             poll = select.poll()
-            poll.register(self._hand.done.fd, select.POLLIN)
+            poll.register(self.hand.done.fd, select.POLLIN)
             if wake_fd is not None:
                 poll.register(wake_fd, select.POLLIN)
             with RESTING:
@@ -138,13 +223,13 @@ class FunctionRun:
 
     def fileno(self) -> int:
         """Readable when it has ended, until `close`."""
-        return self._hand.done.fd
+        return self.hand.done.fd
 
     def _over_quickly(self, timeout_s: float | None) -> bool:
         """Most calls are over before another slot could do anything with this one's turn. Waits without looking at
         anything else, but only for a moment."""
         moment_s = _QUICK_S if timeout_s is None else max(0.0, min(timeout_s, _QUICK_S))
-        return bool(self._hand.over.poll(moment_s * 1000))
+        return bool(self.hand.over.poll(moment_s * 1000))
 
     def end(
         self,
@@ -159,7 +244,7 @@ class FunctionRun:
         It takes effect at the next line of Python; a call that is blocked in C stays, and is left behind. It can reach
         nothing but the files that it already has: its own attempt's.
         """
-        if self._abandoned:
+        if self.abandoned:
             return ()
         until = time.monotonic() + (grace_s if self._spoiled else max(grace_s, 0.1))
         self.ask()
@@ -170,7 +255,7 @@ class FunctionRun:
                     while_waiting()
         finally:
             with self._lock:
-                self._abandoned = self.exit is None
+                self.abandoned = self.exit is None
         return ()
 
     def ask(self) -> None:
@@ -178,7 +263,7 @@ class FunctionRun:
         with self._lock:
             if self.exit is None and not self._spoiled:
                 self._spoiled = True
-                thread_id = self._hand.thread.ident
+                thread_id = self.hand.thread.ident
                 assert thread_id is not None
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(_Ended))
 
@@ -186,18 +271,20 @@ class FunctionRun:
         """Give the thread back, to the next call or, when it was spoiled, to nobody; an abandoned one leaves later."""
         with self._lock:
             if self.exit is None:
-                self._abandoned = True
-            if self._abandoned:
+                self.abandoned = True
+            if self.abandoned or self.closed:
                 return
-        if self._spoiled:
-            self._hand.leave()
-            self._hand.done.close()
-        else:
-            self._hand.done.clear()
-            _idle.append(self._hand)
+            self.closed = True
+        if not self._spoiled:
+            self.hand.done.clear()
+            _idle.append(self.hand)
+        elif self.hand.over.poll(_TOLD_S * 1000):  # else nobody knows what it does, and it keeps its descriptors
+            self.hand.leave()
+            self.hand.done.close()
 
-    def _run(self) -> None:
-        """Raises nothing: whoever waits must be told of the end, and the thread is the next call's."""
+    def make(self) -> None:
+        """In the thread. Raises nothing: whoever waits must be told of the end, and the thread is the next call's."""
+        self._started_s = time.monotonic()
         cpu_s = time.thread_time()
         code = 1
         try:
@@ -207,8 +294,7 @@ class FunctionRun:
             _close(self._call)
         self._finish(code, time.thread_time() - cpu_s)
 
-    def _cut(self) -> None:
-        """It was ended before it began, or as it was about to say that it is over."""
+    def cut(self) -> None:
         _close(self._call)
         self._finish(_ENDED, 0.0)
 
@@ -245,65 +331,6 @@ class FunctionRun:
                 system_s=0.0,
                 max_rss_kb=0,
             )
-            if self._abandoned:
-                self._hand.done.close()
-                self._hand.leave()
-            else:
-                self._hand.done.set()
-
-
-class _Output(io.RawIOBase):
-    """A stream of a call, whose file and folders are made when the first byte comes: most functions say nothing."""
-
-    def __init__(self, path: str, make: Callable[[], None]) -> None:
-        self._path = path
-        self._make = make
-        self._fd: int | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Buffer, /) -> int:
-        # Not fs.write: what a step says is its own, as it is for a program that writes into its file.
-        return os.write(self.fileno(), data)  # noqa: TID251
-
-    def fileno(self) -> int:
-        if self._fd is None:
-            if self.closed:
-                raise ValueError("I/O operation on a closed stream")
-            self._fd = fs.retried(self._create, self._path, time.sleep)
-        return self._fd
-
-    def _create(self) -> int:
-        self._make()
-        folder = os.path.dirname(self._path)
-        for path in (os.path.dirname(folder), folder):
-            with contextlib.suppress(FileExistsError):
-                fs.mkdir(path)
-        return fs.create_file(self._path)
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
-        super().close()
-
-
-class _Nothing(io.BytesIO):
-    """An empty stdin. Only a tool that hands it to a process of its own costs a descriptor."""
-
-    _fd: int | None = None
-
-    def fileno(self) -> int:
-        if self._fd is None:
-            self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # noqa: TID251 - no file of farro's
-        return self._fd
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
-        super().close()
 
 
 def _close(call: Call) -> None:

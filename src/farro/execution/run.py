@@ -23,7 +23,7 @@ from farro.execution.records import Added, Records
 from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
-from farro.execution.tries import Running, Tried, Tries, input_of
+from farro.execution.tries import Begun, Enough, Running, Tried, Tries, input_of
 from farro.execution.watch import REST_GRACE_S, Watch
 from farro.kernel.outcome import ErrorInfo
 from farro.plans.frontier import Frontier
@@ -59,6 +59,7 @@ def run_plan(
     ahead_bytes: int = AHEAD_BYTES,
     confined: Confined | None = None,
     make: Callable[[], None] | None = None,
+    begun: Begun | None = None,
 ) -> PlanResult:
     """Run every step, or up to the first that fails. A failed step is a result; only these are raised:
 
@@ -71,6 +72,7 @@ def run_plan(
     that names none. `earlier` are folders of earlier attempts, oldest first: what succeeded there is not run again.
     `durable`: successes survive a power cut. `ahead_bytes`: a step that has said more and goes on is read along by the
     step that reads it; when that one has enough, it is ended, and has succeeded. `confined`: what its steps may touch.
+    `begun`: its only step, which is under way (row.py).
     """
     watch = Watch(
         marker=claim_marker,
@@ -96,12 +98,13 @@ def run_plan(
         confined=confined,
         input_of=input_of(plan, attempt_dir),
     )
+    tries = tries if begun is None else begun.tries
     records = Records(attempt_dir, durable=durable)
     run = _Run(plan=plan, tries=tries, records=records, watch=watch, stop=stop, clock=clock, ahead_bytes=ahead_bytes)
     try:
         if earlier:
             run.resume(earlier)
-        error = tries.missing(plan, run.succeeded, run.frontier.first)
+        error = tries.missing(plan, run.succeeded, run.frontier.first) if begun is None else run.adopt(begun)
         while True:
             error = error or run.steps()
             watch.end_rest(grace_s=REST_GRACE_S, look=tries.called_functions)
@@ -117,18 +120,6 @@ def run_plan(
     finally:
         watch.close()
         records.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Enough:
-    """A step that is over and read along: what it read is being ended, and is told first."""
-
-    step: Step
-    attempt: int
-    tried: Tried
-    passed_on: int
-    to_blame: bool  # it failed by itself
-    had_enough: _Enough | None  # who read along with this one
 
 
 @dataclass(kw_only=True)
@@ -148,7 +139,7 @@ class _Run:
         self.frontier = Frontier(self.plan.steps)
         self.readers: dict[str, list[Step]] = {}
         self._note_readers(self.plan.steps)
-        self.enough: dict[str, _Enough] = {}  # id of a step that is being ended → the one that read it
+        self.enough: dict[str, Enough] = {}  # id of a step that is being ended → the one that read it
         self.running: list[Running] = []
         self.done: list[StepResult] = []
         self.error: ErrorInfo | None = None  # why nothing more is started
@@ -173,6 +164,13 @@ class _Run:
         self.added_by.update(past.added_by)
         for ended in self.done:
             self._skip(ended.id)
+
+    def adopt(self, begun: Begun) -> ErrorInfo | None:
+        """Its only step runs already."""
+        self.deadline_s, self.started_s = self.deadline_s + begun.started_s - self.started_s, begun.started_s
+        if (step := self.frontier.take()) is not None:
+            self.running.append(self.tries.adopt(step, begun.run, self.deadline_s))
+        return None
 
     def steps(self) -> ErrorInfo | None:
         """Run them into `done`, and those that come meanwhile; why the plan failed, or None.
@@ -308,11 +306,11 @@ class _Run:
         if source is not None and one.along is not None and not self._again(one.step, one.attempt, tried):
             self.watch.cut_off(source.watched)
             failed = tried.error is not None
-            self.enough[source.step.id] = _Enough(one.step, one.attempt, tried, one.along.passed_on, failed, had_enough)
+            self.enough[source.step.id] = Enough(one.step, one.attempt, tried, one.along.passed_on, failed, had_enough)
         else:
             self._told(one.step, one.attempt, tried, had_enough)
 
-    def _read_enough(self, step: Step, tried: Tried, had: _Enough) -> Tried:
+    def _read_enough(self, step: Step, tried: Tried, had: Enough) -> Tried:
         """What came of a step that was ended because the one that read it is over: the same as of that one."""
         if had.tried.error is not None:
             return replace(tried, error=f"ended, because step {had.step.id}, which read it, failed", again=False)
@@ -323,7 +321,7 @@ class _Run:
             os.close(fd)
         return Tried(exit=tried.exit, error=None)
 
-    def _told(self, step: Step, attempt: int, tried: Tried, had_enough: _Enough | None) -> None:
+    def _told(self, step: Step, attempt: int, tried: Tried, had_enough: Enough | None) -> None:
         """The end of a step and of those that read along, in an order in which each success rests on an earlier one,
         and the first failure is the one that is to blame."""
         if had_enough is None:

@@ -56,6 +56,27 @@ class Running:
     trouble: ErrorInfo | None = None  # why it was cut off, when that is its own doing
 
 
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """A step that is over and read along: what it read is being ended, and is told first."""
+
+    step: Step
+    attempt: int
+    tried: Tried
+    passed_on: int
+    to_blame: bool  # it failed by itself
+    had_enough: Enough | None  # who read along with this one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """The first try of a plan of one function, which was begun before anyone watched it."""
+
+    tries: Tries
+    run: FunctionRun
+    started_s: float
+
+
 @dataclass(kw_only=True)
 class Tries:
     """What all tries of one run share."""
@@ -103,6 +124,11 @@ class Tries:
         ]
         return ErrorInfo(category="missing_tool", message="; ".join(missing)) if missing else None
 
+    def adopt(self, step: Step, begun: FunctionRun, plan_deadline_s: float) -> Running:
+        """As `start`, of one that is under way."""
+        self.called_functions = True
+        return self._running(step, 1, begun, plan_deadline_s)
+
     def start(self, step: Step, attempt: int, plan_deadline_s: float, along: Along | None = None) -> Running | Tried:
         """A try that runs, or what came of it already. `along` is what it reads when that is not over yet."""
         command = self._found.get(step.id) or self.find(step, may_appear=False)
@@ -113,6 +139,16 @@ class Tries:
             passing, category = started.passing, PATH_VIOLATION if started.reason == "refused" else None
             exit_ = _no_exit(started.code)
             return Tried(exit=exit_, error=started.message, again=passing, passing=passing, category=category)
+        return self._running(step, attempt, started, plan_deadline_s, along)
+
+    def _running(
+        self,
+        step: Step,
+        attempt: int,
+        started: Process | FunctionRun,
+        plan_deadline_s: float,
+        along: Along | None = None,
+    ) -> Running:
         deadline_s = self.clock.monotonic_s() + step.timeout_s(self.step_timeout_s)
         marker = f"{TRY}={self._marker(step, attempt)}"
         watched = Watched(started, marker=marker, deadline_s=min(deadline_s, plan_deadline_s))
@@ -240,8 +276,9 @@ class Tries:
             stdin = None  # a function that said nothing
         folder = f"{self.attempt_dir}/steps/{step.id}"
         stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
-        env, cwd = self._env(step, attempt), self._cwd(step)
+        cwd = self._cwd(step)
         if isinstance(command, Executable):
+            env = self._env(step, attempt)
             self.task_folder.make()
             self._mkdir(f"{self.attempt_dir}/steps")
             self._mkdir(folder)
@@ -254,7 +291,14 @@ class Tries:
             return processes.start(
                 command.argv, executable=command.file, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env
             )
+        return self.call(step, command, attempt, stdin)
+
+    def call(
+        self, step: Step, command: InWorker, attempt: int, stdin: str | int | None, *, begin: bool = True
+    ) -> FunctionRun:
+        """`begin` False: it is made among others."""
         self.called_functions = True
+        tasks_path = self.task_folder.path  # another one later, should a tool that could not be ended ask for it
 
         def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
             return Late(
@@ -264,14 +308,16 @@ class Tries:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                env=Environment(env, self.task_folder),
-                cwd=cwd,
+                env=Environment(lambda: {**self._env(step, attempt), tasks.FOLDER: tasks_path}, self.task_folder),
+                cwd=self._cwd(step),
                 job_id=self.job_id,
                 attempt_dir=self.attempt_dir,
             )
 
+        folder = f"{self.attempt_dir}/steps/{step.id}"
+        stdout, stderr = f"{folder}/stdout", f"{folder}/stderr"
         make = self.task_folder.make
-        return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr, make=make)
+        return FunctionRun(command.function, call, stdin=stdin, stdout=stdout, stderr=stderr, make=make, begin=begin)
 
     def _env(self, step: Step, attempt: int) -> dict[str, str]:
         # farro's own come last: a step that could replace FARRO_CLAIM would not be found when its tree is ended.

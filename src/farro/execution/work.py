@@ -27,6 +27,7 @@ from farro.ports.runner import TICK_S, Work
 
 if TYPE_CHECKING:
     from farro.execution.confined import Confined
+    from farro.execution.tries import Begun
 
 
 def perform_work(
@@ -39,13 +40,17 @@ def perform_work(
     stop: Stop,
     tick_every_s: float = TICK_S,
     agents: AgentSteps | None = None,
+    begun: Begun | None = None,
 ) -> Outcome:
-    """The outcome of the attempt. What `tick` raises goes through, and so does SyncFailed.
+    """The outcome of the attempt. What `tick` raises goes through, and so does SyncFailed. `begun`: what row.py began.
 
     Whatever a plan does, it is an outcome of that job alone (RELIABILITY 26).
     """
     cap = None if work.max_bytes is None else ArtifactCap(work.folder.rsplit("/", 2)[0], work.max_bytes)
     try:
+        if begun is not None:
+            plan = plans.of(work.prompt)
+            return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None, begun), agents)
         if cap is None:
             return _run(work, plans, tools, clock, tick, stop, tick_every_s, agents)
         outcome = _run(work, plans, tools, clock, cap.then(tick), stop, tick_every_s, agents)
@@ -84,7 +89,7 @@ def _run(
     if agents is not None and any(step.tool == AGENT for step in plan.steps):
         tools = tools.with_one(AGENT, agents.tool(work, plan))
     if is_agent_prompt(work.prompt):  # each call is confined by itself
-        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
+        return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
     if plan.allowed_paths is None:
         if work.guarding.paths_required:
             return failed(
@@ -92,7 +97,7 @@ def _run(
                 "allowed_paths_missing",
                 "the plan has no allowed_paths, and security.require_allowed_paths is on: it is not run unconfined",
             )
-        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
+        return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, None), agents)
     from farro.execution.confined import CannotConfine, Confined  # here: most plans do without
 
     try:
@@ -106,7 +111,7 @@ def _run(
     except CannotConfine as cannot:
         return failed(work.job_id, cannot.category, str(cannot))
     try:
-        return _told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, confined), agents)
+        return told(work, plan, _run_plan(work, plan, tools, clock, tick, stop, tick_every_s, confined), agents)
     finally:
         confined.close()
 
@@ -120,6 +125,7 @@ def _run_plan(
     stop: Stop,
     tick_every_s: float,
     confined: Confined | None,
+    begun: Begun | None = None,
 ) -> PlanResult:
     if work.earlier or confined is not None or len(plan.steps) > 1:  # a single function may do without a folder
         work.make()
@@ -142,10 +148,12 @@ def _run_plan(
         durable=work.durable,
         ahead_bytes=work.ahead_bytes,
         confined=confined,
+        begun=begun,
     )
 
 
-def _told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:
+def told(work: Work, plan: Plan, result: PlanResult, agents: AgentSteps | None) -> Outcome:
+    """What came of a plan, as the outcome of its attempt."""
     if result.error is not None and is_agent_prompt(work.prompt):  # of one step, which nobody wrote
         message = result.error.message.removeprefix(f"step {plan.steps[0].id}: ")
         result = replace(result, error=replace(result.error, message=message))

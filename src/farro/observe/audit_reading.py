@@ -97,7 +97,7 @@ def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), lim
     begin = timestamp(since)
     found: list[Mapping[str, Any]] = []
     left, oldest = limit, None
-    for block in _backwards(folder):
+    for block in backwards(folder):
         left -= len(block)
         lines = block.split(b"\n")
         for line in reversed(lines):
@@ -106,7 +106,7 @@ def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), lim
                     data = json.loads(line)
                     if isinstance(data, dict) and isinstance(data.get("ts"), str) and data["ts"] >= begin:
                         found.append(data)
-        oldest = _moment_of(lines[0]) or oldest
+        oldest = moment_of(lines[0]) or oldest
         if oldest is not None and oldest < since:
             return Recent(lines=tuple(found), whole=True, since=None)
         if left <= 0:
@@ -114,7 +114,7 @@ def recent(folder: str, *, since: datetime, holding: Collection[bytes] = (), lim
     return Recent(lines=tuple(found), whole=True, since=None)
 
 
-def _backwards(folder: str) -> Iterator[bytes]:
+def backwards(folder: str) -> Iterator[bytes]:
     """The whole lines of all files in blocks, from the newest on. A file that is rotated meanwhile is read once."""
     seen: set[int] = set()
     try:
@@ -146,7 +146,7 @@ def _blocks_backwards(fd: int, size: int) -> Iterator[bytes]:
         size = start
 
 
-def _moment_of(line: bytes) -> datetime | None:
+def moment_of(line: bytes) -> datetime | None:
     try:
         return parse_timestamp(line[8 : line.index(b'"', 8)].decode()) if line.startswith(b'{"ts": "') else None
     except (ValueError, OverflowError):

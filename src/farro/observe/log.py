@@ -9,13 +9,14 @@ A process that knows secrets says so once (`redact_with`): from then on no line 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TextIO
 
 from farro.encoding import encoder
 from farro.kernel.moments import timestamp
 
+Event = tuple[str, str, Mapping[str, Any]]
 Log = Callable[[str, str, Mapping[str, Any]], None]  # level, message, fields
 
 GRAVE = ("error", "critical")
@@ -44,33 +45,65 @@ def lines(
     A line that cannot be written (a full disk, a closed pipe) is dropped and counted; the work goes on, and the next
     line that can be written says how many are missing. No `stream`: nobody listens.
     """
-    lock = threading.Lock()
-    dropped = 0
-    quiet = LEVELS[: LEVELS.index(level)]
+    return _Lines(actor, now, stream, short, LEVELS[: LEVELS.index(level)])
 
-    def log(level: str, message: str, fields: Mapping[str, Any]) -> None:
-        nonlocal dropped
-        if stream is None or level in quiet:
+
+class Together:
+    """A log that is told several events at once."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self._log(level, message, fields)
+
+    def many(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._log(*event)
+
+
+def together(log: Log) -> Together:
+    return log if isinstance(log, Together) else Together(log)
+
+
+class _Lines(Together):
+    def __init__(
+        self, actor: str, now: Callable[[], datetime], stream: TextIO | None, short: bool, quiet: Sequence[str]
+    ) -> None:
+        self._actor = actor
+        self._now = now
+        self._stream = stream
+        self._short = short
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._dropped = 0
+
+    def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.many([(level, message, fields)])
+
+    def many(self, events: Sequence[Event]) -> None:
+        """With one write."""
+        if self._stream is None:
             return
-        line: dict[str, Any] = {
-            "timestamp": timestamp(now()),
-            "level": level,
-            "message": message,
-            "app": "farro",
-            "actor": actor,
-        }
-        line.update(fields)
-        with lock:
-            if dropped:
-                line["dropped_lines"] = dropped
+        moment = timestamp(self._now())
+        head = {"timestamp": moment, "level": "", "message": "", "app": "farro", "actor": self._actor}
+        lines: list[dict[str, Any]] = [
+            {**head, "level": level, "message": message, **fields}
+            for level, message, fields in events
+            if level not in self._quiet
+        ]
+        if not lines:
+            return
+        with self._lock:
+            if self._dropped:
+                lines[0]["dropped_lines"] = self._dropped
             try:
-                stream.write((short_line(line) if short else redacted(_encode(line))) + "\n")
-                stream.flush()
-                dropped = 0
+                told = [short_line(line) if self._short else redacted(_encode(line)) for line in lines]
+                self._stream.write("\n".join(told) + "\n")
+                self._stream.flush()
+                self._dropped = 0
             except (OSError, ValueError):  # ValueError: closed
-                dropped += 1
-
-    return log
+                self._dropped += len(lines)
 
 
 def grave_only(stream: TextIO | None) -> Log:

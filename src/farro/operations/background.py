@@ -90,7 +90,8 @@ def start(runtime: Runtime, wanted: Sequence[Component], clock: Clock) -> list[S
 
 def stop(runtime: Runtime, grace_s: float = STOP_S) -> Sequence[Stopped]:
     """End everything that was started in the background; empty when nothing was."""
-    return runtime.stop([seen.name for seen in runtime.list()], grace_s)
+    names = [seen.name for seen in runtime.list()]
+    return runtime.stop(names, grace_s) if names else []
 
 
 def running(runtime: Runtime) -> Sequence[Seen]:

@@ -60,6 +60,7 @@ class ComponentView:
     failure: str | None = None
     tps: float | None = None
     staleness_s: float | None = None
+    told: dict[str, Any] = field(default_factory=dict)  # what it adds to its status by itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +175,7 @@ def _components(plan: SwarmPlan | None, told: list[Any], age_s: float | None) ->
                 failure=line.get("failure"),
                 tps=line.get("tps"),
                 staleness_s=None if stale is None else round(float(stale) + (age_s or 0.0), 3),
+                told=dict(line.get("told") or {}),
             )
         )
     return views

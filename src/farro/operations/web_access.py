@@ -86,3 +86,16 @@ def address(host: str, port: int) -> str:
     if host in ("0.0.0.0", "::"):  # noqa: S104 - it is compared, not bound
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def remember(root: str, url: str) -> None:
+    """Where the last server of this root listened: for links that another process makes."""
+    _make(f"{root}/{FOLDER}")
+    fs.write_atomic(f"{root}/{FOLDER}/address", url.encode() + b"\n", sync=False)
+
+
+def remembered(root: str) -> str | None:
+    try:
+        return fs.read_bytes(f"{root}/{FOLDER}/address", _LIMIT).decode("utf-8", "replace").strip() or None
+    except OSError:
+        return None

@@ -26,12 +26,14 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """`message_id` is the sender's: the same for the same message, however often it is sent."""
+    """`message_id` is the sender's: the same for the same message, however often it is sent. `lasting` is for the bus;
+    who reads does not get it."""
 
     key: str
     body: bytes
     message_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    lasting: bool = True  # False: it need not survive the machine's or the broker's end, only its sender's and reader's
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from farro.errors import Lost
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome
@@ -238,6 +239,24 @@ class Working(Protocol):
         """Hand the job back unfinished; counts as no attempt."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Bulk(Protocol):
+    """What a store can besides, for which several jobs at once are little more work than one. Each job is as safe as
+    with the calls for one: its own fence, and its own answer. docs/decisions/0043"""
+
+    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
+        """As `claim`, of up to `limit` jobs, in their order. More than one only of jobs that were never begun before:
+        should the worker die of one of them, the others of its next attempt are not near it. Never all that is there:
+        others may be idle. [test_several_are_claimed_at_once]"""
+
+    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+        """As `commit` for each; what that would raise of a job that was lost is its answer here."""
+
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        """Jobs that were claimed and not begun go back to their places in the queue, as if nobody had had them. One
+        that somebody took meanwhile is left alone. [test_what_was_not_begun_goes_back_to_its_place]"""
 
 
 class Store(Working, Protocol):

@@ -46,7 +46,9 @@ class Workspace(Protocol):
     def begin(self, agent_id: str, job_id: str, attempt: int, material: Material) -> str:
         """The attempt's own folder."""
 
-    def promise(self, agent_id: str, job_id: str, attempt: int, material: Material) -> tuple[str, Callable[[], None]]:
+    def promise(
+        self, agent_id: str, job_id: str, attempt: int, material: Callable[[], Material]
+    ) -> tuple[str, Callable[[], None]]:
         """The same folder, and what makes it: from any thread, any number of times, and never after `end`. An attempt
         that does not ask for it costs no file."""
 

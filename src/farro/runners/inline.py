@@ -6,10 +6,12 @@ A process for each job is the other adapter's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from farro.execution.row import run_row
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
+from farro.execution.tries import Begun
 from farro.execution.work import AgentSteps, Plans, failed, perform_work
 from farro.kernel.outcome import Outcome
 from farro.ports.clock import Clock
@@ -43,6 +45,15 @@ class InlineRunner:
         self._tick_every_s = tick_every_s
         self._plans = Plans()
 
+    def row(self, works: Sequence[Work]) -> list[Outcome | Begun]:
+        """What came of the first of them, as far as they are functions that are over in a moment; not so, they are what
+        `go_on` takes. The others were not begun."""
+        return run_row(works, plans=self._plans, tools=self._tools, clock=self._clock)
+
+    def go_on(self, work: Work, begun: Begun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        """As `spawn` and `wait`, of one that `row` began."""
+        return self._performed(InlineRun(work), tick, stop, begun)
+
     def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> InlineRun:
         return InlineRun(work)
 
@@ -54,6 +65,9 @@ class InlineRunner:
         run.ended = True
 
     def wait(self, run: InlineRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        return self._performed(run, tick, stop, None)
+
+    def _performed(self, run: InlineRun, tick: Callable[[], None], stop: StopRequest, begun: Begun | None) -> Outcome:
         def own_tick() -> None:
             if run.ended:
                 raise _Terminated
@@ -70,6 +84,7 @@ class InlineRunner:
                 stop=stop,
                 tick_every_s=self._tick_every_s,
                 agents=self._agents,
+                begun=begun,
             )
         except _Terminated:
             return failed(run.work.job_id, "runner_died", "the run was terminated", retryable=True)

@@ -46,10 +46,15 @@ class Handover:
     roles: Mapping[str, RoleSettings] = field(default_factory=dict)
     silent_s: Callable[[], float | None] | None = None  # of the manager; None: as its file in the root says
 
+    @staticmethod
+    def ends_here(claim: Claim, outcome: Outcome) -> bool:
+        """Whether nobody has to take the job on: then `commit` is the store's own."""
+        return not isinstance(outcome, Succeeded) or moves.next_role(claim.envelope.lifecycle) != MANAGER
+
     def commit(self, claim: Claim, outcome: Outcome, tick: Callable[[], None], stop: Stop) -> Lifecycle:
         """As `Store.commit`, once it is known that somebody will take the job on."""
         life = claim.envelope.lifecycle
-        if not isinstance(outcome, Succeeded) or moves.next_role(life) != MANAGER:
+        if not isinstance(outcome, Succeeded) or self.ends_here(claim, outcome):
             return self.store.commit(claim, outcome)
         if (onward := self._fast_path(claim, outcome)) is not None:
             route = {**onward.route, "code": str(Code.FAST_PATH)}

@@ -5,14 +5,15 @@ Claiming and committing live in worker; what a runner does with the work, in run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from farro.errors import BadName, InputError, Lost, NoFolder, NoTask, SyncFailed
 from farro.execution import resume
 from farro.execution.commands import AGENT
 from farro.execution.stop import Stop
+from farro.execution.tries import Begun
 from farro.execution.work import bug, failed
 from farro.kernel import ids
 from farro.kernel.outcome import Outcome
@@ -20,11 +21,20 @@ from farro.operations import started
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S
 from farro.ports.clock import Clock
-from farro.ports.runner import DEFAULTS, Guarding, Runner, Work
+from farro.ports.runner import DEFAULTS, Guarding, Runner, StopRequest, Work
 from farro.ports.store import Claim
 from farro.roles import workflow
 from farro.services import routing
 from farro.services.snapshot import Snapshots
+
+
+@runtime_checkable
+class InRow(Protocol):
+    """A runner that does several small jobs in a row (runners.inline)."""
+
+    def row(self, works: Sequence[Work]) -> list[Outcome | Begun]: ...
+
+    def go_on(self, work: Work, begun: Begun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +55,29 @@ class Performer:
     max_job_bytes: int | None = None  # of jobs that are kept within paths
     guarding: Guarding = DEFAULTS
 
-    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> Outcome:
+    def row(self, claims: Iterable[Claim]) -> list[Outcome | Begun]:
+        """What came of the first of these, as far as they are functions that are over in a moment: their outcomes, or
+        what `perform` has to go on with, the last of which may be under way. The others were not begun."""
+        row: Callable[[Sequence[Work]], list[Outcome | Begun]] | None = getattr(self.runner, "row", None)
+        if row is None:
+            return []
+        works = []
+        for claim in claims:
+            prompt = claim.envelope.prompt
+            if "allowed_paths" in prompt or asks_agents(prompt):
+                break
+            works.append(self.work(claim))
+        return row(works) if works else []
+
+    def perform(self, claim: Claim, tick: Callable[[], None], stop: Stop, begun: Begun | None = None) -> Outcome:
         """The outcome of the attempt. Lost goes through: somebody else has the job, and nothing may be written. So does
-        NoFolder: nothing of it has begun."""
+        NoFolder: nothing of it has begun. `begun`: what `row` told of it."""
         try:
             work = self.work(claim)
             runner = self.runner
+            if begun is not None:
+                assert isinstance(runner, InRow)
+                return runner.go_on(work, begun, tick=tick, stop=stop)
             if asks_agents(claim.envelope.prompt):
                 self._keep_snapshot(claim)
                 runner = runner if self.agents_runner is None else self.agents_runner()
@@ -80,14 +107,16 @@ class Performer:
             cwd=self.root,
             root=self.root,
             step_timeout_s=self.step_timeout_s,
-            earlier=resume.earlier(claim.place, claim.attempt, life.hop_start, retried=life.retry_of is not None),
+            earlier=()
+            if claim.attempt == 1 and life.retry_of is None
+            else resume.earlier(claim.place, claim.attempt, life.hop_start, retried=life.retry_of is not None),
             durable=self.durable,
             ahead_bytes=self.ahead_bytes,
             role=life.role,
             attempt=claim.attempt,
-            previous=routing.previous(claim),
-            step=workflow.sent_to(life.hops),
-            note=workflow.asked_changes(life.hops),
+            previous=routing.previous(claim) if life.hops else (),
+            step=workflow.sent_to(life.hops) if life.hops else None,
+            note=workflow.asked_changes(life.hops) if life.hops else "",
             max_bytes=self.max_job_bytes if "allowed_paths" in prompt else None,
             guarding=self.guarding,
         )

@@ -12,15 +12,19 @@ import contextlib
 import select
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
 from farro.errors import AgentLost, FarroError, Lost, NoFolder, SyncFailed, TryAgain
 from farro.execution.stop import Flag, Stop
-from farro.observe.log import Log
+from farro.execution.tries import Begun
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Outcome
+from farro.observe.log import Event, Log, together
 from farro.ports.clock import Clock
-from farro.ports.store import Agent, Claim, Working
+from farro.ports.store import Agent, Bulk, Claim, Working
 from farro.services.handover import Handover
 from farro.services.perform import Performer
 from farro.system import signals
@@ -28,6 +32,9 @@ from farro.system.turns import Turns
 
 IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
 STINT_S = 0.005  # how long a slot works before others of its process have a turn, if it never has to wait
+ROW = 16  # jobs that a slot claims and commits together at most …
+ROW_S = 0.02  # … and about how long that may take
+CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
@@ -83,10 +90,12 @@ class Slot:
         self._performer = performer
         self._stop = stop
         self._clock = clock
-        self._log = log
+        self._log = together(log)
         self._turns = turns or Turns()
         self._handover = handover
         self._agent: Agent | None = None
+        self._bulk = store if isinstance(store, Bulk) else None
+        self._reach = 1  # jobs that are claimed at once: grows while they are small
 
     def join(self) -> Agent:
         """This slot's agent; a new one when it has none. InputError when the role, the name or a tag cannot be."""
@@ -101,32 +110,111 @@ class Slot:
                 self._store.leave(agent)
 
     def run_once(self) -> Turn:
-        """Claim a job, perform it, commit what came of it; or find that there is nothing to do."""
+        """Claim a job, perform it, commit what came of it; or find that there is nothing to do. Where the store is one
+        for it, several in a row, while each is over in a moment."""
         agent = self.join()
         self._store.heartbeat(agent)
-        claim = self._store.claim(agent)
-        if claim is None:
+        claims = deque(self._claimed(agent))
+        if not claims:
             return Turn.IDLE
-        self._say(claim, "info", "job claimed", {"type": "state_transition", "from": "queued", "to": "in_progress"})
+        began_s, number = self._clock.monotonic_s(), len(claims)
+        ended: list[tuple[Claim, Outcome]] = []
+        try:
+            while claims and not (self._bulk is not None and self._stop.requested):
+                self._go_on(agent, claims, ended)
+            self._settle(agent, ended, claims)
+        except AgentLost:
+            raise
+        except BaseException:
+            with contextlib.suppress(FarroError, OSError):
+                self._settle(agent, ended, claims)
+            raise
+        if self._clock.monotonic_s() - began_s >= ROW_S:
+            self._reach = max(1, self._reach // 2)
+        elif number == self._reach:
+            self._reach = min(2 * self._reach, ROW)
+        return Turn.WORKED
+
+    def _claimed(self, agent: Agent) -> list[Claim]:
+        if self._bulk is None or self._reach == 1:
+            claim = self._store.claim(agent)
+            claims = [] if claim is None else [claim]
+        else:
+            claims = self._bulk.claim_some(agent, self._reach)
+        event = {"type": "state_transition", "from": "queued", "to": "in_progress"}
+        self._log.many([self._line(claim, "info", "job claimed", event) for claim in claims])
+        return claims
+
+    def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> None:
+        """Perform the next of them: as many as are over in a moment, or else one. What is over already does not wait
+        for one that takes longer, and what is not begun is not kept from others meanwhile."""
+        row = [] if self._stop.requested else self._performer.row(claims)
+        for came in row:
+            claim = claims.popleft()
+            if not isinstance(came, Begun):
+                ended.append((claim, came))
+                continue
+            if came.run.exit is None:
+                self._settle(agent, ended, claims)
+            self._perform(agent, claim, came)
+        if not row:
+            claim = claims.popleft()
+            self._settle(agent, ended, claims)
+            self._perform(agent, claim, None)
+
+    def _perform(self, agent: Agent, claim: Claim, begun: Begun | None) -> None:
+        """One job, watched, to its end."""
         try:
             tick = lambda: self._beat(agent, claim)  # noqa: E731
-            outcome = self._performer.perform(claim, tick, self._stop)
-            if self._handover is None:
-                told = self._store.commit(claim, outcome)
-            else:
-                told = self._handover.commit(claim, outcome, tick, self._stop)
+            outcome = self._performer.perform(claim, tick, self._stop, begun)
+            self._log(*self._committed(claim, self._commit(agent, claim, outcome)))
         except NoFolder:
             self._store.release(claim, "no folder could be made for it")  # another machine may have room
             raise
         except AgentLost:
             raise
         except Lost as lost:
-            self._say(claim, "warning", str(lost), {"type": "claim_lost"})
+            self._log(*self._committed(claim, lost))
+
+    def _settle(self, agent: Agent, ended: list[tuple[Claim, Outcome]], claims: deque[Claim]) -> None:
+        """Commit what is over, and hand back what was not begun."""
+        if claims and self._bulk is not None:
+            waiting = list(claims)
+            claims.clear()
+            self._reach = 1
+            self._bulk.hand_back(waiting)
+            event = {"type": "state_transition", "from": "in_progress", "to": "queued"}
+            self._log.many([self._line(claim, "info", "job handed back, not begun", event) for claim in waiting])
+        done, ended[:] = list(ended), []
+        if len(done) > 1 and self._bulk is not None and all(self._ends_here(*one) for one in done):
+            told = self._bulk.commit_some(done)
         else:
-            event = {"type": "state_transition", "from": "in_progress", "to": str(told.status)}
-            extra = {"error": told.error["category"]} if told.error else {}
-            self._say(claim, "info", "job status changed", {**event, **extra})
-        return Turn.WORKED
+            told = [self._tried(agent, claim, outcome) for claim, outcome in done]
+        self._log.many([self._committed(claim, what) for (claim, _), what in zip(done, told, strict=True)])
+        for what in told:
+            if isinstance(what, AgentLost):
+                raise what
+
+    def _ends_here(self, claim: Claim, outcome: Outcome) -> bool:
+        return self._handover is None or self._handover.ends_here(claim, outcome)
+
+    def _tried(self, agent: Agent, claim: Claim, outcome: Outcome) -> Lifecycle | Lost:
+        try:
+            return self._commit(agent, claim, outcome)
+        except Lost as lost:
+            return lost
+
+    def _commit(self, agent: Agent, claim: Claim, outcome: Outcome) -> Lifecycle:
+        if self._handover is None:
+            return self._store.commit(claim, outcome)
+        return self._handover.commit(claim, outcome, lambda: self._beat(agent, claim), self._stop)
+
+    def _committed(self, claim: Claim, told: Lifecycle | Lost) -> Event:
+        if isinstance(told, Lost):
+            return self._line(claim, "warning", str(told), {"type": "claim_lost"})
+        event = {"type": "state_transition", "from": "in_progress", "to": str(told.status)}
+        extra = {"error": told.error["category"]} if told.error else {}
+        return self._line(claim, "info", CHANGED, {**event, **extra})
 
     def _beat(self, agent: Agent, claim: Claim) -> None:
         """While a job runs. A store that cannot be reached is no reason to end it: where its lease ran out meanwhile,
@@ -197,7 +285,7 @@ class Slot:
             return longest_s
         return min(longest_s, max(0.0, (due - self._clock.now()).total_seconds()))
 
-    def _say(self, claim: Claim, level: str, message: str, event: Mapping[str, Any]) -> None:
+    def _line(self, claim: Claim, level: str, message: str, event: Mapping[str, Any]) -> Event:
         lifecycle = claim.envelope.lifecycle
         fields = {
             "job_id": lifecycle.job_id,
@@ -207,7 +295,7 @@ class Slot:
             "correlation_id": lifecycle.correlation_id,
             "event": event,
         }
-        self._log(level, message, fields)
+        return level, message, fields
 
 
 class Worker:

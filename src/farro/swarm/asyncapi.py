@@ -61,15 +61,14 @@ def channels() -> Iterator[Channel]:
         if signal is not Signal.CREATE:
             yield _signal(signal)
     for signal in Signal:
-        if signal is not Signal.STATUS:  # answered by a status-full
-            yield from _confirmations(signal)
-    for signal in (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE, Signal.CONFIG):
+        yield from _confirmations(signal)
+    for signal in Signal:
         yield Channel(
             name=f"duplicate.{signal}",
             address=f"ev.duplicate.{signal}.{_scope(signal)}",
             message="Duplicate",
             about=f"{signal} came again under the same idempotency key",
-            by=(("controller", "send"), ("orchestrator", "receive")),
+            by=(("controller", "send"), ("orchestrator", "send")),
             example={**_confirmation(signal), "originalCorrelationId": _ID[2], "correlationId": _ID[3]},
         )
     yield Channel(
@@ -227,26 +226,33 @@ def _signal(signal: Signal) -> Channel:
 
 
 def _confirmations(signal: Signal) -> Iterator[Channel]:
-    teller: Who = "orchestrator" if signal is Signal.CREATE else "controller"
-    hearing: tuple[tuple[Who, Action], ...] = () if teller == "orchestrator" else (("orchestrator", "receive"),)
-    yield Channel(
-        name=f"ready.{signal}",
-        address=f"ev.ready.{signal}.{_scope(signal)}",
-        message="Ready",
-        about=f"{signal} had its effect",
-        by=((teller, "send"), *hearing),
-        example={**_confirmation(signal), "result": "success", "state": str(messages.state_of(signal) or "Running")},
-    )
+    """By the controller; by the orchestrator what it does itself, refuses, gives up, or was asked before."""
+    by: tuple[tuple[Who, Action], ...] = (("orchestrator", "send"),)
+    if signal not in (Signal.CREATE, Signal.STATUS):
+        by = (*by, ("orchestrator", "receive"), ("controller", "send"))
+    if signal is not Signal.STATUS:  # answered by a status-full
+        yield Channel(
+            name=f"ready.{signal}",
+            address=f"ev.ready.{signal}.{_scope(signal)}",
+            message="Ready",
+            about=f"{signal} had its effect",
+            by=by,
+            example={
+                **_confirmation(signal),
+                "result": "success",
+                "state": str(messages.state_of(signal) or "Running"),
+            },
+        )
     yield Channel(
         name=f"error.{signal}",
         address=f"ev.error.{signal}.{_scope(signal)}",
         message="Error",
         about=f"{signal} did not have its effect",
-        by=((teller, "send"), *hearing),
+        by=by,
         example={
             **_confirmation(signal),
             "result": "error",
-            "phase": {Signal.CONFIG: "config"}.get(signal, str(signal).removeprefix("swarm-")),
+            "phase": {Signal.CONFIG: "config", Signal.STATUS: "status"}.get(signal, str(signal).removeprefix("swarm-")),
             "code": "CONFIG_REFUSED" if signal is Signal.CONFIG else "COMPONENT_FAILED",
             "message": "demo-generator ended, and was started 6 times",
             "retryable": True,

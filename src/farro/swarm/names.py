@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 
 from farro.errors import BadName
@@ -103,6 +104,13 @@ def control_queue(role: str, instance: str) -> str:
     return f"{CONTROL}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
 
 
+def controller_keys(swarm: str, instance: str) -> list[str]:
+    """What a controller hears, whatever its plan: commands of its swarm, and who asks how it is."""
+    lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
+    keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
+    return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
+
+
 def component_keys(role: str, instance: str) -> tuple[str, ...]:
     """What the controller of a component hears about it: updates that others ask for, and its own word."""
     scope = Scope(role=role, instance=instance)
@@ -150,6 +158,7 @@ class Key:
     status: StatusKind | None = None
 
 
+@lru_cache(4096)
 def read_key(text: str) -> Key:
     """BadName: it is none of those that the seed has."""
     words = text.split(".")

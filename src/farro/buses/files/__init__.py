@@ -29,6 +29,7 @@ from farro.swarm.names import matches
 from farro.system import fs, leases, trees
 
 T = TypeVar("T")
+_KEYS = 10_000  # of which it is known whom they reach
 _TOGETHER = 100  # messages that are written at once
 
 
@@ -42,6 +43,9 @@ class FilesBus:
         self._known: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → its file's inode, and what it says
         self._exclusive: dict[str, leases.Lease] = {}
         self._consumers: list[FilesConsumer] = []
+        self._generation: str | None = None
+        self._names: list[str] = []  # of queues, as they were then
+        self._reached: dict[tuple[str, str], list[str]] = {}  # exchange and key → queues, as they were then
         self._waiting: list[tuple[str, Message, asyncio.Future[None]]] = []
         self._publishing: asyncio.Task[None] | None = None
         self._layout.make()
@@ -63,7 +67,8 @@ class FilesBus:
         }
         with leases.exclusively(self._layout.lock):
             if not fs.exists(self._layout.queue(queue)):
-                self._build(queue, told, exclusive)
+                with self._layout.changing():
+                    self._build(queue, told, exclusive)
             else:
                 self._declare_again(queue, told, exclusive)
 
@@ -97,7 +102,8 @@ class FilesBus:
             raise InputError(f"the queue {queue} is there already, with other dead letters")
         more = [pair for pair in told["bindings"] if pair not in before["bindings"]]
         if more:
-            self._write(queue, {**before, "bindings": [*before["bindings"], *more]})
+            with self._layout.changing():
+                self._write(queue, {**before, "bindings": [*before["bindings"], *more]})
 
     def _write(self, queue: str, told: Mapping[str, Any]) -> None:
         fs.write_atomic(self._layout.about(queue), json.dumps(told).encode() + b"\n", sync=self._durable)
@@ -113,7 +119,8 @@ class FilesBus:
                 return
             left = [other for other in before["bindings"] if other != pair]
             if left != before["bindings"]:
-                self._write(queue, {**before, "bindings": left})
+                with self._layout.changing():
+                    self._write(queue, {**before, "bindings": left})
 
     async def delete(self, queue: str) -> None:
         await self._do(lambda: self._delete(layout.check(queue)))
@@ -122,7 +129,7 @@ class FilesBus:
         lease = self._exclusive.pop(queue, None)
         if lease is not None:
             lease.drop()
-        with leases.exclusively(self._layout.lock):
+        with leases.exclusively(self._layout.lock), self._layout.changing():
             self._layout.remove(queue)
 
     async def publish(self, exchange: str, message: Message) -> None:
@@ -150,29 +157,50 @@ class FilesBus:
     def _publish(self, batch: Sequence[tuple[str, Message]]) -> None:
         """Staged, synced, linked, synced: each step for all of them."""
         staged: list[tuple[str, str, list[str]]] = []
-        queues = self._layout.names()
+        lasting: list[str] = []
+        ready: dict[str, None] = {}  # folders of queues that got such a one
+        self._know()
         try:
             for exchange, message in batch:
-                bound = [queue for queue in queues if self._fits(queue, exchange, message.key)]
+                bound = self._bound(exchange, message.key)
                 if bound:
                     name = self._layout.new_name()
                     path = f"{self._layout.staging}/{name}"
                     staged.append((name, path, bound))
                     fs.create(path, layout.encode(message))
-            if self._durable:
-                fs.sync_all([path for _, path, _ in staged])
-            reached: dict[str, None] = {}
+                    if self._durable and message.lasting:
+                        lasting.append(path)
+                        ready |= dict.fromkeys(map(self._layout.ready, bound))
+            if lasting:
+                fs.sync_all(lasting)
             for name, path, bound in staged:
                 for queue in bound:
                     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                         fs.link(path, f"{self._layout.ready(queue)}/{name}")
-                        reached[queue] = None
-            if self._durable and reached:
-                fs.sync_all([self._layout.ready(queue) for queue in reached])
+            if ready:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    fs.sync_all(ready)
         finally:
             for _, path, _ in staged:
                 with contextlib.suppress(OSError):
                     fs.unlink(path)
+
+    def _know(self) -> None:
+        """Of all bindings: as long as nobody changed any, what was read once holds, however many queues there are."""
+        at = self._layout.generation()
+        if at is None or at != self._generation:
+            self._names, self._reached = self._layout.names(), {}
+            self._generation = at
+
+    def _bound(self, exchange: str, key: str) -> list[str]:
+        """The queues that get it."""
+        found = self._reached.get((exchange, key))
+        if found is None:
+            found = [queue for queue in self._names if self._fits(queue, exchange, key)]
+            if len(self._reached) >= _KEYS:
+                self._reached.clear()
+            self._reached[exchange, key] = found
+        return found
 
     def _fits(self, queue: str, exchange: str, key: str) -> bool:
         return any(binding.exchange == exchange and matches(binding.key, key) for binding in self._bindings(queue))
@@ -224,7 +252,7 @@ def sweep(folder: str) -> list[str]:
     for queue in place.names():
         lease_path = f"{place.queue(queue)}/{layout.LEASE}"
         if fs.exists(lease_path) and not leases.is_held(lease_path):
-            with leases.exclusively(place.lock):
+            with leases.exclusively(place.lock), place.changing():
                 place.remove(queue)
             gone.append(queue)
     for name in fs.listdir(place.staging):

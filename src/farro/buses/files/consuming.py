@@ -201,12 +201,12 @@ class FilesConsumer:
         self._woken.set()
 
     async def remove(self, name: str) -> None:
+        """Those that are acknowledged while others are removed go with the next."""
         self._done.append(name)
-        if self._removing is None or self._removing.done():
-            self._removing = asyncio.ensure_future(self._do(self._remove))
-        await asyncio.shield(self._removing)
-        if name in self._done:  # it came when the last look at the list was over
-            await self._do(self._remove)
+        while name in self._done:
+            if self._removing is None or self._removing.done():
+                self._removing = asyncio.ensure_future(self._do(self._remove))
+            await asyncio.shield(self._removing)
         self._let_go()
 
     def _remove(self) -> None:

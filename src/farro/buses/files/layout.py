@@ -1,6 +1,7 @@
 """Where things of the files bus lie, and how a message is spelled.
 
     bus/.lock                               one declaration at a time
+    bus/.bindings                           another word after each declaration, none while one goes on
     bus/.staging/                           messages and queues that are being made
     bus/queues/<queue>/queue.json           its bindings, its dead letters
     bus/queues/<queue>/.lease               of an exclusive queue: flock'd by whoever declared it
@@ -19,6 +20,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterator
 
 from farro.errors import BadName, Damaged
 from farro.ports.bus import Message
@@ -77,12 +79,28 @@ class Layout:
         self.staging = f"{folder}/.staging"
         self.queues = f"{folder}/queues"
         self.lock = f"{folder}/.lock"
+        self._word = f"{folder}/.bindings"
         self._numbers = itertools.count()
 
     def make(self) -> None:
         for path in (self._folder, self.staging, self.queues):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(path)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Queues or bindings are changed inside, under the lock. Whoever has read them reads them again: those who look
+        now, every time; those who look later, once. One that dies inside leaves it so that everybody looks."""
+        fs.write_atomic(self._word, b"", sync=False)
+        yield
+        fs.write_atomic(self._word, os.urandom(8).hex().encode(), sync=False)
+
+    def generation(self) -> str | None:
+        """The same as long as no queue and no binding changed; read before they are. None: look every time."""
+        try:
+            return fs.read_bytes(self._word, 64).decode() or None
+        except FileNotFoundError:
+            return None
 
     def names(self) -> list[str]:
         return [name for name in fs.subdirectories(self.queues) if _NAME.fullmatch(name)]

@@ -15,16 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from farro.fronts.http import acting, events, looking, overview, pages, troubles
+from farro.fronts.http import events, pages, troubles
 from farro.fronts.http.access import Guard
-from farro.fronts.http.endpoints import Endpoint
 from farro.fronts.http.events import Follower, Hub
 from farro.fronts.http.house import Access, House
+from farro.fronts.http.routes import ENDPOINTS
 from farro.fronts.http.running import Pool, Running
 from farro.fronts.http.streams import Followers
 from farro.fronts.http.troubles import Wrong
-
-ENDPOINTS: tuple[Endpoint, ...] = (*overview.ENDPOINTS, *looking.ENDPOINTS, *acting.ENDPOINTS)
 
 
 class Web:

@@ -26,7 +26,7 @@ from farro.errors import FarroError
 from farro.fronts.http import overview, troubles
 from farro.fronts.http.house import House
 from farro.kernel.moments import timestamp
-from farro.operations.catalog.keeping import Told
+from farro.operations.catalog.telling import Told
 
 RING = 4096  # events
 RING_BYTES = 16 << 20

@@ -13,6 +13,7 @@ from farro.operations.admission import Gate
 from farro.operations.catalog.keeping import Catalog
 from farro.operations.contract import Contract
 from farro.operations.doctor import Examination
+from farro.operations.past import Past
 from farro.operations.plans import Ground
 from farro.ports.clock import Clock
 from farro.ports.ledger import Ledger
@@ -35,6 +36,8 @@ class House:
     contract: Callable[[], Contract]
     ground: Callable[[], Ground]  # what plans are checked against
     examine: Callable[[], Examination]  # doctor
+    orchestrate: Callable[[], None]  # sees to it that an orchestrator runs
+    past: Past
     store_name: str = "files"
     started_at: str = ""
     read_only: bool = False

@@ -85,7 +85,6 @@ class Running:
                 self._house.log("error", "a request failed here", {"path": endpoint.path, **told})
                 return troubles.response(Wrong(500, "internal", "something is wrong here; the server's log says what"))
 
-        answer.__name__ = endpoint.do.__name__
         return answer
 
     async def _answered(self, endpoint: Endpoint, request: Request) -> Response:

@@ -39,16 +39,30 @@ class Curve:
     wait_p95_s: tuple[float | None, ...]
 
 
+@dataclass(slots=True)
+class Sums:
+    """All that ended since the beginning: numbers that only grow."""
+
+    ended: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    waited: float = 0.0
+
+
 class Curves:
     """Not locked: whoever uses it from several threads does."""
 
     def __init__(self) -> None:
+        self.sums: dict[str, Sums] = {}
         self._slots: dict[int, dict[str, Slot]] = {}  # number of the slot → role → what happened
 
     def enqueued(self, role: str, at_ms: int) -> None:
         self._slot(role, at_ms).enqueued += 1
 
     def ended(self, role: str, status: str, at_ms: int, latency_s: float | None, wait_s: float | None) -> None:
+        sums = self.sums.setdefault(role, Sums())
+        sums.ended[status] = sums.ended.get(status, 0) + 1
+        sums.seconds += latency_s or 0.0
+        sums.waited += wait_s or 0.0
         slot = self._slot(role, at_ms)
         setattr(slot, status, getattr(slot, status) + 1)
         _keep(slot.latencies, latency_s, slot.succeeded + slot.failed)

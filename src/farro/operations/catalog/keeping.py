@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from farro.errors import FarroError
 from farro.kernel import places
@@ -26,8 +26,9 @@ from farro.kernel.states import Status
 from farro.operations import tree
 from farro.operations.catalog import rows as making
 from farro.operations.catalog.book import Book, Counts, Page, Wanted
-from farro.operations.catalog.curves import KEPT_S, Curve, Curves
+from farro.operations.catalog.curves import KEPT_S, Curve, Curves, Sums
 from farro.operations.catalog.rows import Row, Standing
+from farro.operations.catalog.telling import Seen, Told, in_lots, place_of
 from farro.operations.steps import read_prompt
 from farro.ports.clock import Clock
 from farro.ports.fleet import Fleet
@@ -38,18 +39,6 @@ MOST_KNOWN = 200_000  # rows whose details are kept; of others they are read whe
 NAMES_S = 2.0  # how old the names of jobs may be in a list
 _ENDED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 _JOB_LIMIT = 4 << 20
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One change as it is told on. `status` None: the job is gone."""
-
-    job_id: str
-    role: str | None
-    status: Status | None
-    was: Status | None  # None: it was not there
-    was_role: str | None
 
 
 class Catalog:
@@ -148,6 +137,11 @@ class Catalog:
         with self._lock:
             return self._curves.drawn(end_ms, step_s, points, roles)
 
+    def sums(self) -> dict[str, Sums]:
+        """Of each role, what ended since this catalog began, and in the day before."""
+        with self._lock:
+            return {role: replace(sums, ended=dict(sums.ended)) for role, sums in self._curves.sums.items()}
+
     def tasks(self) -> dict[str, list[Row]]:
         with self._lock:
             return self._book.tasks()
@@ -169,7 +163,7 @@ class Catalog:
     # --- taking in ---
 
     def _take(self, row: Row | None, change: Change, now_ms: int) -> list[Told]:
-        place = _place_of(change)
+        place = place_of(change)
         if row is None:
             created = making.minted_ms(change.job_id) or now_ms
             self._add(
@@ -312,7 +306,7 @@ class Catalog:
         with self._lock:
             begun = self._book.newest
         seen: set[str] = set()
-        for entries in _in_lots(self._news(seen), 1000):
+        for entries in in_lots(self._news(seen), 1000):
             read = [self._seen(entry, changed_ms) for entry, changed_ms in entries]
             with self._lock:
                 for one in read:
@@ -342,7 +336,7 @@ class Catalog:
         row = self._book.get(entry.job_id)
         return row is None or (row.status, entry.role or row.role) != (entry.status, row.role)
 
-    def _seen(self, entry: tree.Entry, changed_ms: int) -> _Seen:
+    def _seen(self, entry: tree.Entry, changed_ms: int) -> Seen:
         created = making.minted_ms(entry.job_id)
         if entry.view is not None:
             life: Lifecycle | None = entry.view.lifecycle
@@ -350,9 +344,9 @@ class Catalog:
             life = None if entry.role is not None and created is not None else entry.lifecycle()
         if created is None:
             created = changed_ms if life is None else making.milliseconds(life.created_at)
-        return _Seen(entry, entry.role if life is None else life.role, created or changed_ms, changed_ms)
+        return Seen(entry, entry.role if life is None else life.role, created or changed_ms, changed_ms)
 
-    def _meet(self, one: _Seen, begun: int, told: list[Told] | None) -> None:
+    def _meet(self, one: Seen, begun: int, told: list[Told] | None) -> None:
         """A job on its way may be seen twice: the later place counts, unless the feed told more meanwhile."""
         entry = one.entry
         row = self._book.get(entry.job_id)
@@ -376,39 +370,7 @@ class Catalog:
             told.append(Told(entry.job_id, one.role, entry.status, was, was_role))
 
 
-class _Seen(NamedTuple):
-    """A job as a comparison finds it."""
-
-    entry: tree.Entry
-    role: str | None
-    created_ms: int
-    changed_ms: int
-
-
 def _final(row: Row) -> bool:
     """Nothing happens to it any more without a move that is told; a job that waits in its queue neither."""
     assert row.standing is not None
     return row.standing.terminal or row.status is Status.QUEUED
-
-
-def _place_of(change: Change) -> str:
-    """As far as a change says it: of a running job not in whose hands it is."""
-    match change.status:
-        case Status.QUEUED:
-            return places.WAITING if change.role is None else places.incoming(change.role)
-        case Status.IN_PROGRESS:
-            return "jobs" if change.role is None else places.in_progress(change.role)
-        case Status.STALE:
-            return places.STALE
-    return places.QUARANTINE if change.role is None else places.completed(change.role, change.status)
-
-
-def _in_lots(items: Iterable[T], size: int) -> Iterable[list[T]]:
-    lot: list[T] = []
-    for item in items:
-        lot.append(item)
-        if len(lot) == size:
-            yield lot
-            lot = []
-    if lot:
-        yield lot

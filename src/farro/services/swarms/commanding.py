@@ -37,7 +37,9 @@ class Commands:
         self._realm = realm
         self._tending = tending
         self._until_s: dict[int, float] = {}  # of a command that was sent in this life, by its identity: its deadline
+        self._carried: set[int] = set()  # … and all that there is to be done about it was done in this life
         self._silenced_s: dict[int, float] = {}
+        self._told_again: set[str] = set()  # correlation ids for which ev.duplicate was said in this life
 
     # --- taking ---
 
@@ -51,7 +53,7 @@ class Commands:
         trail.note("asked", told.correlation_id, signal=told.signal, scope=told.scope.words, origin=told.origin)
         if kind != "new":
             trail.note("duplicate", told.correlation_id, signal=told.signal, original=entry.correlations[0])
-            await realm.voice.duplicate(entry, told.correlation_id)
+            await self._tell_duplicate(entry, told.correlation_id)
 
     # --- a turn ---
 
@@ -60,7 +62,7 @@ class Commands:
             if entry.started_at is None:
                 if not self._waits(entry):
                     await self._begin(entry)
-            elif id(entry) not in self._until_s:
+            elif id(entry) not in self._carried:
                 await self._resume(entry)
             else:
                 await self._check_time(entry)
@@ -92,7 +94,10 @@ class Commands:
         try:
             swarm_checks.check_state(realm.place, signal, swarm, realm.state(swarm))
             if signal is Signal.CREATE:
-                await self._create(entry, swarm)
+                if realm.state(swarm) is SwarmState.REMOVED:
+                    await self._tending.clean(swarm)
+                    realm.keep(swarm, created_at=realm.now(), durations={}, failures={}, reason=None)
+                await self._start(entry, timing.limit_s(signal, None))
                 return
             if not realm.swarms[swarm].there and signal is not Signal.REMOVE:
                 raise IllegalTransition(f"the controller of swarm {swarm} could not be started; create it again")
@@ -104,10 +109,7 @@ class Commands:
         if signal is Signal.REMOVE and not realm.swarms[swarm].there:  # nobody is there who could do it
             await self.end(entry, End(good=True, state=str(SwarmState.REMOVED)))
             return
-        realm.ledger.start(entry, realm.now(), timing.limit_s(signal, realm.place.plan(swarm)))
-        if signal in _DURING:
-            realm.keep(swarm, state=_DURING[signal], enabled=signal is Signal.START)
-        await self._send(entry)
+        await self._start(entry, timing.limit_s(signal, realm.place.plan(swarm)))
 
     def _check_more(self, entry: Entry, signal: Signal, swarm: str) -> None:
         if signal is Signal.TEMPLATE:
@@ -117,15 +119,23 @@ class Commands:
         elif signal is Signal.CONFIG or (signal is Signal.STATUS and entry.role != names.CONTROLLER):
             swarm_checks.check_member(self._realm.place, swarm, str(entry.role), str(entry.instance))
 
-    async def _create(self, entry: Entry, swarm: str) -> None:
-        realm = self._realm
-        if realm.state(swarm) is SwarmState.REMOVED:
-            await self._tending.clean(swarm)
-        realm.place.make_swarm(swarm)
-        realm.keep(swarm, state=SwarmState.CREATING, there=True, enabled=False, reason=None)
-        realm.ledger.start(entry, realm.now(), timing.limit_s(Signal.CREATE, None))
-        self._until_s[id(entry)] = realm.clock.monotonic_s() + timing.limit_s(Signal.CREATE, None)
-        await self._launch(entry, swarm)
+    async def _start(self, entry: Entry, limit_s: float) -> None:
+        self._realm.ledger.start(entry, self._realm.now(), limit_s)
+        self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s
+        await self._resume(entry)
+
+    async def _carry_out(self, entry: Entry) -> None:
+        """Also again, after a restart: every step finds that it was done, or does it."""
+        realm, signal, swarm = self._realm, Signal(entry.signal), str(entry.swarm)
+        if signal is Signal.CREATE:
+            realm.place.make_swarm(swarm)
+            realm.keep(swarm, state=SwarmState.CREATING, there=True, enabled=False, reason=None)
+            realm.trail(swarm).note("creating", entry.correlations[0])
+            await self._launch(entry, swarm)
+            return
+        if signal in _DURING:
+            realm.keep(swarm, state=_DURING[signal], enabled=signal is Signal.START)
+        await self._send(entry)
 
     async def _launch(self, entry: Entry, swarm: str) -> None:
         await self._tending.bind(swarm)
@@ -140,10 +150,8 @@ class Commands:
             await self._realm.request_status(swarm)  # it said that it is up to somebody before us
 
     async def _send(self, entry: Entry) -> None:
-        """Also again, after a restart: it is the same message, and its reader knows that."""
+        """One that is sent again is the same message, and its reader knows that."""
         realm, signal = self._realm, Signal(entry.signal)
-        first_s = entry.limit_s or 0.0
-        self._until_s[id(entry)] = realm.clock.monotonic_s() + first_s
         extra = _answers(entry)
         if extra:
             await realm.bus.declare(realm.queue, [Binding(names.CONTROL, key) for key in extra])
@@ -158,16 +166,15 @@ class Commands:
         )
 
     async def _resume(self, entry: Entry) -> None:
-        """Begun in a life before this one, which may have died at any moment of it. Its time goes on."""
-        if entry.signal == Signal.CREATE:
-            await self._launch(entry, str(entry.swarm))
-        else:
-            await self._send(entry)
-        if entry.end is None:
+        """Begun, perhaps in a life before this one, which may have died at any moment of it, or while the bus was away:
+        what is left is done, and its time goes on."""
+        if id(entry) not in self._until_s:
             limit_s = entry.limit_s or 0.0
             spent_s = (self._realm.clock.now() - parse_timestamp(str(entry.started_at))).total_seconds()
-            left_s = limit_s - min(max(0.0, spent_s), limit_s)
-            self._until_s[id(entry)] = self._realm.clock.monotonic_s() + left_s
+            self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s - min(max(0.0, spent_s), limit_s)
+        await self._carry_out(entry)
+        if entry.end is None:
+            self._carried.add(id(entry))
 
     async def _check_time(self, entry: Entry) -> None:
         realm, swarm, now_s = self._realm, str(entry.swarm), self._realm.clock.monotonic_s()
@@ -181,7 +188,7 @@ class Commands:
                 message = f"{entry.instance} did not answer in {entry.limit_s:g} s"
                 await self.end(entry, End(good=False, code="STATUS_TIMEOUT", message=message, retryable=True))
         elif entry.given_up and id(entry) in self._silenced_s:
-            if now_s >= self._silenced_s[id(entry)] + SETTLE_S:
+            if now_s >= self._silenced_s[id(entry)] + SETTLE_S and await self._heard_all():
                 message = (
                     f"the controller of {swarm} did not confirm {entry.signal} in {entry.limit_s:g} s; everything was "
                     f"kept, and a new controller goes on. Its log: {swarm}/logs/{controller(swarm)}.log"
@@ -195,6 +202,11 @@ class Commands:
             realm.trail(swarm).note("given-up", entry.correlations[0], signal=entry.signal)
             await self._tending.silence(swarm)
             self._silenced_s[id(entry)] = realm.clock.monotonic_s()
+
+    async def _heard_all(self) -> bool:
+        """Whether nothing waits to be heard: a confirmation that was sent before its controller was silenced counts."""
+        depth = await self._realm.bus.depth(self._realm.queue)
+        return depth is None or (depth.ready == 0 and not depth.taken)
 
     def _no_handshake(self, swarm: str, over: bool, limit_s: float | None) -> End:
         said = last_words(self._realm.component(swarm).log)
@@ -232,6 +244,7 @@ class Commands:
         answered = entry.correlations if signal is Signal.STATUS and end.good else [confirmed] if confirmed else []
         realm.ledger.end(entry, end, realm.now(), confirmed=answered)
         self._until_s.pop(id(entry), None)
+        self._carried.discard(id(entry))
         self._silenced_s.pop(id(entry), None)
         realm.trail(swarm).note(
             "ready" if end.good else "error",
@@ -251,7 +264,14 @@ class Commands:
         if signal is Signal.REMOVE and end.good:
             self._tending.removed(swarm)
 
+    async def _tell_duplicate(self, entry: Entry, correlation: str) -> None:
+        await self._realm.voice.duplicate(entry, correlation)
+        self._told_again.add(correlation)
+
     async def _confirm(self, entry: Entry, correlation: str) -> None:
+        if correlation != entry.correlations[0] and correlation not in self._told_again:
+            await self._tell_duplicate(entry, correlation)  # a life before this one may have died before it did
+        self._told_again.discard(correlation)
         await self._realm.voice.confirm(entry, correlation)
         self._realm.ledger.sent(entry, correlation)
 

@@ -68,14 +68,15 @@ class Controller:
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
         self._begun: dict[tuple[str, str], float] = {}  # signal and key of a command → when, on our clock
+        self._acking: set[asyncio.Task[None]] = set()
         self._look_s = 0.0  # when the runtime is asked next
         self._known: tuple[plan.SwarmPlan | None, dict[str, plan.Member]] = (None, {})
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
         self._tidied_s = time.monotonic()
-        self._hands = Hands(ground, runtime, self._watch, self._voice, lambda name: self._kept.configured.get(name, {}))
         self._summary = Summary(self._watch, now)
         self._trail = Trail(ground.folder, ORIGIN, now, log)
+        self._hands = Hands(ground, runtime, self._watch, self._voice, self._trail, self._kept.config_of)
         self._answers = Answers(self._ledger, self._voice, self._trail, GivenUp(f"{ground.folder}/given-up.json"))
         self._removing = False  # … and this controller ends when that is confirmed
 
@@ -89,9 +90,7 @@ class Controller:
         """Until `stop`, or until the swarm was removed."""
         ground = self._ground
         queue = names.control_queue(names.CONTROLLER, ground.instance)
-        swarm = Scope(swarm=ground.swarm)
-        keys = [names.signal_key(one, swarm) for one in _TARGETS]
-        keys.append(names.signal_key(Signal.STATUS, Scope(role=names.CONTROLLER, instance=ground.instance)))
+        keys = names.controller_keys(ground.swarm, ground.instance)
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
         await self._attend(self._members().values())
         # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.
@@ -116,7 +115,7 @@ class Controller:
                             await asyncio.sleep(max(REST_S, 4 * took_s))
         finally:
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await asyncio.gather(listening, *self._acking, return_exceptions=True)
             await self._hands.close()
             await control.close()
             self._ledger.close()
@@ -145,7 +144,13 @@ class Controller:
             except InputError as error:
                 self._log("warning", "ignored", {"key": delivery.message.key, "why": str(error)})
                 self._trail.note("ignored", key=ascii(delivery.message.key)[:200], reason=str(error))
-            await delivery.ack()
+            except (
+                BusTrouble
+            ) as error:  # what is in the ledger is confirmed in a turn; another answer is asked for again
+                self._log("error", str(error), {})
+            acking = asyncio.create_task(delivery.ack())  # beside the next, so that many are acknowledged together
+            self._acking.add(acking)
+            acking.add_done_callback(self._acking.discard)
             if news:
                 self._woken.set()
 

@@ -14,6 +14,7 @@ from farro.swarm.plan import Member
 
 ERRORS = 20  # the newest are told
 _REASON = 500  # characters of one
+_WORDS = 20  # that a component adds to its status are told on
 
 
 class Summary:
@@ -51,6 +52,7 @@ class Summary:
                 "failure": seen.failure,
                 "stalenessSec": None if seen.word_s is None else round(max(0.0, now_s - seen.word_s), 3),
                 "tps": None if said is None else said.data.get("tps"),
+                "told": None if said is None else _scalars(said.data.get("told")),
             }
             found.append({name: value for name, value in line.items() if value is not None})
             self._notice(member, seen.failure, seen.starts, None if said is None else said.data.get("lastError"))
@@ -76,3 +78,11 @@ class Summary:
             self.error(f"ended, and was started again ({starts} starts)", member=member)
         if isinstance(said, str) and said != before[2]:
             self.error(said, member=member)
+
+
+def _scalars(told: object) -> dict[str, Any] | None:
+    """What a component adds to its status (`bee.tell`), as far as it is a few plain values."""
+    if not isinstance(told, dict):
+        return None
+    plain = {name: value for name, value in told.items() if isinstance(value, str | int | float)}
+    return {name: value if not isinstance(value, str) else value[:100] for name, value in list(plain.items())[:_WORDS]}

@@ -76,7 +76,7 @@ class Voice:
             scope=messages.scope_body(entry.scope),
         )
         key = names.event_key("duplicate", signal, _of_key(signal, entry.scope))
-        await self._send(key, body, str(uuid.uuid4()))
+        await self._send(key, body, message_id(correlation_id, signal, "duplicate"))
 
     async def warn(self, signal: Signal, scope: Scope, text: str, correlation_id: str | None) -> None:
         body = messages.Warning(
@@ -115,7 +115,7 @@ class Voice:
 
     async def status(self, status: messages.Status) -> None:
         key = names.status_key(status.kind, status.role, status.instance)
-        await self._send(key, status, status.message_id)
+        await self._send(key, status, status.message_id, lasting=False)
 
     async def up(self, swarm: str, instance: str) -> None:
         """The controller's control plane listens."""
@@ -130,8 +130,9 @@ class Voice:
         )
         await self._send(names.controller_up_key(instance), status, status.message_id)
 
-    async def _send(self, key: str, body: Any, own_id: str) -> None:
-        await self._bus.publish(names.CONTROL, Message(key=key, body=messages.encode(body), message_id=own_id))
+    async def _send(self, key: str, body: Any, own_id: str, *, lasting: bool = True) -> None:
+        sent = Message(key=key, body=messages.encode(body), message_id=own_id, lasting=lasting)
+        await self._bus.publish(names.CONTROL, sent)
 
 
 def _of_key(signal: Signal, scope: Scope) -> Scope:

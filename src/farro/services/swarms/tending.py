@@ -32,7 +32,11 @@ class Tending:
         self._to_clean = {name for name, one in realm.swarms.items() if one.state is SwarmState.REMOVED}
 
     async def bind(self, swarm: str) -> None:
+        """Hear it, and see to it that it will hear what is said to it before it is up."""
         await self._realm.bus.declare(self._realm.queue, self._realm.bindings(swarm))
+        keys = names.controller_keys(swarm, controller(swarm))
+        queue = names.control_queue(names.CONTROLLER, controller(swarm))
+        await self._realm.bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
 
     async def launch(self, swarm: str) -> str | None:
         """Why it could not be; None: it runs."""

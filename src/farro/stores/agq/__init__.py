@@ -204,7 +204,10 @@ class AgqStore:
             correlation_id=f"{self._random_bits(64):016x}",
             now=now,
         )
-        material = Material(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
+
+        def material() -> Material:
+            return Material(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
+
         place, make = self._workspace.promise(agent.id, job_id, attempt, material)
         scope = f"agq-{self._address.host}-{self._address.port}"
         return LateClaim(

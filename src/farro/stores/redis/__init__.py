@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from farro.errors import TryAgain
+from farro.errors import Lost, TryAgain
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
@@ -93,6 +93,21 @@ class RedisStore:
 
     def claim(self, agent: Agent) -> Claim | None:
         return claim.claim(self._ground, agent)
+
+    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
+        return claim.claim_some(self._ground, agent, limit)
+
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        if claims:
+            claim.hand_back(self._ground, claims)
+
+    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+        told: list[Lifecycle | Lost] = []
+        for (had, _), what in zip(ended, commit.commit_some(self._ground, ended) if ended else (), strict=True):
+            if not isinstance(what, Lost):
+                self._look_at(had.agent.id, what[1])
+            told.append(what if isinstance(what, Lost) else what[0])
+        return told
 
     def next_due(self, role: str) -> datetime | None:
         return claim.next_due(self._ground, role)

@@ -15,14 +15,21 @@ from typing import Any
 from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain, UnknownSchema
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.kernel.outcome import NO_REPORT, ErrorInfo, Failed, Released
+from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Claim, LateClaim
 from farro.ports.workspace import Material
 from farro.stores.redis import changing, commit, recover
 from farro.stores.redis.ground import Ground, agent_lost
-from farro.stores.redis.records import folded, material, moment, pairs
+from farro.stores.redis.records import folded, line, material, moment, pairs
+from farro.stores.redis.server import Arg
 
 
 def claim(ground: Ground, agent: Agent) -> Claim | None:
+    found = claim_some(ground, agent, 1)
+    return found[0] if found else None
+
+
+def claim_some(ground: Ground, agent: Agent, limit: int) -> list[Claim]:
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
     policy = ground.policy.policy_version(agent.role) or ""
@@ -31,38 +38,59 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
             ground.workspace.end(agent.id, job_id)
     own = ground.claims.setdefault(agent.id, set())
     while True:
-        corr = f"{ground.random_bits(128):032x}"
-        own.add(corr)
+        corrs = f"{ground.random_bits(128 * limit):0{32 * limit}x}"
+        nonces = [corrs[start : start + 32] for start in range(0, 32 * limit, 32)]
+        own.update(nonces)
+        answer: Sequence[Any] = ()
         try:
             answer = ground.server.run(
-                ground.scripts.claim, ground.time(), agent.id, agent.role, tags, corr, policy, SCHEMA_VERSION
+                ground.scripts.claim, ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit
             )
-        except BaseException:
-            own.discard(corr)  # should the server have done it, nobody here knows
-            raise
-        if answer[0] != b"ok":
-            own.discard(corr)
+        finally:  # of a call that failed: should the server have done it, nobody here knows
+            taken = answer[3:] if answer and answer[0] == b"ok" else ()
+            own.difference_update(nonces[len(taken) :])
         match answer[0]:
             case b"ok":
-                made = _taken(ground, agent, corr, answer)
-                if answer[-1] > len(own):
+                made = _all_taken(ground, agent, taken)
+                if answer[1] > len(own):
                     _disown(ground, agent, own)
-                if made is not None:
+                if answer[2]:
+                    ground.tell_foreign(answer[2].decode())
+                if made:
                     return made
             case b"none":
                 ground.beats[agent.id] = ground.clock.monotonic_s()
                 if answer[1] > len(own):
                     _disown(ground, agent, own)
-                return None
+                return []
             case b"lost":
                 raise agent_lost(agent)
             case b"foreign":
                 ground.tell_foreign(answer[1].decode())
 
 
-def _taken(ground: Ground, agent: Agent, corr: str, answer: Sequence[Any]) -> Claim | None:
-    """The job that the script gave. None: it cannot be read, and is out of everybody's way now."""
-    _, job_id, life, prompt, attempt, at, policy_at, stored, _ = answer
+def _all_taken(ground: Ground, agent: Agent, jobs: Sequence[Sequence[Any]]) -> list[Claim]:
+    """Where a folder cannot be made all go back: one that it was to be made for has, and so would the next."""
+    made: list[Claim] = []
+    trouble: StorageTrouble | None = None
+    for job in jobs:
+        try:
+            claimed = _taken(ground, agent, job)
+        except StorageTrouble as error:
+            trouble = error
+        else:
+            made += [] if claimed is None else [claimed]
+    if trouble is not None:
+        if made:
+            hand_back(ground, made)
+        raise trouble
+    return made
+
+
+def _taken(ground: Ground, agent: Agent, job: Sequence[Any]) -> Claim | None:
+    """A job that the script gave. None: it cannot be read, and is out of everybody's way now."""
+    job_id, life, prompt, attempt, at, policy_at, stored, nonce, score = job
+    corr = nonce.decode()
     at_ms = int(at)
     ground.heard(at_ms)
     ground.beats[agent.id] = ground.clock.monotonic_s()
@@ -75,10 +103,43 @@ def _taken(ground: Ground, agent: Agent, corr: str, answer: Sequence[Any]) -> Cl
             ground.claims[agent.id].discard(corr)
         return None
     try:
-        return begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
+        made = begun(ground, agent, lifecycle, prompt, pairs(stored) if stored else {})
     except Damaged as error:
         ground.log("critical", "a job that cannot be read has failed", {"job_id": job_id.decode(), "why": str(error)})
         return None
+    made.envelope.runtime = score
+    return made
+
+
+def hand_back(ground: Ground, claims: Sequence[Claim]) -> None:
+    """Those that were not begun. Each is told as what it is: handed back, of an attempt that does not count."""
+    agent, args = claims[0].agent, []
+    for each in claims:
+        life = each.envelope.lifecycle
+        codes = {
+            "event": Reason.RELEASED,
+            "actor": agent.id,
+            "job_id": each.job_id,
+            "role": life.role,
+            "from": Status.IN_PROGRESS,
+            "status": Status.QUEUED,
+            "attempt": each.attempt,
+            "correlation_id": life.correlation_id,
+        }
+        args.append((each, codes))
+    sent: list[Arg] = []
+    for each, codes in args:
+        if each.envelope.runtime:
+            sent += (each.job_id, each.attempt, each.envelope.runtime, line(codes))
+    if sent:
+        ground.server.run(ground.scripts.unclaim, ground.time(), agent.id, len(sent) // 4, *sent, waits=True)
+    for each, codes in args:
+        if not each.envelope.runtime:  # its place was lost with the first answer
+            commit.commit(ground, each, Released(note="not begun"), None)
+            continue
+        ground.claims.get(agent.id, set()).discard(each.envelope.lifecycle.correlation_id or "")
+        ground.workspace.end(agent.id, each.job_id)
+        ground.audit(**codes)  # type: ignore[arg-type]
 
 
 def _disown(ground: Ground, agent: Agent, own: Collection[str]) -> None:
@@ -107,7 +168,7 @@ def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, sto
     try:
         made.envelope = Envelope(prompt=_prompt(lifecycle.job_id, prompt), lifecycle=lifecycle)
         if not stored:
-            bare = Material(lifecycle=lifecycle.to_json(), prompt=prompt)
+            bare = lambda: Material(lifecycle=lifecycle.to_json(), prompt=prompt)  # noqa: E731
             place, make = ground.workspace.promise(agent.id, lifecycle.job_id, attempt, bare)
             return LateClaim(
                 agent=agent, envelope=made.envelope, attempt=attempt, folder=place, scope=ground.scope, make=make

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from farro.errors import Lost
 from farro.kernel import moves, telling
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
@@ -21,14 +25,54 @@ from farro.ports.store import Claim
 from farro.ports.workspace import Posted
 from farro.stores.redis import preparing
 from farro.stores.redis.ground import Ground, agent_lost, claim_lost
-from farro.stores.redis.records import due_ms, files, line, posted, where
+from farro.stores.redis.records import New, due_ms, files, line, posted, where
 from farro.stores.redis.server import Arg
 
+PART_BYTES = 4 << 20  # of one call: a script keeps everybody else waiting
+Committed = tuple[
+    Lifecycle, list[str]
+]  # and the jobs to look at: those that waited for it, children that need not wait
 _RESULTS = ("result.json", "result.md", "error.md")
 
 
-def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) -> tuple[Lifecycle, list[str]]:
-    """The lifecycle, and the jobs to look at: those that waited for this one, and children that need not wait."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Decided:
+    """A commit on its way."""
+
+    claim: Claim
+    lifecycle: Lifecycle
+    codes: Mapping[str, Any]
+    args: list[Arg]
+    children: Sequence[New]
+    dispatched: Mapping[str, Any]
+
+
+def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) -> Committed:
+    (told,) = commit_some(ground, [(claim, outcome)], move)
+    if isinstance(told, Lost):
+        raise told
+    return told
+
+
+def commit_some(
+    ground: Ground, ended: Sequence[tuple[Claim, Outcome]], move: Move | None = None
+) -> list[Committed | Lost]:
+    """Of attempts of one agent, in parts of bounded size."""
+    told: list[Committed | Lost] = []
+    part: list[_Decided] = []
+    size, token = 0, ground.token()
+    for claim, outcome in ended:
+        decided = _decide(ground, claim, outcome, move, token)
+        weight = sum(len(arg) for arg in decided.args if isinstance(arg, bytes | str))
+        if part and size + weight > PART_BYTES:
+            told += _send(ground, part)
+            part, size = [], 0
+        part.append(decided)
+        size += weight
+    return told + _send(ground, part)
+
+
+def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, token: str) -> _Decided:
     before, agent, attempt = claim.envelope.lifecycle, claim.agent, claim.attempt
     wanted = outcome.children if isinstance(outcome, Succeeded) else ()
     children = preparing.children(ground, claim.job_id, attempt, wanted) if wanted else []
@@ -41,11 +85,9 @@ def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) ->
     codes = telling.codes(lifecycle)
     place = "marked" if move.reason is Reason.ROUTING_EXHAUSTED else where(lifecycle)
     args: list[Arg] = [
-        ground.time(),
-        agent.id,
         claim.job_id,
         attempt,
-        ground.token(),
+        token,
         lifecycle.to_json(),
         place,
         lifecycle.role,
@@ -60,22 +102,33 @@ def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) ->
             args += child.args()
     else:
         args += ("", 0)
-    answer = ground.server.run(ground.scripts.commit, *args, waits=True)
-    ground.claims.get(agent.id, set()).discard(before.correlation_id or "")
-    if answer[0] == b"lost":
-        ground.workspace.end(agent.id, claim.job_id)
-        raise agent_lost(agent)
-    if answer[0] == b"taken":
-        ground.workspace.end(agent.id, claim.job_id)
-        raise claim_lost(claim.job_id, agent)
-    ground.beats[agent.id] = ground.clock.monotonic_s()
-    ground.audit(**codes)  # type: ignore[arg-type]
-    for child in children:
-        ground.tell(child.lifecycle)
-    if children:
-        ground.audit("dispatched", **dispatched)  # type: ignore[arg-type]
+    return _Decided(claim=claim, lifecycle=lifecycle, codes=codes, args=args, children=children, dispatched=dispatched)
+
+
+def _send(ground: Ground, part: Sequence[_Decided]) -> list[Committed | Lost]:
+    agent = part[0].claim.agent
+    args: list[Arg] = [ground.time(), agent.id, len(part)]
+    for each in part:
+        args += each.args
+    answers = ground.server.run(ground.scripts.commit, *args, waits=True)
+    return [_told(ground, each, answer) for each, answer in zip(part, answers, strict=True)]
+
+
+def _told(ground: Ground, each: _Decided, answer: Sequence[Any]) -> Committed | Lost:
+    claim, agent = each.claim, each.claim.agent
+    ground.claims.get(agent.id, set()).discard(claim.envelope.lifecycle.correlation_id or "")
     ground.workspace.end(agent.id, claim.job_id)
-    return lifecycle, [job_id.decode() for job_id in (*answer[1], *answer[3])]
+    if answer[0] == b"lost":
+        return agent_lost(agent)
+    if answer[0] == b"taken":
+        return claim_lost(claim.job_id, agent)
+    ground.beats[agent.id] = ground.clock.monotonic_s()
+    ground.audit(**each.codes)
+    for child in each.children:
+        ground.tell(child.lifecycle)
+    if each.children:
+        ground.audit("dispatched", **each.dispatched)
+    return each.lifecycle, [job_id.decode() for job_id in (*answer[1], *answer[3])]
 
 
 def _post(ground: Ground, claim: Claim, outcome: Outcome) -> Posted:

@@ -38,6 +38,7 @@ class Scripts:
     note: Script
     remove: Script
     survey: Script
+    unclaim: Script
 
 
 def load(*, lease_ms: int, keep_changes: int, keep_audit: int) -> Scripts:

@@ -94,7 +94,9 @@ class LocalWorkspace:
         _fill(folder, material, self._shelf, whole=True)
         return home
 
-    def promise(self, agent_id: str, job_id: str, attempt: int, material: Material) -> tuple[str, Callable[[], None]]:
+    def promise(
+        self, agent_id: str, job_id: str, attempt: int, material: Callable[[], Material]
+    ) -> tuple[str, Callable[[], None]]:
         folder = f"{self._agent_home(agent_id)}/{job_id}"
         self._promised.add(folder)
 
@@ -102,7 +104,7 @@ class LocalWorkspace:
             if folder in self._promised:
                 with self._making:
                     if folder in self._promised:  # it is not over, and no other thread was quicker
-                        self._made(agent_id, job_id, attempt, material)
+                        self._made(agent_id, job_id, attempt, material())
                         self._promised.discard(folder)
 
         return f"{folder}/attempts/{attempt:04d}", make

@@ -14,7 +14,7 @@ from farro.swarm import messages
 from farro.swarm.conformance.knowing import CONTROLLER_ORIGIN, Known, told
 from farro.swarm.conformance.reading import Heard, Violation
 from farro.swarm.messages import ControlSignal, Duplicate, Error, Ready, Status
-from farro.swarm.names import Signal
+from farro.swarm.names import Scope, Signal
 
 
 def resent(heard: Sequence[Heard]) -> Iterator[Violation]:
@@ -40,12 +40,13 @@ _EPOCH = "1970-01-01T00:00:00Z"
 def correlations(known: Known) -> Iterator[Violation]:
     for one in known.repeated:
         yield told("correlation", one, "its correlation id is that of another signal: it is new per attempt")
+    repeated = _repeated(known)
     for correlation, ends in known.ends.items():
         asked = known.signals.get(correlation)
         for end in ends:
             assert isinstance(end.body, Ready | Error)
             if asked is None:
-                if end.key.signal is not Signal.CREATE:  # which nobody signals
+                if correlation not in repeated and not _done_without_a_signal(end):
                     yield told("correlation", end, f"confirms {correlation}, which nobody sent")
                 continue
             assert isinstance(asked.body, ControlSignal)
@@ -57,10 +58,21 @@ def correlations(known: Known) -> Iterator[Violation]:
                 yield told("correlation", end, f"is about another than the signal {asked.name} that it confirms")
 
 
+def _done_without_a_signal(end: Heard) -> bool:
+    """The orchestrator creates by itself, removes what has no controller any more, and refuses before it sends."""
+    return end.key.signal in (Signal.CREATE, Signal.REMOVE) or isinstance(end.body, Error)
+
+
+def _repeated(known: Known) -> set[str]:
+    return {one.body.correlation_id for one in known.duplicates if isinstance(one.body, Duplicate)}
+
+
 def confirmed(known: Known, complete: bool) -> Iterator[Violation]:
     for one, body in known.commands():
         if one.key.signal is Signal.STATUS:  # a look, not a command: one that comes twice is looked at twice
-            if complete and not known.answers[body.correlation_id]:
+            answered = known.answers[body.correlation_id] or known.ends[body.correlation_id]
+            later = [said for said in known.statuses[str(body.instance)] if said.at_s >= one.at_s]
+            if complete and later and not answered:  # who says nothing any more is dead, and told so elsewhere
                 yield told("confirmed", one, f"was answered by no status-full ({body.correlation_id})")
             continue
         count = len(known.ends[body.correlation_id])
@@ -72,32 +84,40 @@ def confirmed(known: Known, complete: bool) -> Iterator[Violation]:
 
 
 def idempotency(known: Known, complete: bool) -> Iterator[Violation]:
-    """A command is known by its signal, its scope and its idempotency key."""
-    commands: dict[tuple[str, str, Any], list[tuple[Heard, ControlSignal]]] = defaultdict(list)
+    """A command is known by its signal, its scope and its idempotency key. The orchestrator answers one that comes
+    again by itself: then there is no second signal, but a second confirmation."""
+    attempts: dict[_Command, set[str]] = defaultdict(set)
+    results: dict[_Command, set[tuple[str, str]]] = defaultdict(set)
+    first: dict[_Command, Heard] = {}
     for one, body in known.commands():
         if one.key.signal is not Signal.STATUS:
-            commands[body.signal, body.idempotency_key, one.key.scope].append((one, body))
-    repeated = {one.body.correlation_id for one in known.duplicates if isinstance(one.body, Duplicate)}
-    for attempts in commands.values():
-        results = {_result(end) for _, body in attempts for end in known.ends[body.correlation_id]}
-        if len(results) > 1:
-            yield told("idempotency", attempts[0][0], "was confirmed in different ways, though it is one command")
-        again = [body.correlation_id for _, body in attempts]
-        if complete and len(set(again) - repeated) > 1:
-            yield told("idempotency", attempts[-1][0], "came again, and no ev.duplicate tells so")
+            attempts[_command(one)].add(body.correlation_id)
+            first.setdefault(_command(one), one)
+    for correlation, ends in known.ends.items():
+        for end in ends:
+            attempts[_command(end)].add(correlation)
+            results[_command(end)].add(_result(end))
+            first.setdefault(_command(end), end)
+    repeated = _repeated(known)
+    for command, again in attempts.items():
+        if len(results[command]) > 1:
+            yield told("idempotency", first[command], "was confirmed in different ways, though it is one command")
+        if complete and len(again - repeated) > 1:
+            yield told("idempotency", first[command], "came again, and no ev.duplicate tells so")
     for one in known.duplicates:
         assert isinstance(one.body, Duplicate)
-        asked = known.signals.get(one.body.correlation_id)
-        if asked is None or not isinstance(asked.body, ControlSignal):
-            yield told("idempotency", one, "tells of a signal that nobody sent")
-            continue
-        same = {
-            body.correlation_id for _, body in commands[asked.body.signal, asked.body.idempotency_key, asked.key.scope]
-        }
-        if one.body.idempotency_key != asked.body.idempotency_key or one.key.scope != asked.key.scope:
-            yield told("idempotency", one, "does not echo the signal that it tells of")
-        elif one.body.original_correlation_id not in {None, *same}:
+        if one.body.correlation_id not in attempts[_command(one)] and complete:
+            yield told("idempotency", one, "tells of a command that nobody gave")
+        elif one.body.original_correlation_id not in {None, *attempts[_command(one)]}:
             yield told("idempotency", one, "names an original that is another command")
+
+
+_Command = tuple[str, str, Scope]
+
+
+def _command(one: Heard) -> _Command:
+    assert isinstance(one.body, ControlSignal | Ready | Error | Duplicate)
+    return (one.body.signal, one.body.idempotency_key, one.key.scope)
 
 
 def _result(end: Heard) -> tuple[str, str]:

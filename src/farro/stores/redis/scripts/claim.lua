@@ -1,26 +1,29 @@
--- Claims the next job that an agent may have: strict priority, then entry, among the queues whose tags it offers.
--- ARGV: time, agent, role, its tags (sorted, with commas), correlation id (which is the nonce of this call), policy
---   version, schema version.
--- Answers: {'ok', id, life, prompt, attempt, at, policy, files or nil, number of jobs in its hands}; {'none', that
---   number}; {'lost'}: the agent is dead; {'foreign', id}: a job of another schema version was put aside, ask again.
--- A crash of the caller leaves the job in its hands: recovery counts the attempt.
-local agent, role, tags, corr = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- Claims the next jobs that an agent may have: strict priority, then entry, among the queues whose tags it offers.
+-- ARGV: time, agent, role, its tags (sorted, with commas), correlation ids of 32 characters each (the first is the nonce
+--   of this call), policy version, schema version, how many at most.
+-- More than one only of jobs that were never begun and have no files, and never more than half of a queue (rounded up).
+-- Answers: {'ok', number of jobs in its hands, a job of another schema version that was put aside or '', then of each
+--   job: {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}}; {'none', number of jobs in its
+--   hands}; {'lost'}: the agent is dead; {'foreign', id}: a job of another schema version was put aside, ask again.
+-- A crash of the caller leaves the jobs in its hands: recovery counts the attempts.
+local agent, role, tags, corrs, limit = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8])
 if not alive(agent) then return {'lost'} end
-
-local function answer(id, job, attempt, at, policy)
-  local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. id) or false
-  return {'ok', id, job[1], job[2], attempt, at, policy, files, call('HLEN', P .. 'held:' .. agent)}
-end
+local held_key = P .. 'held:' .. agent
 
 if again then
-  local held = call('HGETALL', P .. 'held:' .. agent)
-  for i = 1, #held, 2 do
-    if held[i + 1] == corr then
-      local job = call('HMGET', P .. 'job:' .. held[i], 'life', 'prompt', 'att', 'fl', 'cl')
-      local at, policy = string.match(job[5], '^%S+ (%S+) (.*)$')
-      return answer(held[i], job, job[3], at, policy)
+  local held, found = call('HGETALL', held_key), {'ok', call('HLEN', held_key), ''}
+  for i = 1, limit do
+    local corr = string.sub(corrs, 32 * i - 31, 32 * i)
+    for j = 1, #held, 2 do
+      if held[j + 1] == corr then
+        local job = call('HMGET', P .. 'job:' .. held[j], 'life', 'prompt', 'att', 'fl', 'cl')
+        local at, policy = string.match(job[5], '^%S+ (%S+) (.*)$')
+        local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. held[j]) or false
+        found[#found + 1] = {held[j], job[1], job[2], job[3], at, policy, files, corr, ''}
+      end
     end
   end
+  if #found > 3 then return found end
 end
 
 local due = call('ZRANGEBYSCORE', P .. 'due:' .. role, '-inf', now, 'LIMIT', 0, 1000)
@@ -34,10 +37,12 @@ for _, id in ipairs(due) do
 end
 
 local queue = P .. 'q:' .. role .. ':'
-local from = ''
-if tags ~= '' then
-  local offered = {}
-  for tag in string.gmatch(tags, '[^,]+') do offered[tag] = true end
+local offered = {}
+for tag in string.gmatch(tags, '[^,]+') do offered[tag] = true end
+
+local function fitting()
+  local from = ''
+  if tags == '' then return from end
   local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
   local best = head[2] and tonumber(head[2]) or math.huge
   for _, wanted in ipairs(call('SMEMBERS', P .. 'tags:' .. role)) do
@@ -52,22 +57,46 @@ if tags ~= '' then
       end
     end
   end
+  return from
 end
-local popped = call('ZPOPMIN', queue .. from)
-local id = popped[1]
-if not id then return {'none', call('HLEN', P .. 'held:' .. agent)} end
-local key = P .. 'job:' .. id
-local job = call('HMGET', key, 'life', 'prompt', 'att', 'fl', 'sv')
-if job[5] ~= ARGV[7] then
-  if job[5] then call('SADD', P .. 'foreign', id) end
-  return {'foreign', id}
-end
-local attempt = (tonumber(job[3]) or 0) + 1
+
+if limit > 1 then limit = math.max(1, math.min(limit, math.ceil(call('ZCARD', queue) / 2))) end
 local at = string.format('%.0f', now)
-local n = tell('{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. id .. '","role":"' .. role ..
-  '","from":"queued","status":"in_progress","attempt":' .. attempt .. ',"correlation_id":"' .. corr .. '"}')
-call('HSET', key, 'own', agent, 'att', attempt, 'cl', corr .. ' ' .. at .. ' ' .. ARGV[6], 'wh', 'held', 'v', n)
-call('ZREM', P .. 'at:' .. role .. ':queued', id)
-call('ZADD', P .. 'at:' .. role .. ':in_progress', 0, id)
-call('HSET', P .. 'held:' .. agent, id, corr)
-return answer(id, job, attempt, at, ARGV[6])
+local queued, working = P .. 'at:' .. role .. ':queued', P .. 'at:' .. role .. ':in_progress'
+local found = {'ok', 0, ''}
+for i = 1, limit do
+  local from = fitting()
+  local popped = call('ZPOPMIN', queue .. from)
+  local id = popped[1]
+  if not id then break end
+  local key = P .. 'job:' .. id
+  local job = call('HMGET', key, 'life', 'prompt', 'att', 'fl', 'sv')
+  if job[5] ~= ARGV[7] then
+    if job[5] then call('SADD', P .. 'foreign', id) end
+    if i == 1 then return {'foreign', id} end
+    found[3] = id
+    break
+  end
+  local before = tonumber(job[3]) or 0
+  if limit > 1 and (before > 0 or job[4] == '1') then
+    if i > 1 then
+      call('ZADD', queue .. from, popped[2], id)
+      break
+    end
+    limit = 1
+  end
+  local attempt, corr = before + 1, string.sub(corrs, 32 * i - 31, 32 * i)
+  local n = tell('{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. id .. '","role":"' .. role ..
+    '","from":"queued","status":"in_progress","attempt":' .. attempt .. ',"correlation_id":"' .. corr .. '"}')
+  call('HSET', key, 'own', agent, 'att', attempt, 'cl', corr .. ' ' .. at .. ' ' .. ARGV[6], 'wh', 'held', 'v', n)
+  call('ZREM', queued, id)
+  call('ZADD', working, 0, id)
+  call('HSET', held_key, id, corr)
+  local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. id) or false
+  found[#found + 1] = {id, job[1], job[2], attempt, at, ARGV[6], files, corr, popped[2]}
+  if limit == 1 then break end
+end
+local held = call('HLEN', held_key)
+if #found == 3 then return {'none', held} end
+found[2] = held
+return found

@@ -1,0 +1,145 @@
+"""`farro up`, `down`, `ps`, and `start` and `stop`, which are the same: the services of a root as a swarm.
+
+What they do lives in operations.own_swarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+
+from farro.cli.options import common
+from farro.cli.tables import show_table
+from farro.cli.terminal import answer, say
+from farro.cli.upkeep import Here
+from farro.operations import own_swarm, swarms
+from farro.operations.own_swarm import SLOTS, WORKERS
+from farro.operations.swarm_place import ORCHESTRATOR
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _sized(command: F) -> F:
+    """The options that shape the default plan."""
+    for option in (
+        click.option(
+            "--web/--no-web", "web", default=None, help="The dashboard and the HTTP API; else where they are installed."
+        ),
+        click.option(
+            "--role",
+            "roles",
+            multiple=True,
+            metavar="ROLE",
+            help="Workers of this role; may be repeated. Else of Runner, and of each role that a provider answers.",
+        ),
+        click.option(
+            "--runner",
+            type=click.Choice(["inline", "process"]),
+            help="Run jobs in the workers, or each in a process of its own; else as the config says.",
+        ),
+        click.option(
+            "--slots", default=SLOTS, show_default=True, type=click.IntRange(1, 64), help="Jobs at once in each worker."
+        ),
+        click.option(
+            "--workers", default=WORKERS, show_default=True, type=click.IntRange(1, 16), help="Workers of each role."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--detach", "-d", is_flag=True, help="Leave it running in the background.")
+@click.option("--plan", "plan_file", metavar="FILE", help="A swarm plan of your own instead; its id must be farro.")
+@_sized
+@common
+def up(
+    detach: bool,
+    plan_file: str | None,
+    workers: int,
+    slots: int,
+    runner: str | None,
+    roles: tuple[str, ...],
+    web: bool | None,
+    root: str | None,
+    as_json: bool,
+) -> int:
+    """Start what a root needs: a manager, which runs schedules too, a watchdog, workers of each role, and the web where
+    it is installed. They are the swarm `farro`, kept running by its controller.
+
+    Until Ctrl-C, which stops everything in order; a second one does not wait. With --detach they go on in the
+    background until `farro down`. Safe to repeat: only what is missing or has changed is started.
+    """
+    if as_json and not detach:
+        raise click.UsageError("--json needs --detach: in the foreground nothing ends that could be answered")
+    here = Here(root)
+    plan = here.plan(plan_file, workers=workers, slots=slots, runner=runner, roles=roles, web=web)
+    if detach:
+        return here.up_detached(plan, as_json)
+    return here.up_in_front(plan)
+
+
+@click.command()
+@_sized
+@common
+def start(
+    workers: int,
+    slots: int,
+    runner: str | None,
+    roles: tuple[str, ...],
+    web: bool | None,
+    root: str | None,
+    as_json: bool,
+) -> int:
+    """`farro up --detach`: start what a root needs, in the background.
+
+    Safe to repeat: only what is missing or has changed is started. They live until `farro stop` or the machine's end;
+    for services that start with it see `farro service install`.
+    """
+    here = Here(root)
+    plan = here.plan(None, workers=workers, slots=slots, runner=runner, roles=roles, web=web)
+    return here.up_detached(plan, as_json)
+
+
+@click.command()
+@common
+def down(root: str | None, as_json: bool) -> None:
+    """Stop what `farro up` started. Running steps have five seconds, then their jobs go back into the queue; what does
+    not end is killed, and its jobs are recovered at the next start. Other swarms of the root are left alone."""
+    Here(root).down(as_json)
+
+
+@click.command()
+@common
+def stop(root: str | None, as_json: bool) -> None:
+    """`farro down`: stop what runs in the background. Running steps have five seconds, then their jobs go back into the
+    queue; what does not end is killed, and its jobs are recovered at the next start."""
+    Here(root).down(as_json)
+
+
+@click.command()
+@common
+def ps(root: str | None, as_json: bool) -> None:
+    """The components that run here, of every swarm: `farro up` makes the swarm farro, `farro swarm` others."""
+    here = Here(root)
+    found = own_swarm.lines(here.place, here.runtime, here.clock)
+    views = swarms.list_(here.place, clock=here.clock)
+    orchestrator = here.runtime.look(ORCHESTRATOR)
+    pid = orchestrator.pid if orchestrator is not None and orchestrator.alive else None
+    if as_json:
+        told = [{"id": view.id, "state": view.state, "health": view.health, "reason": view.reason} for view in views]
+        answer({"orchestrator": {"pid": pid}, "swarms": told, "components": [asdict(line) for line in found]})
+        return
+    if not views:
+        say("nothing runs here; `farro up` starts what a root needs")
+        return
+    if found:
+        show_table(
+            [("COMPONENT", "ROLE", "STATE", "PID", "UP", "RESTARTS", "LOG"), *map(here.row, found)], right=(3, 4, 5)
+        )
+    for view in views:
+        say(f"swarm {view.id}: {view.state}, {view.health}" + (f" ({view.reason})" if view.reason else ""))
+    say(f"orchestrator: pid {pid}" if pid else "orchestrator: does not run; `farro up` starts it")

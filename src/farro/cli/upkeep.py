@@ -1,0 +1,255 @@
+"""A root's own swarm as a command steers it: bringing it up in front or behind, taking it down, telling of both.
+
+The commands live in up; what is done lives in operations.own_swarm.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.util import find_spec
+from types import FrameType
+from typing import Any
+
+import click
+
+from farro import app, hive
+from farro.cli.background import program
+from farro.cli.options import asked_store, person, read_root
+from farro.cli.tables import span
+from farro.cli.terminal import answer, complain, note, say
+from farro.errors import FarroError
+from farro.operations import background, own_swarm, swarm_service
+from farro.operations.own_swarm import Down, Left, Line, Steering, Up
+from farro.roles.workflow import MANAGER
+from farro.settings import Settings
+from farro.system.clock import SystemClock
+
+_LOOK_S = 0.5
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Here:
+    """A root, and how its swarm is steered from this command."""
+
+    def __init__(self, root: str | None) -> None:
+        self.root, self.settings = read_root(root)
+        self.place = hive.place(self.root, self.settings).folder
+        self.runtime = hive.runtime(self.root)
+        self.clock = SystemClock()
+        self._ending = _Ending()
+
+    def steering(self, *, over: Callable[[], bool] = lambda: False, quiet: bool = False) -> Steering:
+        wanted = swarm_service.component(self.root, program(), dict(os.environ))
+        return Steering(
+            place=self.place,
+            runtime=self.runtime,
+            clock=self.clock,
+            ensure=lambda: (swarm_service.ensure(self.runtime, wanted, self.clock), None)[1],
+            tell=(lambda text: None) if quiet else note,
+            over=over,
+            origin=person(),
+            durable=self.settings.durability == "power",
+        )
+
+    def plan(
+        self,
+        path: str | None,
+        *,
+        workers: int,
+        slots: int,
+        runner: str | None,
+        roles: tuple[str, ...],
+        web: bool | None,
+    ) -> dict[str, Any]:
+        if path is not None:
+            from farro.cli.swarm import read_plan
+
+            document, _ = read_plan(path, own_swarm.SWARM)
+            return dict(document.data)
+        _check_roles(roles, self.settings)
+        return own_swarm.default_plan(
+            self.root,
+            program=program(),
+            roles=tuple(dict.fromkeys(roles)) or own_swarm.roles(self.settings),
+            workers=workers,
+            slots=slots,
+            runner=runner,
+            store=asked_store() or os.environ.get("FARRO_STORE"),
+            web=_has_web() if web is None else web,
+        )
+
+    # --- up ---
+
+    def up_detached(self, plan: dict[str, Any], as_json: bool) -> int:
+        try:
+            done = self.steering(quiet=as_json).up(plan)
+        except KeyboardInterrupt:
+            note("what was begun goes on in the background; `farro down` ends it")
+            raise
+        if as_json:
+            answer({"components": [asdict(one) for one in done]})
+        else:
+            self._tell(done)
+            self._tell_web(done)
+            say("Look: farro ps, farro status, farro logs JOB. End: farro down.")
+        return 0 if _well(done) else 1
+
+    def up_in_front(self, plan: dict[str, Any]) -> int:
+        code = 0
+        with self._ending:
+            steering = self.steering(over=lambda: self._ending.asked)
+            try:
+                done = steering.up(plan)
+                self._tell(done)
+                code = 0 if _well(done) else 1
+                if not self._ending.asked:
+                    self._tell_web(done)
+                    say("Running. Ctrl-C stops it; `farro up --detach` leaves it running.")
+                    self._follow(steering)
+            except Left:
+                pass
+            except FarroError as error:
+                complain(str(error))
+                code = 1
+            except KeyboardInterrupt:
+                return self._kill(steering)
+            try:
+                if steering.view() is not None:
+                    note("stopping … (again: without waiting)")
+                self._tell_down(self.steering().down())
+                self._tell_rest(steering.rest())
+            except KeyboardInterrupt:
+                return self._kill(steering)
+        return code
+
+    def _follow(self, steering: Steering) -> None:
+        """Tell what changes, until somebody wants it to end."""
+        known = {line.name: _said(line) for line in own_swarm.lines(self.place, self.runtime, self.clock)}
+        while not self._ending.asked:
+            self.clock.sleep(_LOOK_S)
+            if steering.view() is None:
+                note("the swarm was removed by somebody else")
+                return
+            steering.ensure()
+            now = {line.name: _said(line) for line in own_swarm.lines(self.place, self.runtime, self.clock)}
+            for name, words in now.items():
+                if known.get(name) != words:
+                    say(f"{name} {words}")
+            known = now
+
+    def _kill(self, steering: Steering) -> int:
+        steering.kill()
+        complain("killed what was left; jobs that ran are recovered at the next start")
+        return 130
+
+    def _tell(self, done: list[Up]) -> None:
+        width = max([10, *(len(one.name) for one in done)])
+        for one in done:
+            say(f"{one.name:<{width}} {one.what}" + ("" if one.pid is None else f" (pid {one.pid})"))
+        if any(one.what == "disabled" for one in done):
+            note("disabled by somebody: `farro swarm config ROLE NAME --enable` lets it work again")
+        for one in done:
+            if one.what in ("failed", "not ready"):
+                shown = os.path.relpath(one.log, self.root)
+                complain(f"{one.name} is {one.what}; {shown} ends with:" if one.said else f"{one.name} is {one.what}")
+                note("\n".join(f"  {line}" for line in one.said.splitlines()))
+
+    def _tell_web(self, done: list[Up]) -> None:
+        """A link for the person who sits here; in no file."""
+        if any(one.name == f"{own_swarm.SWARM}-web" and one.what in ("started", "already runs") for one in done):
+            import secrets
+
+            from farro.operations import web_access
+
+            url = web_access.remembered(self.root)
+            if url is not None:
+                made = web_access.code(self.root, secrets.token_bytes)
+                say(f"Dashboard, open this once: {web_access.link(url, made)}")
+
+    # --- down ---
+
+    def down(self, as_json: bool) -> None:
+        old = background.stop(app.runtime(self.root))  # what a demo that was killed left, or a farro without swarms
+        steering = self.steering(quiet=as_json)
+        done = [*(Down(name=one.name, what=one.how) for one in old), *steering.down()]
+        others = steering.rest()
+        if as_json:
+            answer({"components": [asdict(one) for one in done], "others": others})
+            return
+        if not done:
+            say("nothing runs in the background here")
+        self._tell_down(done)
+        self._tell_rest(others)
+
+    def _tell_down(self, done: list[Down]) -> None:
+        words = {"was gone": "had ended before", "killed": "did not end in time, and was killed"}
+        width = max([10, *(len(one.name) for one in done)])
+        for one in done:
+            say(f"{one.name:<{width}} {words.get(one.what, one.what)}")
+
+    def _tell_rest(self, others: list[str]) -> None:
+        if others:
+            names = ", ".join(others)
+            note(f"left as they are, with their orchestrator: swarm {names} (`farro swarm` stops and removes them)")
+
+    def row(self, line: Line) -> tuple[str, ...]:
+        return (
+            line.name,
+            line.role,
+            line.state if line.failure is None else f"{line.state}: {line.failure}",
+            "-" if line.pid is None else str(line.pid),
+            span(line.uptime_s),
+            str(line.restarts),
+            os.path.relpath(line.log, self.root),
+        )
+
+
+class _Ending:
+    """The first signal asks; the second interrupts whatever waits."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Ending:
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def _check_roles(roles: tuple[str, ...], settings: Settings) -> None:
+    for role in roles:
+        if role == MANAGER:
+            raise click.BadParameter(
+                "the manager's queue is worked by the manager, which starts anyway", param_hint="--role"
+            )
+        if role not in settings.all_roles():
+            known = ", ".join(sorted(settings.all_roles()))
+            raise click.BadParameter(f"{role} is not a role here; there is {known}", param_hint="--role")
+
+
+def _has_web() -> bool:
+    """Looked up, not imported: that would cost more than the rest of this command."""
+    return all(find_spec(name) is not None for name in ("starlette", "uvicorn", "sse_starlette"))
+
+
+def _well(done: list[Up]) -> bool:
+    return all(one.what in ("started", "already runs", "disabled") for one in done)
+
+
+def _said(line: Line) -> str:
+    return (
+        line.state.lower() + (f": {line.failure}" if line.failure else "") + (f" (pid {line.pid})" if line.pid else "")
+    )

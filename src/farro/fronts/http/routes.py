@@ -1,0 +1,30 @@
+"""Every endpoint that there is, in one table: the application and the OpenAPI document are made of it.
+
+What each does lives in the module of its noun.
+"""
+
+from __future__ import annotations
+
+from farro.fronts.http import acting, looking, measures, openapi, overview, past, swarms, tasks
+from farro.fronts.http.endpoints import Asked, Endpoint, get
+from farro.fronts.http.house import House
+
+_NOUNS: tuple[Endpoint, ...] = (
+    *overview.ENDPOINTS,
+    *measures.ENDPOINTS,
+    *looking.ENDPOINTS,
+    *acting.ENDPOINTS,
+    *tasks.ENDPOINTS,
+    *swarms.ENDPOINTS,
+    *past.ENDPOINTS,
+)
+
+
+def described(house: House, asked: Asked) -> object:
+    return openapi.document(ENDPOINTS, version=house.version)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *_NOUNS,
+    get("/api/openapi.json", described, "This document.", openapi.Document, keep_s=60.0, tag="overview"),
+)
