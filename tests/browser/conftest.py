@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from browser.site import PATIENCE_S, Site, furnish, init
 from support import need
@@ -19,6 +19,7 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 )
+expect.set_options(timeout=PATIENCE_S * 1000)
 
 
 @pytest.fixture(scope="session")
@@ -56,11 +57,13 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.page.on(
-            "console", lambda told: self.complaints.append(told.text) if told.type in ("error", "warning") else None
-        )
+        self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda asked: self._asked(asked.url))
+
+    def _said(self, told: ConsoleMessage) -> None:
+        if told.type in ("error", "warning"):
+            self.complaints.append(f"{told.text} ({told.location['url']})")
 
     def _asked(self, url: str) -> None:
         if not url.startswith((self.site.url, "data:", "blob:")):

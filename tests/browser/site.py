@@ -104,7 +104,7 @@ def furnish(root: Path) -> Path:
     with farro.open(root) as queue:
         queue.enqueue(NIGHTLY, id="nightly-1")
         queue.enqueue(["echo", HOSTILE.replace("\0", "")], id="hostile-1")
-        queue.enqueue({"name": HOSTILE, "steps": [{"command": "false"}]}, id="hostile-2")
+        queue.enqueue({"name": HOSTILE, "steps": [{"id": "no", "command": "false"}]}, id="hostile-2")
         for number in range(12):
             queue.enqueue(["echo", f"parcel {number}"], id=f"parcel-{number:02d}")
     for name in ("ask-1", "ask-2", "ask-3"):
@@ -141,7 +141,11 @@ class Site:
             command, cwd=self.root, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True
         )
         log.close()
-        eventually(self._answers, "farro web does not answer")
+        try:
+            eventually(self._answers, "farro web does not answer")
+        except BaseException:
+            self.stop()  # nobody else knows of it
+            raise
         return self
 
     def _answers(self) -> bool:

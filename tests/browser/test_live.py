@@ -82,7 +82,7 @@ def test_a_server_that_fails_is_told_and_the_page_recovers_by_itself(fresh: Site
     visited = visit(fresh)
     page = visited.open("board")
     page.evaluate(MARK)
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.locator(".pulse")).to_contain_text("Live")
     fresh.stop()
     banner = page.get_by_role("alert").filter(has_text="No connection to the server.")
     expect(banner).to_be_visible()

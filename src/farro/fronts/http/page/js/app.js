@@ -11,6 +11,7 @@ import { job } from "./pages/job.js";
 import { overview } from "./pages/overview.js";
 import { swarms } from "./pages/swarms.js";
 import { tasks } from "./pages/tasks.js";
+import { plain } from "./plain.js";
 import { draw } from "./view.js";
 import { serverTime } from "./words.js";
 
@@ -39,7 +40,7 @@ function redraw() {
     drawn = 0;
     if (!shown) return;
     const title = shown.title();
-    document.title = `${shared.waiting ? `(${shared.waiting}) ` : ""}${title} · farro${shared.link === "lost" ? " · no connection" : ""}`;
+    document.title = plain(`${shared.waiting ? `(${shared.waiting}) ` : ""}${title} · farro${shared.link === "lost" ? " · no connection" : ""}`);
     if (shown.before) shown.before();
     draw(document.getElementById("app"), frame({ shared, section: SECTION[route.page] || route.page || "overview", shown, live, redraw }));
     if (shown.after) shown.after();
@@ -70,6 +71,7 @@ const context = {
   shared,
   redraw,
   paced,
+  readOnly: () => Boolean(shared.info && shared.info.read_only),
   go(hash, { replace = false } = {}) {
     if (replace) window.history.replaceState(null, "", hash);
     else location.hash = hash;

@@ -1,16 +1,18 @@
 /* Small charts in SVG: stacked bars, lines, a spark. Each says its figures in words too, for who does not see it. */
 import { h } from "./view.js";
-import { count, duration, shortClock } from "./words.js";
+import { coarse, count, duration, shortClock } from "./words.js";
 
 const nice = (top) => {
   if (top <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(top));
-  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= top);
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= top);
 };
 
 /* Durations break at other numbers than counts do. */
 const SPANS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400, 172_800, 604_800];
 const niceSpan = (top) => SPANS.find((span) => span >= top) || nice(top);
+
+const spanTick = (value) => (value >= 60 && value % 60 === 0 ? coarse(value) : duration(value));
 
 const WIDTH = 600;
 const HEIGHT = 150;
@@ -93,7 +95,7 @@ export function lines({ label, series, start, end, stepS }) {
   });
   const last = series.map((one) => `${one.name} ${duration([...one.values].reverse().find((value) => value !== null && value !== undefined))}`).join(", ");
   return svg(`${label}, last: ${last}`, [
-    frame(top, duration, start, end, inner), drawn,
+    frame(top, spanTick, start, end, inner), drawn,
     Array.from({ length: points }, (_, i) => hover(i, points, `${shortClock(from + i * stepS * 1000)}: ${series.map((one) => `${one.name} ${duration(one.values[i])}`).join(", ")}`)),
   ]);
 }
@@ -115,7 +117,7 @@ export function areas({ label, layers, points, height = 96 }) {
   const x = (i) => (i * WIDTH) / (n - 1);
   const y = (value) => height - 2 - ((height - 8) * value) / top;
   let below = points.map(() => 0);
-  const drawn = layers.map((layer) => {
+  const drawn = layers.filter((layer) => layer.values.some(Boolean)).map((layer) => {
     const above = below.map((value, i) => value + layer.values[i]);
     const d = `M${above.map((value, i) => `${x(i).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}L${below.map((value, i) => [i, value]).reverse().map(([i, value]) => `${x(i).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}Z`;
     below = above;

@@ -36,7 +36,7 @@ export function frame({ shared, section, shown, live, redraw }) {
         icon(name, 16), h("span", text),
         counts[name] ? h("span.count", { class: { inbox: "calls", overview: "calls fires" }[name] || "", title: { inbox: "wait for you", overview: "alerts", board: "queued and running" }[name] }, count(counts[name])) : null)),
       h("div.foot",
-        h("div.pulse", { "data-link": shared.link }, h("i"), LINKS[shared.link], h("span.end", info ? info.version : "")),
+        h("div.pulse", { "data-link": shared.link }, h("i"), LINKS[shared.link], info && info.read_only ? ", read-only" : "", h("span.end", info ? info.version : "")),
         h("div.tools",
           h("button.button.ghost.icon", { type: "button", "aria-label": `Colours: ${told}. Switch`, title: `Colours: ${told}`, on: { click: () => { switchTheme(); redraw(); } } }, icon(sign)),
           h("button.button.ghost.icon", { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", on: { click: showKeys } }, icon("keyboard"))))),

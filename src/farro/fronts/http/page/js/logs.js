@@ -27,6 +27,7 @@ export function logs(id, step, redraw) {
     if (place) place.replaceChildren();
     source = new EventSource(`/api/jobs/${encodeURIComponent(id)}/logs/stream?tail=1000`);
     source.addEventListener("output", (event) => take(JSON.parse(event.data)));
+    source.addEventListener("trouble", (event) => { over = true; source.close(); take({ step: null, stream: "runner", text: `${JSON.parse(event.data).error.message || "the output cannot be read"}\n` }); redraw(); });
     source.addEventListener("end", () => { over = true; source.close(); redraw(); });
     source.onerror = () => { source.close(); if (!over) timer = setTimeout(open, RETRY_MS); };
     redraw();

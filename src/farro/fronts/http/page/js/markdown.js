@@ -1,5 +1,6 @@
 /* Markdown to nodes of the page: headings, lists, quotes, code, emphasis, tables. Nothing becomes HTML, links are only
  * http(s) and open elsewhere; whatever is not understood stays the text that it was. */
+import { diff } from "./diff.js";
 import { h } from "./view.js";
 
 const MOST = 200_000; // characters; more is shown as its source
@@ -18,7 +19,8 @@ function blocks(lines, depth) {
     if (fence) {
       const end = lines.findIndex((one, i) => i > at && one.trim().startsWith(fence[1]));
       const stop = end < 0 ? lines.length : end;
-      out.push(h("pre.code.box", h("code", lines.slice(at + 1, stop).join("\n"))));
+      const inside = lines.slice(at + 1, stop).join("\n");
+      out.push(/^(diff|patch)\b/.test(line.trim().slice(fence[1].length)) ? diff(inside) : h("pre.code.box", h("code", inside)));
       at = stop + 1;
     } else if (!line.trim()) at += 1;
     else if (/^#{1,6}\s/.test(line)) {

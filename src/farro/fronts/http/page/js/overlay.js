@@ -1,5 +1,6 @@
 /* What lies over the page: questions before an action, short notes after it, the list of keys. */
 import { icon } from "./icons.js";
+import { plain } from "./plain.js";
 import { draw, h } from "./view.js";
 
 let notes = [];
@@ -15,7 +16,7 @@ export function toast(kind, text) {
 const show = () => draw(place(), notes.map((note) => h("div.toast", { key: note.id, "data-state": note.kind }, icon(note.kind, 16), h("span", note.text))));
 
 /* For screen readers alone. */
-export const say = (text) => { document.getElementById("said").textContent = text; };
+export const say = (text) => { document.getElementById("said").textContent = plain(text); };
 
 /* Asks in a dialog; answers the fields' values, or null where nobody agreed.
    fields: [{name, label, kind: "text"|"area"|"code"|"select"|"check", value, needed, options, hint}] */

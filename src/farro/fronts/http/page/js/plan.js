@@ -5,7 +5,10 @@ import { facts, state } from "./parts.js";
 import { h } from "./view.js";
 import { duration, said } from "./words.js";
 
-export const line = (step) => [step.tool && step.tool !== "unix" ? step.tool : null, step.command, ...(step.args || [])].filter((part) => part !== null && part !== undefined).join(" ");
+const shell = (step) => /^(\/bin\/)?(ba|da|z)?sh$/.test(step.command || "") && (step.args || [])[0] === "-c" && step.args.length === 2;
+
+/* A shell's script is what somebody wrote; the shell around it is not. */
+export const line = (step) => shell(step) ? step.args[1] : [step.tool && step.tool !== "unix" ? step.tool : null, step.command, ...(step.args || [])].filter((part) => part !== null && part !== undefined).join(" ");
 
 const deep = (steps, edges) => Math.max(...levels(steps, edges).values()) + 1;
 
@@ -20,15 +23,15 @@ export function planGraph(plan, chosen, choose) {
   if (listed) plan.steps.slice(1).forEach((step, i) => edges.push({ from: plan.steps[i].id, to: step.id, listed: true }));
   return graph({
     label: `Plan with ${plan.steps.length} steps`, nodes: plan.steps, edges, chosen, choose,
-    size: deep(plan.steps, edges) > 4 ? { width: 148, height: 46, gapX: 28, gapY: 12 } : { width: 176, height: 46, gapX: 40, gapY: 12 },
+    size: deep(plan.steps, edges) > 4 ? { width: 128, height: 46, gapX: 22, gapY: 12 } : { width: 176, height: 46, gapX: 40, gapY: 12 },
     edge: (one) => ({ kind: one.pipe ? "pipe" : one.listed ? "listed" : "" }),
     node: (step) => ({
       state: step.state,
       label: `Step ${step.id}, ${said(step.state)}: ${line(step)}`,
       parts: [
         h("g", { transform: "translate(10 8)", class: "sign" }, icon(step.state, 14)),
-        h("text.name", { x: 30, y: 19 }, fit(step.id, deep(plan.steps, edges) > 4 ? 15 : 19)),
-        h("text.what.typed", { x: 11, y: 36 }, fit(line(step) || said(step.state), deep(plan.steps, edges) > 4 ? 20 : 25)),
+        h("text.name", { x: 30, y: 19 }, fit(step.id, deep(plan.steps, edges) > 4 ? 13 : 19)),
+        h("text.what.typed", { x: 11, y: 36 }, fit(line(step) || said(step.state), deep(plan.steps, edges) > 4 ? 17 : 25)),
         h("title", `${line(step)} (${said(step.state)})`),
       ],
     }),

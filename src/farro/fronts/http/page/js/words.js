@@ -78,3 +78,17 @@ export function shortId(id) {
   const minted = /^job-(\d{8})-(\d{6})-(.+)$/.exec(id);
   return minted ? `${minted[2]}-${minted[3].slice(-6)}` : id;
 }
+
+export const tinyId = (id) => (/^job-\d{8}-\d{6}-/.test(id) ? id.slice(-6) : id);
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/* Where a hop led, from the place that it names: {words, state?, role?} */
+export function whither(place) {
+  const ended = /completed\/(\w+)$/.exec(place || "");
+  if (ended) return { words: said(ended[1]).toLowerCase(), state: ended[1] };
+  const queue = /^agents\/([^/]+)\/(\w+)/.exec(place || "");
+  if (queue && queue[2] === "waiting") return { words: "asks a person", role: "human", state: "waiting" };
+  if (queue) return { words: `hands on to ${queue[1]}`, role: queue[1] };
+  const other = /^jobs\/(\w+)/.exec(place || "");
+  return other ? { words: other[1] === "stale" ? "is lost" : other[1], state: other[1] === "stale" ? "stale" : undefined } : { words: place || "" };
+}

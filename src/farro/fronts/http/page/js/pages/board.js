@@ -6,7 +6,7 @@ import { icon } from "../icons.js";
 import { newJob } from "../new_job.js";
 import { button, failure, jobAddress, standing, state } from "../parts.js";
 import { h } from "../view.js";
-import { ago, coarse, count, many, said, shortId, since } from "../words.js";
+import { ago, coarse, count, many, said, shortId, since, tinyId } from "../words.js";
 
 const LANES = ["queued", "in_progress", "stale", "failed", "succeeded", "killed"];
 const PAGE = 25;
@@ -118,7 +118,7 @@ export function board(ctx, route) {
       n: { told: "New job", run: () => newJob(ctx) },
       Escape: { told: "Clear the selection", run: () => picked.clear() },
     },
-    actions: () => button("New job", () => newJob(ctx), { kind: "primary", sign: "plus", title: "New job (n)" }),
+    actions: () => !ctx.readOnly() && button("New job", () => newJob(ctx), { kind: "primary", sign: "plus", title: "New job (n)" }),
     heard(kind, data) {
       if (kind === "changes") moved(data.jobs);
       else if (["hello", "gap", "ready"].includes(kind)) all();
@@ -140,7 +140,7 @@ export function board(ctx, route) {
     view() {
       const { queues } = ctx.shared;
       const roles = ctx.shared.info ? ctx.shared.info.roles : [];
-      return h("div.board", tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7.5rem, 0.5fr)" : "minmax(11.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
+      return h("div.board", tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7rem, 0.5fr)" : "minmax(10.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
     },
   };
 
@@ -166,7 +166,7 @@ export function board(ctx, route) {
   function bar() {
     if (!picked.size) return null;
     const some = rows().filter((row) => picked.has(row.job_id));
-    const acts = [...new Set(some.flatMap(possible))];
+    const acts = ctx.readOnly() ? [] : [...new Set(some.flatMap(possible))];
     return h("div.picked", { role: "region", "aria-label": "Selected jobs", key: "picked" },
       h("strong.num", `${picked.size} selected`),
       acts.map((name) => button(act(name).word, () => bulk(name), { key: name, kind: act(name).danger ? "danger" : "", sign: act(name).sign })),
@@ -193,7 +193,7 @@ export function board(ctx, route) {
       h("div.row", h("a.open.clip", { href: jobAddress(row.job_id), title: row.title }, row.title || row.name || shortId(row.job_id)),
         h("input.end", { type: "checkbox", "aria-label": `Select ${row.title || row.job_id}`, checked: picked.has(row.job_id), on: { click: (event) => pick(row.job_id, event) } })),
       row.error && row.status !== "succeeded" ? h("p.why.small", { title: row.error.message }, row.error.message || row.error.category) : null,
-      h("div.row.small.quiet.meta", h("span.mono", { title: row.job_id }, row.name || shortId(row.job_id).slice(-6)), filter.roles.length === 1 ? null : h("span.clip", row.role), row.attempt > 1 ? h("span.num", { title: `Attempt ${row.attempt}` }, `×${row.attempt}`) : null,
+      h("div.row.small.quiet.meta", h("span.mono.clip.id", { title: row.job_id }, row.name || tinyId(row.job_id)), filter.roles.length === 1 ? null : h("span.clip", row.role), row.attempt > 1 ? h("span.num", { title: `Attempt ${row.attempt}` }, `×${row.attempt}`) : null,
         row.priority && !["P2", "normal"].includes(row.priority) ? h("span.tag", row.priority) : null,
         (row.tags || []).slice(0, 2).map((tag) => h("span.tag", { key: tag }, tag)),
         h("span.end.num", timing(row, how))));

@@ -6,7 +6,7 @@ import { button, empty, failure, jobLink, loading, panel, segments, state } from
 import { h } from "../view.js";
 import { clock, count, many, now, said } from "../words.js";
 
-const SHOWN = ["queued", "in_progress", "stale"];
+const SHOWN = ["in_progress", "queued", "stale"];
 const ENDED = ["succeeded", "failed", "killed"];
 const SPANS = [["900", "15m"], ["3600", "1h"], ["86400", "24h"], ["604800", "7d"], ["all", "All"]];
 const STEPS = 400;
@@ -86,7 +86,7 @@ export function history(ctx, route) {
       if (page.error && !page.seen) return failure(page.error, begin);
       if (!page.range) return loading("Reading the audit log");
       if (!page.range.first) return h("section.panel", empty("No history yet", "The audit log begins with the first job.", "farro enqueue -- true"));
-      return h("div.stack", scrubber(), h("div.two", queues(), lines()), jobs());
+      return h("div.stack", scrubber(), h("div.two.uneven", h("div.stack", queues(), jobs()), lines()));
     },
   };
 
@@ -116,13 +116,13 @@ export function history(ctx, route) {
   }
 
   function lines() {
-    return panel(page.at ? "What had just happened" : "What happened last", { flush: true }, page.lines ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Audit log" }, h("table.table", h("tbody", page.lines.map((line, i) => h("tr", { key: `${line.ts}${line.job_id}${i}` }, h("td.num", h("button.plain", { type: "button", title: "Go to this moment", on: { click: () => move(Date.parse(line.ts)) } }, clock(line.ts).slice(-8))), h("td", h("span.strong", line.event)), h("td", line.job_id ? jobLink(line.job_id) : ""), h("td.mono.small.quiet.clip", line.actor || "")))))) : loading());
+    return panel(page.at ? "What had just happened" : "What happened last", { flush: true }, page.lines ? h("div.scroll.taller", { tabindex: 0, role: "region", "aria-label": "Audit log" }, h("table.table", h("tbody", page.lines.map((line, i) => h("tr", { key: `${line.ts}${line.job_id}${i}` }, h("td.num", h("button.plain", { type: "button", title: "Go to this moment", on: { click: () => move(Date.parse(line.ts)) } }, clock(line.ts).slice(-8))), h("td", h("span.strong", line.event)), h("td", line.job_id ? jobLink(line.job_id) : ""), h("td.mono.small.quiet.clip", line.actor || "")))))) : loading());
   }
 
   function jobs() {
     const seen = page.seen;
     if (!seen) return null;
-    return panel(then("Jobs"), { flush: true, note: seen.more ? `the first ${seen.jobs.length}, ${many(seen.more, "other")}` : many(seen.jobs.length, "job") }, seen.jobs.length ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Jobs then" }, h("table.table",
+    return panel(then("Jobs"), { flush: true, note: seen.more ? `the first ${seen.jobs.length}, ${many(seen.more, "other")}` : many(seen.jobs.length, "job") }, seen.jobs.length ? h("div.scroll.taller", { tabindex: 0, role: "region", "aria-label": "List of jobs" }, h("table.table",
       h("thead", h("tr", ["Job", "Role", "State", "Since", "Agent"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", seen.jobs.map((one) => h("tr", { key: one.job_id }, h("td", jobLink(one.job_id)), h("td", one.role), h("td", state(one.status)), h("td.num", one.since ? clock(one.since) : "–"), h("td.mono.small.soft", one.agent || "")))))) : h("p.empty.quiet.row", icon("history"), "Nothing was there at that time."));
   }

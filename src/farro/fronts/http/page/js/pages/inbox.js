@@ -74,10 +74,10 @@ export function inbox(ctx, route) {
           h("span.strong.clip", item.title || item.question), h("span.small.quiet.row", h("span.clip", item.task || item.role || ""), h("span.end", moment(item.since)))))))),
         one ? h("article.panel", { "aria-label": one.title || one.question },
           h("header.answer", h("div.grow", h("h2", one.title || "A question"), h("p.soft.small", one.question)),
-            button("Approve", () => answer("approve"), { kind: "primary", sign: "succeeded", title: "Approve (a)" }), button("Refuse", () => answer("refuse"), { kind: "danger", sign: "close", title: "Refuse (r)" }), button("Edit", () => answer("edit"), { title: "Edit (e)" })),
+            ctx.readOnly() ? null : [button("Approve", () => answer("approve"), { kind: "primary", sign: "succeeded", title: "Approve (a)" }), button("Refuse", () => answer("refuse"), { kind: "danger", sign: "close", title: "Refuse (r)" }), button("Edit", () => answer("edit"), { title: "Edit (e)" })]),
           h("div.body.stack", h("p.small.quiet.row", one.role ? `${one.role} worked last` : "", one.task ? h("a", { href: `#/task/${encodeURIComponent(one.task)}` }, one.task) : null, jobLink(one.job_id)),
             one.result ? markdown(one.result) : h("p.quiet", "It left no text."),
-            page.diffs.get(one.job_id) ? h("section.stack.tight", { "aria-label": "Changes" }, h("h3.small.quiet", "Changes"), diff(page.diffs.get(one.job_id))) : null)) : null);
+            page.diffs.get(one.job_id) && !one.result.includes("```diff") ? h("section.stack.tight", { "aria-label": "Changes" }, h("h3.small.quiet", "Changes"), diff(page.diffs.get(one.job_id))) : null)) : null);
     },
   };
 }

@@ -7,7 +7,7 @@ import { markdown } from "../markdown.js";
 import { button, command, copyButton, failure, facts, jobAddress, jobLink, loading, moment, panel, segments, standing, state, tabs } from "../parts.js";
 import { planGraph, stepFacts } from "../plan.js";
 import { h } from "../view.js";
-import { ago, between, bytes, clock, count, duration, many, said, shortId, since, usd } from "../words.js";
+import { ago, between, bytes, capital, clock, duration, many, said, shortId, since, usd, whither } from "../words.js";
 
 const TABS = [["output", "Output"], ["result", "Result"], ["prompt", "Prompt"], ["files", "Files"], ["audit", "Audit"]];
 
@@ -59,7 +59,7 @@ export function job(ctx, route) {
   const chooseStep = (step) => { page.step = page.step === step ? null : step; if (stream) stream.filter(page.step); if (page.step) page.tab = "output"; remember(); ctx.redraw(); };
   const moveOn = (done) => ctx.go(jobAddress(done.job_id));
   const perform = (name) => (name === "retry" ? retryFrom(page.job, null, { after: moveOn }) : doTo(name, page.job, { after: reload }));
-  const allowed = () => (page.job ? possible(page.job) : []);
+  const allowed = () => (page.job && !ctx.readOnly() ? possible(page.job) : []);
 
   return {
     title: () => (page.job ? `${page.job.title || shortId(page.job.job_id)} · ${said(standing(page.job))}` : shortId(id)),
@@ -72,7 +72,7 @@ export function job(ctx, route) {
       f: { told: "Follow the output", run: () => stream && stream.follow() },
       ...Object.fromEntries(TABS.map(([tab, name], i) => [String(i + 1), { told: name, run: () => choose(tab) }])),
     },
-    actions: () => (page.job ? allowed().map((name) => button(act(name).word, () => perform(name), { key: name, sign: act(name).sign, kind: name === "kill" ? "danger" : name === "retry" ? "primary" : "" })) : null),
+    actions: () => (page.job ? allowed().map((name) => button(act(name).word, () => perform(name), { key: name, sign: act(name).sign, kind: { kill: "danger", retry: "primary", "force-complete": "ghost" }[name] || "" })) : null),
     heard(kind, data) {
       const own = page.job ? page.job.job_id : id;
       if (["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.some((one) => one.job_id === own))) reload();
@@ -91,14 +91,14 @@ export function job(ctx, route) {
   function trouble() {
     const { job: whole, explain } = page;
     const error = whole.error;
-    const why = explain && !["in_progress"].includes(whole.status) && explain.message;
+    const why = explain && !whole.terminal && whole.status !== "in_progress" && capital(explain.message);
     if (!error && !why && !whole.damaged) return null;
     return h("div.notice", { "data-state": standing(whole) }, icon(standing(whole)),
       h("div.grow.stack.tight",
         error ? h("p.strong.wrapped", error.message, h("span.tag.cause", error.category)) : null,
         whole.damaged ? h("p", `Damaged: ${whole.damaged}`) : null,
         why && (!error || why !== error.message) ? h("p.soft", why) : null,
-        explain && explain.fix ? h("div", command(explain.fix)) : null));
+        why && explain.fix ? h("div", command(explain.fix)) : null));
   }
 
   function plan() {
@@ -108,9 +108,11 @@ export function job(ctx, route) {
     const chosen = steps.find((step) => step.id === page.step);
     return panel("Plan", { note: `${done} of ${many(steps.length, "step")} done${page.plan.added ? `, ${page.plan.added} added while it ran` : ""}`, flush: true },
       planGraph(page.plan, page.step, chooseStep),
-      chosen ? h("div.chosen-step", stepFacts(chosen, lastTry(chosen.id)), h("div.row", button("Retry from here", () => retryFrom(page.job, chosen.id, { after: moveOn }), { sign: "retry" }), button("All steps", () => chooseStep(chosen.id), { kind: "ghost", sign: "close" }))) : null);
+      chosen ? h("div.chosen-step", stepFacts(chosen, lastTry(chosen.id)), h("div.row", ctx.readOnly() ? null : button("Retry from here", () => retryFrom(page.job, chosen.id, { after: moveOn }), { sign: "retry" }), button("All steps", () => chooseStep(chosen.id), { kind: "ghost", sign: "close" }))) : null);
   }
-  const lastTry = (step) => page.story.attempts.flatMap((attempt) => attempt.steps).filter((one) => one.id === step).at(-1) || null;
+  function lastTry(step) {
+    return page.story.attempts.flatMap((attempt) => attempt.steps).filter((one) => one.id === step).at(-1) || null;
+  }
 
   function shown() {
     if (page.tab === "output") return stream ? stream.view(page.job) : loading();
@@ -189,12 +191,11 @@ export function job(ctx, route) {
   }
 
   function timeline() {
-    const whole = page.job;
-    const events = [{ at: whole.created_at, kind: "created" }];
-    for (const attempt of page.story.attempts) events.push({ at: attempt.started_at, kind: "attempt", attempt });
-    for (const hop of whole.hops) events.push({ at: hop.at, kind: "hop", hop });
-    events.sort((a, b) => (Date.parse(a.at) || Infinity) - (Date.parse(b.at) || Infinity) || (a.kind === "attempt" ? -1 : 1));
-    return panel("Timeline", { note: many(page.story.attempts.length, "attempt") }, h("ol.timeline", events.map((event, i) => h("li", { key: i, "data-state": eventState(event, whole) }, h("span.knot", icon(eventState(event, whole), 14)), h("div.grow", eventWords(event, whole)), h("time.num.small.quiet", { datetime: event.at, title: event.at ? clock(event.at, true) : "" }, event.at ? clock(event.at).slice(-8) : "–")))));
+    const list = events(page.job, page.story.attempts);
+    return panel("Timeline", { note: many(page.story.attempts.length, "attempt") }, h("ol.timeline", list.map((event, i) => h("li", { key: i, "data-state": event.state },
+      h("span.knot", icon(event.state, 14, event.state === "in_progress" ? { class: "spin" } : {})),
+      h("div.grow", h("div", h("span.strong", event.who), " ", h("span.soft", event.what)), event.meta ? h("p.small.quiet", event.meta) : null, event.note ? h("p.small.soft.note", event.note) : null),
+      h("time.num.small.quiet", { datetime: event.at, title: event.at ? clock(event.at, true) : "" }, event.at ? clock(event.at).slice(-8) : "–")))));
   }
 }
 
@@ -206,27 +207,28 @@ function costWords(cost) {
   return h("span.num", amount === null ? "unknown" : usd(amount), cost.calls ? h("span.quiet", ` in ${many(cost.calls, "call")}`) : null);
 }
 
-const ENDS = ["succeeded", "failed", "killed", "stale"];
-const REASON_STATE = { routed: "queued", retried: "queued", released: "queued", requeued: "queued", claimed: "in_progress" };
-function eventState(event, whole) {
-  if (event.kind === "created") return "queued";
-  if (event.kind === "attempt") {
-    const outcome = event.attempt.outcome;
-    if (!event.attempt.ended_at && !whole.terminal && whole.status === "in_progress") return "in_progress";
-    return { succeeded: "succeeded", success: "succeeded", failed: "failed", failure: "failed", killed: "killed", stale: "stale" }[outcome] || (outcome ? "skipped" : "stale");
+/* An attempt and the hop that ended it are one event; what operators and the watchdog did stands by itself. */
+function events(whole, attempts) {
+  const left = [...whole.hops];
+  const list = [{ at: whole.created_at, state: "queued", who: "Enqueued", what: `for ${whole.hops.length ? whole.hops[0].role : whole.role}` }];
+  for (const attempt of attempts) {
+    const found = left.findIndex((hop) => hop.attempt === attempt.number);
+    const hop = found < 0 ? null : left.splice(found, 1)[0];
+    const goal = hop ? whither(hop.to) : null;
+    const running = !attempt.ended_at && !hop && whole.status === "in_progress";
+    const steps = attempt.steps_total ? `${attempt.steps.filter((step) => step.exit_code === 0 || (step.exit_code === null && !step.error)).length}/${attempt.steps_total} steps` : null;
+    list.push({
+      at: attempt.started_at, who: hop ? hop.role : whole.role, state: running ? "in_progress" : goal && goal.state ? goal.state : attemptState(attempt.outcome),
+      what: running ? "works" : goal && goal.words ? goal.words : hop ? said(hop.reason).toLowerCase() : attempt.outcome || "",
+      meta: [`attempt ${attempt.number}`, attempt.agent, attempt.duration_s ? duration(attempt.duration_s) : null, steps].filter(Boolean).join(" · "), note: hop && hop.note,
+    });
   }
-  const hop = event.hop;
-  return REASON_STATE[hop.reason] || (["succeeded", "failed", "killed", "stale"].includes(hop.to) ? hop.to : "skipped");
+  for (const hop of left) {
+    const goal = whither(hop.to);
+    list.push({ at: hop.at, who: said(hop.reason), what: goal.words || "", state: goal.state || "queued", meta: hop.by, note: hop.note });
+  }
+  const order = new Map(list.map((event, i) => [event, i]));
+  return list.sort((a, b) => (Date.parse(a.at) || Infinity) - (Date.parse(b.at) || Infinity) || order.get(a) - order.get(b));
 }
 
-function eventWords(event, whole) {
-  if (event.kind === "created") return h("span", "Enqueued", whole.hops.length ? ` for ${whole.hops[0].role}` : ` for ${whole.role}`);
-  if (event.kind === "attempt") {
-    const { number, agent, duration_s: took, outcome, steps, steps_total: total } = event.attempt;
-    const running = eventState(event, whole) === "in_progress";
-    return h("div", h("span.strong", `Attempt ${number}`), running ? h("span.state", { "data-state": "in_progress" }, " running") : outcome ? ` ${outcome}` : "",
-      h("p.small.quiet", [agent, took !== null && took !== undefined ? duration(took) : null, total ? `${steps.filter((step) => step.exit_code === 0 || (step.error === null && step.exit_code === null)).length}/${count(total)} steps` : null].filter(Boolean).join(" · ")));
-  }
-  const { reason, role, to, by, note } = event.hop;
-  return h("div", h("span.strong", ENDS.includes(to) ? said(to) : said(reason)), ENDS.includes(to) ? ` by ${role}` : to && to !== role ? ` to ${to}` : ` in ${role}`, h("p.small.quiet", by || ""), note ? h("p.small.soft.note", note) : null);
-}
+const attemptState = (outcome) => ({ succeeded: "succeeded", routed: "succeeded", failed: "failed", retried: "failed", killed: "killed", stale: "stale", released: "skipped" })[outcome] || (outcome ? "skipped" : "stale");

@@ -32,7 +32,7 @@ export function overview(ctx, route) {
   return {
     title: () => "Overview",
     keys: { n: { told: "New job", run: () => newJob(ctx) } },
-    actions: () => [segments("Time shown", WINDOWS, page.window, choose), button("New job", () => newJob(ctx), { kind: "primary", sign: "plus", title: "New job (n)" })],
+    actions: () => [segments("Time shown", WINDOWS, page.window, choose), !ctx.readOnly() && button("New job", () => newJob(ctx), { kind: "primary", sign: "plus", title: "New job (n)" })],
     heard(kind) {
       if (kind === "hello" || kind === "gap" || kind === "ready") all();
       if (kind === "changes") { load.series(); load.stats(); load.workers(); load.costs(); }
@@ -87,7 +87,7 @@ function latency(page) {
 
 function lanes(queues, page) {
   const byRole = new Map(page.stats ? page.stats.stats.map((line) => [line.role, line]) : []);
-  const most = Math.max(...queues.map((queue) => queue.queued + queue.delayed + queue.waiting), 1);
+  const most = Math.max(...queues.map((queue) => queue.queued + queue.delayed + queue.waiting), 20);
   const active = (queue) => ["queued", "delayed", "waiting", "in_progress", "workers", ...ENDS].some((field) => queue[field]);
   const shown = queues.filter(active);
   const idle = queues.filter((queue) => !active(queue));
@@ -107,8 +107,8 @@ function lane(queue, stats, series, most) {
     h("th.role", { scope: "row" }, h("a", { href: `#/board${query({ role: queue.role })}` }, queue.role)),
     h("td.depth", h("div.row",
       h("a.num.figure", { href: address("queued"), "aria-label": `${queue.queued} queued` }, count(queue.queued)),
-      h("span.bar", { "aria-hidden": "true" }, h("i", { "data-state": "queued", style: { width: share(queue.queued) } }), h("i", { "data-state": "waiting", style: { width: share(queue.waiting + queue.delayed) } })),
-      waits && h("span.small.quiet", waits), queue.cap ? h("span.small.quiet", `cap ${queue.cap}`) : null)),
+      queue.queued + queue.waiting + queue.delayed ? h("span.bar", { "aria-hidden": "true" }, h("i", { "data-state": "queued", style: { width: share(queue.queued) } }), h("i", { "data-state": "waiting", style: { width: share(queue.waiting + queue.delayed) } })) : null,
+      waits && h("span.small.quiet", waits), queue.cap && queue.queued > queue.cap / 2 ? h("span.small.late", `cap ${queue.cap}`) : null)),
     h("td", h("a.state.num", { href: address("in_progress"), "data-state": queue.in_progress ? "in_progress" : "none" }, icon("in_progress", 14, queue.in_progress ? { class: "spin" } : {}), count(queue.in_progress), h("span.unseen", "running"))),
     h("td", h("div.row.ends", ENDS.map((status) => (queue[status] || status === "succeeded" ? h("a.state.num", { key: status, href: address(status), "data-state": queue[status] ? status : "none", title: `${queue[status]} ${said(status).toLowerCase()}` }, icon(status, 14), count(queue[status]), h("span.unseen", said(status))) : null)))),
     h("td", series ? spark(series.succeeded.map((value, i) => value + series.failed[i] + series.killed[i]), { label: `Ended jobs of ${queue.role} over the time shown` }) : h("span.quiet", "–")),

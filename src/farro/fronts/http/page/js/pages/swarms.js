@@ -21,7 +21,7 @@ export function swarms(ctx, route) {
       if (!page.swarms.some((one) => one.id === page.chosen)) page.chosen = page.swarms.length ? page.swarms[0].id : null;
       if (page.chosen) {
         const [plan, told] = await Promise.all([get(path("swarms", page.chosen, "plan"), aborted.signal).catch(() => null), get(path("swarms", page.chosen, "commands"), aborted.signal)]);
-        page.plan = plan && plan.bees ? plan : null;
+        page.plan = plan && plan.plan;
         page.commands = [...told.commands].reverse();
       }
       page.error = null;
@@ -65,7 +65,7 @@ export function swarms(ctx, route) {
     heading: () => "Swarms",
     actions: () => {
       const swarm = current();
-      if (!swarm) return null;
+      if (!swarm || ctx.readOnly()) return null;
       const how = String(swarm.state).toLowerCase();
       return [
         ["ready", "stopped", "failed"].includes(how) ? button("Start", () => send("start"), { sign: "play", kind: "primary", key: "start" }) : null,
@@ -89,7 +89,7 @@ export function swarms(ctx, route) {
   function detail(swarm) {
     const totals = swarm.totals || {};
     return [
-      swarm.reason || (swarm.warnings || []).length ? h("div.notice", { "data-state": swarm.health === "Healthy" ? "queued" : "warning" }, icon("alert"), h("div.grow.stack.tight", swarm.reason ? h("p", swarm.reason.charAt(0).toUpperCase() + swarm.reason.slice(1)) : null, (swarm.warnings || []).map((one) => h("p.soft", one)))) : null,
+      swarm.reason || (swarm.warnings || []).length ? h("div.notice", { "data-state": swarm.health === "Healthy" ? "queued" : "warning" }, icon("alert"), h("div.grow.stack.tight", swarm.reason ? h("p", swarm.reason) : null, (swarm.warnings || []).map((one) => h("p.soft", one)))) : null,
       panel(swarm.id, { actions: [state(HEALTH[swarm.health] || "unknown", { text: swarm.health }), state(mark(swarm.state), { chip: true, text: sentence(String(swarm.state)) })], note: `${totals.running ?? 0} of ${totals.desired ?? swarm.components.length} run` , flush: true },
         topology(swarm),
         h("div.strip", facts([
@@ -115,7 +115,7 @@ export function swarms(ctx, route) {
     return graph({
       label: `Topology of ${swarm.id}`, nodes: bees.map((bee) => ({ id: bee.role, bee })), edges, chosen: page.role,
       choose: (role) => { page.role = page.role === role ? null : role; ctx.redraw(); },
-      size: { width: 184, height: 66, gapX: 118, gapY: 20 },
+      size: { width: 168, height: 66, gapX: 94, gapY: 20 },
       edge: ({ name }) => {
         const queue = depth.get(name);
         const waits = queue ? queue.ready + (queue.taken || 0) : null;
@@ -149,7 +149,7 @@ export function swarms(ctx, route) {
         h("td.right.num", one.tps === null || one.tps === undefined ? "–" : rate(one.tps)),
         h("td.right.num", { class: one.staleness_s > 30 ? "late" : "" }, one.staleness_s === null || one.staleness_s === undefined ? "–" : `${duration(one.staleness_s)} ago`),
         h("td.right.num", one.starts),
-        h("td.right", button("Configure", () => configure(one), { kind: "ghost", "aria-label": `Configure ${one.instance}` }))))))));
+        h("td.right", ctx.readOnly() ? null : button("Configure", () => configure(one), { kind: "ghost", "aria-label": `Configure ${one.instance}` }))))))));
   }
 
   function ledger() {

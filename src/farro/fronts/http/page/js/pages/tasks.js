@@ -5,7 +5,7 @@ import { icon } from "../icons.js";
 import { markdown } from "../markdown.js";
 import { empty, failure, jobAddress, jobLink, loading, moment, standing, state } from "../parts.js";
 import { h } from "../view.js";
-import { clock, many, said } from "../words.js";
+import { clock, many, said, whither } from "../words.js";
 
 export function tasks(ctx, route) {
   const page = { tasks: null, chosen: route.args[0] || null, task: null, job: route.query.get("job"), error: null };
@@ -35,7 +35,7 @@ export function tasks(ctx, route) {
       if (!page.tasks.length) return h("section.panel", empty("No tasks yet", "A task is a file tasks/ID.json with the roles that it goes through. To see one at work:", "farro demo"));
       return h("div.split",
         h("nav.panel.list", { "aria-label": "Tasks" }, h("ul", page.tasks.map((one) => h("li", { key: one.id }, h("button", { type: "button", "aria-current": one.id === page.chosen ? "true" : null, on: { click: () => choose(one.id) } },
-          h("span.row", h("span.strong.clip", one.title || one.id), one.status ? h("span.end", h("span.state", { "data-state": one.status }, icon(one.status, 14), h("span.unseen", said(one.status)))) : null),
+          h("span.row", h("span.strong.clip", one.title || one.id), one.jobs.length ? h("span.end", h("span.state", { "data-state": standing(one.jobs[0]) }, icon(standing(one.jobs[0]), 14), h("span.unseen", said(standing(one.jobs[0]))))) : null),
           h("span.small.quiet.clip", one.problems.length ? many(one.problems.length, "problem") : one.roles.join(" → "))))))),
         page.task ? detail(page.task) : page.error ? failure(page.error, reload) : loading());
     },
@@ -57,19 +57,21 @@ export function tasks(ctx, route) {
     const at = job ? (job.at_step ?? null) : null;
     const ended = job && job.terminal && job.status === "succeeded";
     return h("ol.stepper", { "aria-label": "Roles of this task" }, task.workflow.map((step, i) => {
-      const number = i + 1;
-      const how = !job ? "pending" : ended ? "succeeded" : at === null ? "pending" : number < at ? "succeeded" : number === at ? (standing(job) === "queued" && job.role === "Manager" ? "in_progress" : standing(job)) : "pending";
-      return h("li", { key: i, "data-state": how, "aria-current": number === at && !ended ? "step" : null }, h("span.knot", icon(how, 16, how === "in_progress" ? { class: "spin" } : {})), h("div", h("span.strong", step.role), h("p.small.quiet", { title: step.rubric }, step.rubric || said(how))));
+      const how = !job ? "pending" : ended ? "succeeded" : at === null ? "pending" : i < at ? "succeeded" : i === at ? (standing(job) === "queued" && job.role === "Manager" ? "in_progress" : standing(job)) : "pending";
+      return h("li", { key: i, "data-state": how, "aria-current": i === at && !ended ? "step" : null }, h("span.knot", icon(how, 16, how === "in_progress" ? { class: "spin" } : {})), h("div", h("span.strong", step.role), h("p.small.quiet", { title: step.rubric }, step.rubric || said(how))));
     }));
   }
 
   function way(job) {
+    const lastResult = job.way.findLastIndex((hop) => hop.result && hop.role !== "Manager");
     return h("section.panel", { "aria-labelledby": "p-way" }, h("header", h("h2", { id: "p-way" }, "Its way"), h("span.note", many(job.way.length, "hop")), h("div.end", jobLink(job.job_id, "Open the job"))),
       h("ol.way", job.way.map((hop, i) => {
-        const how = hop.verdict === "changes_requested" ? "failed" : hop.verdict === "approve" ? "succeeded" : ["failed", "killed", "stale"].includes(hop.to) ? hop.to : hop.reason === "retried" || hop.reason === "released" ? "queued" : "succeeded";
-        return h("li", { key: i, "data-state": how }, h("div.row", h("span.knot", icon(how, 14)), h("span.strong", hop.role), h("span.soft", said(hop.reason), hop.to && hop.to !== hop.role ? [" ", icon("right", 12, { class: "inline" }), " ", hop.to] : ""), hop.verdict ? h("span.state.chip", { "data-state": how }, said(hop.verdict)) : null, h("time.end.num.small.quiet", { datetime: hop.at }, clock(hop.at))),
+        const goal = whither(hop.to);
+        const how = hop.verdict === "changes_requested" ? "failed" : goal.state || (hop.reason === "retried" || hop.reason === "released" ? "queued" : "succeeded");
+        if (hop.role === "Manager" && hop.note) return h("li.small.quiet", { key: i }, h("div.row", h("span.knot", icon("right", 14)), h("span.grow", hop.note.split("\n")[0]), h("time.num", { datetime: hop.at }, clock(hop.at))));
+        return h("li", { key: i, "data-state": how }, h("div.row", h("span.knot", icon(how, 14)), h("span.strong", hop.role), h("span.soft", goal.words), hop.verdict && hop.role !== "Manager" ? h("span.state.chip", { "data-state": hop.verdict === "approve" ? "succeeded" : "failed" }, icon(hop.verdict === "approve" ? "succeeded" : "failed", 14), said(hop.verdict)) : null, h("time.end.num.small.quiet", { datetime: hop.at }, clock(hop.at))),
           hop.note ? h("p.small.soft", hop.note) : null,
-          hop.result ? h("details", { open: i === job.way.length - 1 }, h("summary.small.quiet", "What it found"), markdown(hop.result)) : null);
+          hop.result && hop.role !== "Manager" ? h("details", { open: i === lastResult }, h("summary.small.quiet", "What it found"), markdown(hop.result)) : null);
       }), job.way.length ? null : h("li.quiet", "Nobody has worked on it yet. ", h("a", { href: jobAddress(job.job_id) }, "Why?"))));
   }
 }
