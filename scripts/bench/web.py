@@ -1,5 +1,4 @@
-"""The rows of the HTTP front: a list of very many jobs while a hundred look on, how soon an event is there, what the
-server costs a queue that is being drained.
+"""The rows of the HTTP front: lists of very many jobs while a hundred look on, how soon an event comes, what it costs.
 
 What is served lives in farro.fronts.http; the rows are judged in results.
 """
