@@ -268,3 +268,10 @@ def test_a_full_queue_answers_429_and_the_same_id_again_is_the_same_job(make_fro
     assert front.post("/api/jobs", {"command": ["true"], "id": "one"}).json["jobs"] == ["one"]
     assert front.post("/api/jobs", {"command": ["true"]}).status == 429
     assert front.post("/api/jobs", {"command": ["false"], "id": "one"}).status in (409, 429)
+
+
+def test_what_is_searched_for_is_bounded_and_a_made_up_cursor_is_no_fault_of_ours(front: Front) -> None:
+    for query in ("order=changed", "order=changed&text=x", "order=newest", "order=oldest&text=x"):
+        assert front.get(f"/api/jobs?{query}&cursor={'9' * 5000}").status == 200, query
+    assert front.get(f"/api/jobs?text={'a+' * 101}").status == 422
+    assert front.get("/api/jobs?" + "&".join(f"tag=t{number}" for number in range(21))).status == 422

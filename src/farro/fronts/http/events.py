@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from farro.errors import FarroError
 from farro.fronts.http import overview, troubles
+from farro.fronts.http.access import SESSION_LEFT
 from farro.fronts.http.house import House
 from farro.kernel.moments import timestamp
 from farro.operations.catalog.telling import Told
@@ -127,7 +128,13 @@ class Stream(Response):
         leaving = asyncio.ensure_future(_gone(receive))
         sending = asyncio.ensure_future(self._send(send))
         try:
-            await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+            # A stream lasts no longer than the session that opened it: who comes back is judged again.
+            left_s = scope.get(SESSION_LEFT)
+            done, _ = await asyncio.wait({leaving, sending}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             for task in (leaving, sending):
                 task.cancel()

@@ -12,7 +12,7 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from farro.documents.constraints import Bounds
+from farro.documents.constraints import Bounds, Length, Size
 from farro.errors import UnknownJob
 from farro.fronts.http import answers
 from farro.fronts.http.endpoints import Asked, Bytes, Endpoint, get
@@ -44,8 +44,8 @@ _STATUSES = Literal["queued", "in_progress", "succeeded", "failed", "stale", "ki
 class ListQuery:
     role: tuple[str, ...] = ()
     status: tuple[_STATUSES, ...] = ()
-    tag: tuple[str, ...] = ()
-    text: str | None = None
+    tag: Annotated[tuple[str, ...], Size(at_most=20)] = ()
+    text: Annotated[str, Length(200)] | None = None  # each word is looked for in every row
     task: str | None = None
     person: bool = False
     limit: Annotated[int, Bounds(at_least=1, at_most=500)] = 50
@@ -65,7 +65,7 @@ def listed(house: House, asked: Asked) -> Any:
             roles=query.role,
             statuses=tuple(Status(status) for status in query.status),
             tags=query.tag,
-            words=tuple((query.text or "").split()),
+            words=tuple(dict.fromkeys((query.text or "").casefold().split())),
             task=query.task,
             person=query.person,
             order=query.order,
