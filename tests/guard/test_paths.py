@@ -154,5 +154,5 @@ def test_a_file_is_opened_where_it_lies_and_not_where_a_link_leads(root: Path) -
     assert os.read(fd, 100) == b"good"
     os.close(fd)
     for path in ("src/out/file", "src/missing", "../elsewhere/file"):
-        with pytest.raises(OSError):  # noqa: PT011 - of several kinds
+        with pytest.raises(OSError):
             paths.open_file(str(root), path)
