@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from farro import app
 from farro.errors import StorageTrouble
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Report, Succeeded
@@ -281,3 +282,19 @@ def test_no_file_of_the_page_names_another_host(front: Front) -> None:
         assert source.startswith(("/", "#", "data:")), source
         if source.startswith("/page/"):
             assert home.joinpath(source.removeprefix("/page/")).is_file(), source
+
+
+def test_roles_and_kept_plans_are_told_and_a_plan_is_queued(any_front: Front) -> None:
+    front = any_front
+    roles = {line["role"]: line for line in front.get("/api/roles").json["roles"]}
+    assert roles["Runner"]["cap"] == front.settings.cap_of("Runner")
+    assert front.get("/api/plans").json == {"plans": []}
+    kept = {"plan_id": "build", "steps": [{"step_number": 1, "command": "true"}]}
+    app.library(str(front.root), front.settings).put("plan", "build", kept)
+    assert front.get("/api/plans/build").json == {"plan": kept}
+    made = front.post("/api/plans/build/submit", {"id": "built"})
+    assert (made.status, made.json) == (201, {"jobs": ["built"]})
+    until(lambda: [row["plan_id"] for row in front.listed()] == ["build"])
+    for name, status in (("nothing", 404), ("..%2f..%2fx", 404), ("a%00", 422), ("-x", 422)):
+        assert front.get(f"/api/plans/{name}").status == status, name
+        assert front.post(f"/api/plans/{name}/submit").status == status, name
