@@ -50,6 +50,7 @@ LOOK_S = 1.0  # how often the runtime is asked who lives, and how often while so
 LOOK_SOON_S = 0.2
 SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
 REST_S = 0.01  # between two turns at least, and four times what the last one took: a storm of words is one turn
+BEAT_S = 1.0  # how often it is looked whether a heartbeat is due
 TIDY_S = 30.0  # how often the runtime is asked to keep logs within bounds
 
 
@@ -99,6 +100,7 @@ class Controller:
         control = await self._bus.consume(queue, prefetch=64)
         listening = asyncio.create_task(self._listen(control))
         await self._voice.up(ground.swarm, ground.instance)
+        beating = asyncio.create_task(self._beat())
         for one in self._members().values():  # those that a controller before us started tell at once how they are
             await self._hands.request_status(one)
         try:
@@ -116,7 +118,8 @@ class Controller:
                             await asyncio.sleep(max(REST_S, 4 * took_s))
         finally:
             listening.cancel()
-            await asyncio.gather(listening, *self._acking, return_exceptions=True)
+            beating.cancel()
+            await asyncio.gather(listening, beating, *self._acking, return_exceptions=True)
             await self._hands.close()
             await control.close()
             self._ledger.close()
@@ -339,9 +342,20 @@ class Controller:
         if what != self._last_told:
             self._last_told, self._told_s = what, now_s
             await self._say(full=False)
-        elif now_s - self._told_s >= status.HEARTBEAT_S:
+        else:
+            await self._say_if_due(now_s)
+
+    async def _say_if_due(self, now_s: float) -> None:
+        if now_s - self._told_s >= status.HEARTBEAT_S:
             self._told_s = now_s
             await self._say(full=True)
+
+    async def _beat(self) -> None:
+        """Beside the turns: one of them may wait for a component that does not end."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            with contextlib.suppress(BusTrouble):
+                await self._say_if_due(time.monotonic())
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()
