@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench import contestants, machine, own, places, report, results, rounds, swarms
+from bench import contestants, machine, own, places, report, results, rounds, swarms, web
 from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
@@ -79,7 +79,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=int(env.get("BENCH_JOBS", 0)), help="jobs in a round")
     parser.add_argument("--rounds", type=int, default=int(env.get("BENCH_ROUNDS", 0)))
     parser.add_argument(
-        "--only", default=env.get("BENCH_ONLY", ""), help="names that have one of these words; own; swarms"
+        "--only", default=env.get("BENCH_ONLY", ""), help="names that have one of these words; own; swarms; web"
     )
     parser.add_argument("--keep", action="store_true", help="leave the scratch folders; the next run removes them")
     parser.add_argument("--render", action="store_true", help="write the documents again, measure nothing")
@@ -150,6 +150,11 @@ def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch
             found.own["swarms"] = swarms.measure(scratch, swarms.Size() if size.jobs >= FULL_JOBS else swarms.QUICK)
         except (Missing, rounds.Broken) as error:
             missing["swarms"] = str(error)
+    if not only or "web" in only:
+        try:
+            found.own["web"] = web.measure(scratch, web.Size() if size.jobs >= FULL_JOBS else web.QUICK)
+        except rounds.Broken as error:
+            missing["web"] = str(error)
     if redis is not None and (not only or "agq" in only):
         tell("agq: PING at one connection")
         try:

@@ -37,7 +37,7 @@ CHECKS: dict[str, list[str]] = {
 }
 SUITES = (
     *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "redis", "golden"),
-    *("providers", "services", "component", "swarms", "resp", "mcp", "top", "browser", "planning"),
+    *("providers", "services", "component", "swarms", "resp", "http", "mcp", "top", "browser", "planning"),
     *("crash", "flows", "storm"),
 )
 WAITING = ("flows", "storm")  # their tests wait for processes a third of the time: one more of them at once

@@ -8,8 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
+from farro import app, config
+from farro.cli.mcp import make_desk
+from farro.fronts.mcp import server
+from farro.settings import Allowed
 from flows.program import FARRO, PATIENCE_S, Program
 from mcp import Client, StdioServerParameters
 
@@ -29,6 +34,22 @@ class Agent:
         )
         async with asyncio.timeout(3 * PATIENCE_S), Client(command) as client:
             yield client
+
+    def talk_here(self, what: Talk, *permitted: Allowed) -> None:
+        """The same with the server inside this process: all of it but its start and the pipes."""
+        root = str(self.program.path)
+        settings = config.load(root)
+        store = app.open_store(root, settings, brief=True)
+        desk = replace(make_desk(store, settings), folder=root)
+
+        async def run() -> None:
+            async with asyncio.timeout(3 * PATIENCE_S), Client(server.make(desk, permitted, "0")) as client:
+                await what(client)
+
+        try:
+            asyncio.run(run())
+        finally:
+            store.close()
 
     def talk(self, what: Talk, *args: str) -> None:
         async def run() -> None:

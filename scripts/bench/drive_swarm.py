@@ -200,26 +200,30 @@ async def fan_in(count: int, seconds: float) -> dict[str, float]:
     loaded = plan.load(plan.Document(wanted, "bench"))
     members = [one.instance for one in loaded.members()]
     async with swarm() as made:
-        telling = asyncio.create_task(tell(members))
+        told = [0]
+        telling = asyncio.create_task(tell(members, told))
+        queue = names.control_queue(names.CONTROLLER, CONTROLLER)
         try:
             await made.ask(Signal.TEMPLATE, {"plan": wanted})
             await asyncio.sleep(2)  # the last turn of the command, and its words, are over
+            waited, told_before = await made.bus.depth(queue), told[0]
             before_ns, began_s = cpu_ns(made.process.pid), time.monotonic()
             await asyncio.sleep(seconds)
             used_s, took_s = (cpu_ns(made.process.pid) - before_ns) / 1e9, time.monotonic() - began_s
-            waiting = await made.bus.depth(names.control_queue(names.CONTROLLER, CONTROLLER))
+            waiting, told_after = await made.bus.depth(queue), told[0]
         finally:
             telling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await telling
-        behind = 0 if waiting is None else waiting.ready
-        if behind > count:
-            raise SystemExit(f"the controller is behind by {behind} messages")
-        return {"percent": 100 * used_s / took_s, "seconds": took_s, "components": count}
+        # Of a core that it needs for `count` a second: on a machine that others use too, fewer may have been told.
+        assert waited is not None
+        assert waiting is not None
+        heard = told_after - told_before - (waiting.ready - waited.ready)
+        return {"percent": 100 * used_s * count / max(1, heard), "seconds": took_s, "components": count, "heard": heard}
 
 
-async def tell(members: list[str]) -> None:
-    """Each once a second, one after the other."""
+async def tell(members: list[str], told: list[int]) -> None:
+    """Each once a second, one after the other; `told` counts."""
     bus = await opened(os.environ["BENCH_BUS"], durable=False)
     due_s, number = time.monotonic(), 0
     while True:
@@ -228,6 +232,7 @@ async def tell(members: list[str]) -> None:
         some = members[number * len(members) // 50 : (number + 1) * len(members) // 50]
         number = (number + 1) % 50
         await asyncio.gather(*(bus.publish(names.CONTROL, status(instance)) for instance in some))
+        told[0] += len(some)
 
 
 def status(instance: str) -> Message:

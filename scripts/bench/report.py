@@ -136,6 +136,19 @@ def _facts(results: Results) -> Iterable[list[str]]:
                 yield [f"a step in the sandbox, level {level}", told]
 
     yield from _swarms(own.get("swarms", {}))
+    yield from _web(own.get("web", {}))
+
+
+def _web(told: dict[str, Any]) -> Iterable[list[str]]:
+    if not told:
+        return
+    yield [
+        f"farro web with {told['jobs']} jobs and {told['viewers']} viewers: a list",
+        f"{told['list_p50_ms']:.1f} ms, p95 {told['list_p95_ms']:.1f} ms; ready after {told['ready_s']:.1f} s, "
+        f"{told['rss_mb']:.0f} MB",
+    ]
+    yield ["an event after the commit", f"{told['event_p50_ms']:.0f} ms, p95 {told['event_p95_ms']:.0f} ms"]
+    yield ["a busy queue with farro web beside it", f"{told['slower_percent']:.1f} % slower"]
 
 
 def _swarms(told: dict[str, Any]) -> Iterable[list[str]]:

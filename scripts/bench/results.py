@@ -25,6 +25,7 @@ IN_STEPS = 0.9
 ADD_MS = 3.0
 SANDBOX_MS = {"A": 10.0, "B": 3.0}
 PING_OF_REDIS = 0.3
+LIST_MS, EVENT_MS, SLOWER_PERCENT = 100.0, 200.0, 5.0  # of farro web
 COMPONENT_MS = 20.0  # of a swarm's start, a component, beyond its process
 FAN_IN_PERCENT = 20.0  # of a core
 PIPELINE_OF_BARE = 0.7
@@ -241,7 +242,17 @@ def _own(results: Results) -> list[Bar]:
     for name, limit in limits.items():
         ratio = commands.get(name, {}).get("ratio")
         found.append(_bar(f"{name}, of python -c pass", ratio, limit, unit=" x"))
-    return [*found, *_plans(results), *_swarms(results)]
+    return [*found, *_plans(results), *_swarms(results), *_web(results)]
+
+
+def _web(results: Results) -> list[Bar]:
+    web = results.own.get("web", {})
+    what = f"list of {web.get('jobs', LONG)} jobs over HTTP with {web.get('viewers', 100)} viewers, p95"
+    return [
+        _bar(what, web.get("list_p95_ms"), LIST_MS, unit=" ms", strict=True),
+        _bar("an event at a viewer after the commit, p95", web.get("event_p95_ms"), EVENT_MS, unit=" ms", strict=True),
+        _bar("a busy queue, slower with farro web", web.get("slower_percent"), SLOWER_PERCENT, unit=" %", strict=True),
+    ]
 
 
 def _swarms(results: Results) -> list[Bar]:

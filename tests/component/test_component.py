@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from farro.buses.files import FilesBus
 from farro.component import Component, Drop
 from farro.component.surroundings import Surroundings
 from farro.component.testing import Trial, trial
-from farro.errors import InputError
+from farro.errors import BusTrouble, InputError
 from farro.ports.bus import Binding, Message
 from farro.swarm import messages, names
 from support import ROOT
@@ -317,5 +318,66 @@ def test_the_example_of_the_page_works(folder: str) -> None:
                 await it.feed("raw", item)
             assert [await it.next("good"), await it.next("good")] == [{"n": 1}, {"n": 2}]
             assert await it.dead_letters("raw") == 1
+
+    run(play)
+
+
+def test_a_source_is_called_again_when_what_it_made_was_accepted(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trouble of the bus makes it send the same messages again, before anything else is made."""
+    bee: Component[Any] = Component("numbers")
+    made: list[int] = []
+    sent: list[tuple[bytes, str]] = []
+
+    @bee.source(rate=200)
+    def make() -> dict[str, int]:
+        made.append(len(made))
+        return {"n": made[-1]}
+
+    publish = FilesBus.publish
+
+    async def troubled(bus: FilesBus, exchange: str, message: Message) -> None:
+        if exchange == names.work_exchange("trial"):
+            sent.append((message.body, message.message_id))
+            if len(sent) in (2, 3):
+                assert len(made) == 2  # it was not asked for more
+                raise BusTrouble("away")
+        await publish(bus, exchange, message)
+
+    monkeypatch.setattr(FilesBus, "publish", troubled)
+
+    async def play() -> None:
+        async with trial(bee, folder, outputs=["out"]) as it:
+            await it.enable()
+            assert [await it.next("out") for _ in range(4)] == [{"n": number} for number in range(4)]
+        assert sent[1] == sent[2] == sent[3]
+
+    run(play)
+
+
+def test_what_a_slow_function_had_not_begun_goes_back_at_once(folder: str) -> None:
+    bee: Component[Any] = Component("slow", prefetch=8)
+    begun, go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    @bee.sink
+    def work(item: dict[str, int]) -> None:
+        calls.append(item["n"])
+        begun.set()
+        go_on.wait(60)
+
+    async def play() -> None:
+        async with trial(bee, folder, inputs=["raw"]) as it:
+            await fed(it, *range(5))
+            await it.enable()
+            await asyncio.to_thread(begun.wait, 60)
+            stopping = asyncio.create_task(it.disable())
+            await asyncio.sleep(0.05)
+            go_on.set()
+            assert (await stopping).enabled is False
+            assert (calls, await it.depth("raw")) == ([0], 4)
+            await it.enable()
+            while await it.depth("raw"):
+                await asyncio.sleep(0.01)
+        assert sorted(calls) == [0, 1, 2, 3, 4]
 
     run(play)

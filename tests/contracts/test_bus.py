@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -63,8 +66,8 @@ async def in_files(folder: str) -> AsyncIterator[FilesBus]:
 
 
 @asynccontextmanager
-async def on_rabbit(url: str, *, quorum: bool) -> AsyncIterator[AmqpBus]:
-    bus = await AmqpBus.opened(url, quorum=quorum)
+async def on_rabbit(url: str, *, quorum: bool, patience_s: float = PATIENCE_S) -> AsyncIterator[AmqpBus]:
+    bus = await AmqpBus.opened(url, quorum=quorum, patience_s=patience_s)
     try:
         yield bus
     finally:
@@ -317,8 +320,8 @@ def test_what_is_no_message_is_put_aside_and_stops_nobody(folder: str) -> None:
 
 def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_server: RabbitServer) -> None:
     async def play() -> None:
-        url = rabbit_server.url
-        async with on_rabbit(url, quorum=False) as bus, on_rabbit(url, quorum=False) as other:
+        patient = functools.partial(on_rabbit, rabbit_server.url, quorum=False, patience_s=4 * PATIENCE_S)
+        async with patient() as bus, patient() as other:
             await bus.declare("q", [Binding("x", "#")])
             consumer = await bus.consume("q", prefetch=1)
             await other.publish("x", message(1))
@@ -336,6 +339,7 @@ def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_serve
                 delivery = await take(consumer)
                 seen.append(delivery.message.message_id)
                 await delivery.ack()
+            await bus.delete("q")  # the server is that of other tests too
 
     async def bounded() -> None:
         async with asyncio.timeout(4 * PATIENCE_S):
@@ -358,5 +362,100 @@ def test_a_wrong_password_is_told(rabbit_server: RabbitServer) -> None:
     async def play() -> None:
         with pytest.raises(BusTrouble, match="refuses the user or the password"):
             await AmqpBus.opened(f"amqp://guest:no@127.0.0.1:{rabbit_server.port}/", patience_s=10)
+
+    run(play)
+
+
+def test_messages_may_be_settled_in_any_order_and_all_at_once(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as other:
+            await bus.declare("dead")
+            await bus.declare("q", [Binding("x", "#")], dead_letters="dead")
+            await asyncio.gather(*(bus.publish("x", message(number)) for number in range(60)))
+            consumer = await other.consume("q", prefetch=20)
+            held = [await take(consumer) for _ in range(20)]
+            order = random.Random(7).sample(held, 20)
+            for one in order[:5]:
+                await one.reject(requeue=False)
+            await asyncio.gather(*(one.ack() for one in order[5:12]))
+            for one in order[12:]:
+                await one.ack()
+                await asyncio.sleep(0.01)
+            rest = {(await take(consumer)).message.message_id for _ in range(20)}  # it is not cut off
+            assert not rest & {one.message.message_id for one in held}
+            await until(bus, "dead", 5)
+            await other.close()  # what it had and did not settle goes back; what it settled is gone
+            await until(bus, "q", 40)
+
+    run(play)
+
+
+def test_many_publish_at_once_and_each_knows(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            await asyncio.gather(*(bus.publish("x", message(number)) for number in range(250)))
+            consumer = await bus.consume("q", prefetch=250)
+            got = [(await take(consumer)).message.message_id for _ in range(250)]
+            assert got == [f"m{number}" for number in range(250)]
+
+    run(play)
+
+
+def test_a_publisher_knows_of_every_change_that_another_made(opened: Open) -> None:
+    """Also when it has published under that key before."""
+
+    async def play() -> None:
+        async with opened() as bus, opened() as other:
+            await other.declare("one", [Binding("x", "a.b")])
+            await bus.publish("x", message(1, "a.b"))
+            await other.declare("two", [Binding("x", "a.*")])
+            await bus.publish("x", message(2, "a.b"))
+            await other.declare("two", [Binding("x", "c")])
+            await bus.publish("x", message(3, "c"))
+            await other.unbind("two", Binding("x", "a.*"))
+            await bus.publish("x", message(4, "a.b"))
+            await other.delete("two")
+            await bus.publish("x", message(5, "a.b"))
+            await other.declare("two", [Binding("x", "a.b")])
+            await bus.publish("x", message(6, "a.b"))
+            await until(bus, "one", 5)
+            await until(bus, "two", 1)
+
+    run(play)
+
+
+def test_a_consumer_that_was_not_waited_for_loses_nothing(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            consumer = await bus.consume("q", prefetch=5)
+            for number in range(5):
+                waiting = asyncio.create_task(take(consumer))
+                await asyncio.sleep(0)
+                publishing = asyncio.create_task(bus.publish("x", message(number)))
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+                await publishing
+                if not waiting.cancelled():
+                    assert waiting.result().message.message_id == f"m{number}"
+                else:
+                    assert (await take(consumer)).message.message_id == f"m{number}"
+
+    run(play)
+
+
+def test_whoever_dies_while_bindings_change_leaves_publishers_who_look(folder: str) -> None:
+    async def play() -> None:
+        async with in_files(folder) as bus, in_files(folder) as other:
+            await bus.declare("one", [Binding("x", "a")])
+            await bus.publish("x", message(1, "a"))
+            with contextlib.suppress(ZeroDivisionError), other._layout.changing():
+                other._build("two", {"bindings": [["x", "a"]], "dead_letters": None, "exclusive": False}, False)
+                raise ZeroDivisionError  # it dies before it could say that it is done
+            await bus.publish("x", message(2, "a"))
+            await until(bus, "two", 1)
 
     run(play)

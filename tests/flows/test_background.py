@@ -54,9 +54,8 @@ def becomes(farro: Program, job_id: str, status: str) -> None:
     eventually(lambda: farro.status(job_id) == status, f"{job_id} does not become {status}")
 
 
-@pytest.mark.parametrize("runner", ["inline", "process"])
-def test_start_enqueue_done_stop(quick: Program, runner: str) -> None:
-    done = quick.run("start", "--no-web", "--runner", runner, code=0)
+def test_start_enqueue_done_stop(quick: Program) -> None:
+    done = quick.run("start", "--no-web", "--runner", "inline", code=0)
     assert [line.split()[:2] for line in done.out.splitlines()[:4]] == [[name, "started"] for name in ALL]
     assert "farro down" in done.out
     job_id = quick.enqueue(shell("echo hi"))
@@ -111,9 +110,8 @@ def test_a_wrong_config_starts_nothing(farro: Program) -> None:
     assert not (farro.path / "swarms").exists()
 
 
-@pytest.mark.parametrize("runner", ["inline", "process"])
-def test_a_graceful_stop_hands_a_running_job_back(quick: Program, runner: str) -> None:
-    quick.run("start", "--no-web", "--runner", runner, code=0)
+def test_a_graceful_stop_hands_a_running_job_back(quick: Program) -> None:
+    quick.run("start", "--no-web", "--workers", "1", "--runner", "process", code=0)
     quick.enqueue(endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
     quick.run("stop", code=0)
@@ -122,8 +120,9 @@ def test_a_graceful_stop_hands_a_running_job_back(quick: Program, runner: str) -
     assert (job["status"], job["hops"][-1]["reason"]) == ("queued", "released")
 
 
-@pytest.mark.parametrize("runner", ["inline", "process"])
-def test_a_restart_in_the_middle_of_a_job_ends_it_once(quick: Program, runner: str) -> None:
+def test_a_restart_in_the_middle_of_a_job_ends_it_once(quick: Program) -> None:
+    """Everything is killed, those who would start it again among it."""
+    runner = "process"
     quick.run("start", "--no-web", "--runner", runner, code=0)
     quick.enqueue(once_endless(), "--id", "long")
     eventually((quick.path / "started").exists, "the step did not start")
@@ -144,12 +143,12 @@ def test_a_worker_that_hangs_is_killed_by_stop_with_what_it_runs(quick: Program)
     told = quick.run("stop", "--json", code=0).json["components"]
     assert {"name": "farro-worker", "what": "killed"} in told
     assert marked(quick.path) == []
-    quick.run("start", "--no-web", code=0)
+    quick.run("start", "--no-web", "--workers", "1", code=0)
     quick.run("kill", "long", code=0)
 
 
 def test_what_runs_in_the_background_outlives_the_terminal(quick: Program) -> None:
-    quick.run("start", "--no-web", code=0, prefix=["setsid", "--wait", "timeout", "60"])
+    quick.run("start", "--no-web", "--workers", "1", code=0, prefix=["setsid", "--wait", "timeout", "60"])
     pid = record(quick, "farro-manager")["pid"]
     assert os.getsid(pid) == pid
     assert alive(pid)

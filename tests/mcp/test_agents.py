@@ -57,7 +57,7 @@ def test_an_agent_queues_a_plan_and_is_told_why_it_failed(farro: Program, agent:
         assert again["retry_of"] == "two-steps"
         assert list(again["kept"]) == ["1"]
 
-    agent.talk(talk, "--allow", "write")
+    agent.talk_here(talk, "write")
 
 
 def test_without_permission_it_only_looks(farro: Program, agent: Agent) -> None:
@@ -105,7 +105,7 @@ def test_caps_and_policies_hold_for_agents_too(farro: Program, agent: Agent) -> 
         escaping = {**shell("true"), "allowed_paths": ["../elsewhere"]}
         assert "allowed_paths" in await refused(client, "enqueue_plan", plan=escaping)
 
-    agent.talk(talk, "--allow", "write")
+    agent.talk_here(talk, "write")
 
 
 def test_wrong_arguments_are_told_all_at_once(farro: Program, agent: Agent) -> None:
@@ -120,7 +120,7 @@ def test_wrong_arguments_are_told_all_at_once(farro: Program, agent: Agent) -> N
         assert not bad["good"]
         assert any("did you mean command" in problem for problem in bad["problems"])
 
-    agent.talk(talk, "--allow", "write")
+    agent.talk_here(talk, "write")
 
 
 def test_long_output_is_cut_and_the_rest_can_be_read(farro: Program, agent: Agent) -> None:
@@ -139,7 +139,7 @@ def test_long_output_is_cut_and_the_rest_can_be_read(farro: Program, agent: Agen
         assert (piece["text"], piece["more"]) == ("1\n2\n", "go on with offset=4")
         assert "no file" in await refused(client, "read_file", job=job, name="../../../agents-config.json")
 
-    agent.talk(talk)
+    agent.talk_here(talk)
 
 
 def test_a_file_that_leads_out_of_the_job_is_not_read(farro: Program, agent: Agent) -> None:
@@ -153,7 +153,7 @@ def test_a_file_that_leads_out_of_the_job_is_not_read(farro: Program, agent: Age
         assert "cannot be read" in await refused(client, "read_file", job=job, name="host")
         assert "no file" in await refused(client, "read_file", job=job, name="attempts/0001/more/hostname")
 
-    agent.talk(talk)
+    agent.talk_here(talk)
 
 
 def test_a_wait_tells_its_progress_and_ends_in_time(farro: Program, agent: Agent) -> None:
@@ -174,7 +174,7 @@ def test_a_wait_tells_its_progress_and_ends_in_time(farro: Program, agent: Agent
         both = await ask(client, "wait_for_jobs", jobs=[first, second], timeout_s=PATIENCE_S)
         assert {end["job_id"] for end in both["ended"]} == {first, second}
 
-    agent.talk(talk)
+    agent.talk_here(talk)
 
 
 def test_jobs_are_resources(farro: Program, agent: Agent) -> None:
@@ -191,19 +191,19 @@ def test_jobs_are_resources(farro: Program, agent: Agent) -> None:
         with pytest.raises(MCPError, match="job://JOB"):
             await client.read_resource(f"job://{job}/nothing")
 
-    agent.talk(talk)
+    agent.talk_here(talk)
 
 
 def test_every_looking_tool_answers_on_a_fresh_root(farro: Program, agent: Agent) -> None:
     async def talk(client: Client) -> None:
-        for tool in ("list_jobs", "stats", "alerts", "list_workers", "inbox", "list_plans"):
+        for tool in ("list_jobs", "stats", "alerts", "list_workers", "inbox", "list_plans", "list_swarms"):
             await ask(client, tool)
         assert (await ask(client, "doctor"))["root"] == str(farro.path)
         for tool in (await client.list_tools()).tools:
             assert tool.description
             assert all("description" in field for field in tool.input_schema["properties"].values()), tool.name
 
-    agent.talk(talk)
+    agent.talk_here(talk)
 
 
 def test_what_tools_show_of_hostile_jobs_is_plain_json(farro: Program, agent: Agent) -> None:
@@ -216,7 +216,7 @@ def test_what_tools_show_of_hostile_jobs_is_plain_json(farro: Program, agent: Ag
         log = await ask(client, "read_log", job=job)
         assert "base64" in log["output"][0]
 
-    agent.talk(talk)
+    agent.talk_here(talk)
 
 
 def test_an_agent_works_with_a_redis_store(farro: Program, agent: Agent, redis_server: RedisServer) -> None:

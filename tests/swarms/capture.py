@@ -48,7 +48,7 @@ class Capture:
     @asynccontextmanager
     async def of(cls, address: str, swarms: Iterable[str] | None = None) -> AsyncIterator[Capture]:
         bus = await opened(address, durable=False)
-        queue = f"capture-{uuid.uuid4().hex[:12]}"
+        queue = names.control_queue("capture", uuid.uuid4().hex[:12])
         await bus.declare(queue, [Binding(names.CONTROL, "#")], exclusive=True)
         capture = cls(bus, await bus.consume(queue, prefetch=500), swarms)
         listening = asyncio.create_task(capture._listen())

@@ -196,17 +196,18 @@ def now() -> str:
     return timestamp(datetime.now(UTC))
 
 
-def played(act: Act, address: str, folder: Path) -> None:
-    """Run it, with time for everything, and leave nothing behind."""
+def played(act: Act, address: str, folder: Path, *, queen: str | None = None, capture: str | None = None) -> None:
+    """Run it, with time for everything, and leave nothing behind. `queen`, `capture`: other addresses of the same bus,
+    for whoever sends signals, and for whoever hears everything."""
 
     async def bounded() -> None:
-        bus = await opened(address, durable=False)
-        listener = f"listener-{uuid.uuid4().hex[:8]}"
+        bus = await opened(queen or address, durable=False)
+        listener = names.control_queue("listener", uuid.uuid4().hex[:8])
         await bus.declare(listener, [Binding(names.CONTROL, "ev.#")])
         hive = Hive(address, folder, bus, await bus.consume(listener, prefetch=200))
         listening = asyncio.create_task(hive.listen())
         try:
-            async with asyncio.timeout(PATIENCE_S), Capture.of(address, [SWARM]) as hive.capture:
+            async with asyncio.timeout(PATIENCE_S), Capture.of(capture or address, [SWARM]) as hive.capture:
                 await act(hive)
                 await hive.capture.check()
         finally:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,11 +21,12 @@ from farro import config, hive
 from farro.buses.opening import opened
 from farro.operations import roots, swarms
 from farro.operations.swarm_place import Place
-from farro.ports.bus import Binding, Bus
+from farro.ports.bus import Binding, Bus, Message
 from farro.swarm import names
 from farro.swarm.conformance import Captured, check
 from farro.swarm.names import Signal
 from support import ROOT
+from swarms.capture import END, schema_faults
 
 PATIENCE_S = 90.0
 SWARM = "demo"
@@ -126,8 +128,15 @@ class Kingdom:
                 found[one.message_id] = one.key
         return list(found.values())
 
-    def violations(self) -> list[str]:
-        return [str(one) for one in check(self.heard)]
+    async def judge(self, *, complete: bool = True) -> None:
+        """Whether everything that was said keeps its schema and the rules; when all of it has come."""
+        own = str(uuid.uuid4())
+        await self.bus.publish(names.CONTROL, Message(key=END, body=b"{}", message_id=own))
+        await self.until(lambda: any(one.message_id == own for one in self.heard))
+        trace = [one for one in self.heard if one.key != END]
+        wrong = [fault for one in trace for fault in schema_faults(one)]
+        wrong += map(str, check(trace, complete=complete, swarms=[SWARM]))
+        assert not wrong, "\n".join(wrong[:20])
 
     def stop(self) -> None:
         if self.orchestrator is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sys
@@ -36,14 +37,15 @@ elif role == "pass":
     chance = random.Random()
 
     @bee.transform
-    def work(item: Any) -> Any:
-        time.sleep(chance.random() * 0.004)
+    async def work(item: Any) -> Any:
+        await asyncio.sleep(chance.random() * 0.4)  # so that whoever kills it finds some under way
         return item
 
 elif role == "record":
 
     @bee.sink
     def keep(item: Any) -> None:
+        time.sleep(0.002)
         fd = os.open(f"{folder}/arrived", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(fd, f"{item['n']}\n".encode())
         os.close(fd)

@@ -107,7 +107,8 @@ def test_a_worker_claims_nothing_while_it_is_disabled(rig: Rig) -> None:
             assert (await one.switch(True))["enabled"]
             for job in (first, second):
                 becomes(rig.farro, job, "succeeded")
-            assert not (await one.switch(False))["enabled"]
+            told = await one.switch(False)
+            assert (told["enabled"], told["data"]["done"]) == (False, 2)
             third = rig.farro.enqueue(shell("echo hi"))
             await one.ask("status-request")
             assert rig.farro.status(third) == "queued"

@@ -64,7 +64,11 @@ def test_the_sequences_of_the_seed(play: Callable[[Act], None]) -> None:
         assert (await kingdom.end(off)).state == "Stopped"
         told = kingdom.ask(Signal.STATUS, None, **about)
         assert (await kingdom.end(told)).result == "success"
+        whole = kingdom.ask(Signal.STATUS, None, role=names.CONTROLLER, instance="demo-marshal")
+        assert (await kingdom.end(whole)).result == "success"
         view = swarms.look(kingdom.place.folder, SWARM)
+        assert [one["name"] for one in view.queues] == ["ph.demo.done", "ph.demo.raw"]
+        assert view.totals == {"desired": 3, "healthy": 3, "running": 2, "enabled": 2}
         assert (view.state, view.controller["alive"], sorted(view.durations)) == (
             "Running",
             True,
@@ -84,7 +88,7 @@ def test_the_sequences_of_the_seed(play: Callable[[Act], None]) -> None:
         asked = [made, applied, started, off, stopped, gone]
         await kingdom.until(lambda: all(kingdom.confirmations(one) for one in asked))
         assert [len(kingdom.confirmations(one)) for one in asked] == [1] * 6
-        assert kingdom.violations() == []
+        await kingdom.judge()
         assert await kingdom.bus.depth(names.work_queue(SWARM, "raw")) is None
 
         def trail() -> list[tuple[str, str]]:
@@ -114,7 +118,7 @@ def test_a_failure_deletes_nothing_and_says_why(play: Callable[[Act], None]) -> 
         assert "demo-dies" in {one.get("instance") for one in errors}
         again = await kingdom.done(Signal.TEMPLATE, args={"id": SWARM, "bees": bees[:1]})
         assert again.state == "Ready"
-        assert kingdom.violations() == []
+        await kingdom.judge()
 
     play(act)
 
@@ -150,6 +154,7 @@ def test_whoever_is_killed_the_swarm_goes_on(play_files: Callable[[Act], None]) 
         assert [len(kingdom.confirmations(one)) for one in asked] == [1] * len(asked)
         assert any(one.key == f"ev.duplicate.swarm-start.{SWARM}" for one in kingdom.heard)
         assert swarms.look(kingdom.place.folder, SWARM).state == "Running"
+        await kingdom.judge()
 
     play_files(act)
 
@@ -205,5 +210,6 @@ def test_swarms_from_the_command_line(play_files: Callable[[Act], None]) -> None
         assert await farro("remove", "demo") == "demo: swarm-remove done, Removed\n"
         assert json.loads((await farro("watch", "demo", "--json")).splitlines()[0])["state"] == "Removed"
         assert "there is no swarm demo" in await farro("start", "demo", code=3)
+        await kingdom.judge()
 
     play_files(act)

@@ -383,6 +383,17 @@ def test_forged_and_strange_events_are_ignored_and_audited(court: Callable[[Act]
     court(act)
 
 
+def test_wishes_keep_their_order_when_somebody_sets_the_clock_back(court: Callable[[Act], None]) -> None:
+    async def act(court: Court) -> None:
+        asked = [court.ask(Signal.CREATE)]
+        court.clock.jump(-3600)
+        asked.append(court.ask(Signal.TEMPLATE, args=PLAN))
+        assert [told.signal for _, told in court.place.wished() if told] == ["swarm-create", "swarm-template"]
+        await court.settle()
+
+    court(act)
+
+
 def test_a_wish_that_is_no_command_is_ignored_and_audited(court: Callable[[Act], None]) -> None:
     async def act(court: Court) -> None:
         path = Path(court.place.wishes, f"{1:020d}.{uuid.uuid4()}.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from farro.ports.bus import Message
 from farro.swarm import messages, names, plan
 from farro.swarm.conformance import Captured
 from farro.swarm.names import Signal
+from flows.program import Program
 from swarms.hive import PIPELINE, SWARM, Hive, Play, bee, now
 
 GENERATOR = ("generator", "demo-generator")
@@ -69,6 +71,11 @@ async def state(hive: Hive) -> tuple[str, int]:
     return told["state"], told["totals"]["enabled"]
 
 
+def trail(hive: Hive) -> list[dict[str, Any]]:
+    """The swarm's audit."""
+    return [json.loads(line) for line in (hive.folder / "swarm" / "audit.jsonl").read_text().splitlines()]
+
+
 def test_forged_signals_are_ignored_and_told(play: Play) -> None:
     """By the controller in its log and the swarm's audit, by a component in its own log and its status."""
 
@@ -98,6 +105,8 @@ def test_forged_signals_are_ignored_and_told(play: Play) -> None:
                 "ev.status-delta.sink.demo-sink",
                 "ev.status-full.sink.demo-sink",
             ]
+            noted = [line for line in trail(hive) if line["what"] == "ignored"]
+            assert sorted(line["key"].strip("'") for line in noted) == sorted(ignored)
             log = (hive.folder / "swarm" / "logs" / "demo-generator.log").read_text()
             assert log.count('"ignored"') == len(UPDATES)
             assert "xxxx" not in log  # nothing of a body is repeated
@@ -131,6 +140,7 @@ def test_a_replay_changes_nothing_and_is_told(play: Play) -> None:
             assert (told["enabled"], told["data"]["refused"]["count"]) == (False, len(ours))
             assert "came before" in told["data"]["refused"]["lastReason"]
             assert await state(hive) == ("Stopped", 0)
+            assert [line["instance"] for line in trail(hive) if line["what"] == "refused"] == ["demo-generator"]
 
     play(act)
 
@@ -189,3 +199,15 @@ def test_a_flood_of_forged_messages_is_little_memory() -> None:
     assert not refusals.first(ids[-1])
     assert refusals.first(ids[0])  # so old that it is taken for new
     assert refusals.told() == {}
+
+
+def test_a_name_that_is_more_than_a_word_is_refused_by_every_command(tmp_path: Path) -> None:
+    farro, file = Program(tmp_path), tmp_path / "plan.json"
+    farro.run("init", code=0)
+    for name in ("a.b", "*"):
+        file.write_text(json.dumps({**PIPELINE, "id": name}))
+        for words in (("create", name, "--plan", str(file)), ("start", name), ("stop", name), ("status", name)):
+            said = farro.call("swarm", *words, code=2).err
+            assert "small letters, digits and -" in said, said
+        assert "no role" in farro.call("swarm", "config", name, "x", "a=1", code=2).err
+    assert not any((tmp_path / "swarms").glob("orchestrator/wishes/*"))

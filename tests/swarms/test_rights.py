@@ -16,8 +16,10 @@ from farro.buses.amqp import AmqpBus
 from farro.errors import BusTrouble, InputError
 from farro.ports.bus import Binding, Bus, Message
 from farro.swarm import names
+from farro.swarm.names import Signal
 from servers import RabbitServer
 from support import ROOT
+from swarms.hive import PIPELINE, Hive, played
 
 DEFINITIONS = Path(ROOT, "examples", "rabbitmq", "definitions.json")
 PATIENCE_S = 90.0
@@ -40,6 +42,14 @@ def broker(rabbit_server: RabbitServer, tmp_path_factory: pytest.TempPathFactory
     for user in told["users"]:
         assert user["password_hash"] == ""  # nobody gets in before whoever runs the broker sets a password
         user["password_hash"] = hashed(user["name"])
+    whole = {
+        "user": "guest",
+        "vhost": "farro",
+        "configure": ".*",
+        "write": ".*",
+        "read": ".*",
+    }  # for the tests' own ears
+    told["permissions"].append(whole)
     file = tmp_path_factory.mktemp("definitions") / "definitions.json"
     file.write_text(json.dumps(told))
     rabbit_server.control("import_definitions", str(file))
@@ -133,6 +143,8 @@ def test_a_controller_speaks_and_hears_within_its_swarm_alone(broker: Callable[[
             ):
                 await refused(say(demo, key))
             await refused(say(demo, "items", "ph.other.hive"))
+            with pytest.raises(InputError):
+                await say(demo, "ph.other.items", "")  # the default exchange reaches every queue
             await refused(demo.declare("ph.other.items", [Binding("ph.other.hive", "items")]))
             await refused(demo.declare("ph.demo.spy", [Binding("ph.other.hive", "#")]))
             await refused(demo.declare("ph.demo.spy", [Binding(names.CONTROL, "ev.#")]))
@@ -149,6 +161,21 @@ def test_a_controller_speaks_and_hears_within_its_swarm_alone(broker: Callable[[
             await other.close()
 
     play(act)
+
+
+def test_a_swarm_lives_its_whole_life_within_those_rights(broker: Callable[[str], str], tmp_path: Path) -> None:
+    async def act(hive: Hive) -> None:
+        async with hive.controller():
+            assert (await hive.ask(Signal.TEMPLATE, PIPELINE))["state"] == "Ready"
+            assert (await hive.ask(Signal.START))["state"] == "Running"
+            while not hive.sink.read_text():
+                await asyncio.sleep(0.05)
+            off = await hive.ask(Signal.CONFIG, {"enabled": False}, role="generator", instance="demo-generator")
+            assert off["result"] == "success"
+            assert (await hive.ask(Signal.STOP))["state"] == "Stopped"
+            assert (await hive.ask(Signal.REMOVE))["state"] == "Removed"
+
+    played(act, broker("controller-demo"), tmp_path, queen=broker("orchestrator"), capture=broker("guest"))
 
 
 def test_whoever_has_no_password_gets_in_nowhere(rabbit_server: RabbitServer, broker: Callable[[str], str]) -> None:

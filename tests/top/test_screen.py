@@ -15,7 +15,9 @@ from farro.errors import StorageTrouble
 from farro.fronts.terminal import texts
 from farro.fronts.terminal.looking import Filter
 from farro.kernel.states import Status
+from farro.operations.swarm_place import Desired, Place
 from farro.ports.store import Store
+from farro.swarm.lifecycle import SwarmState
 from flows.program import Program, endless, eventually, shell, steps
 from servers import RedisServer
 from top_rig import Screen, Top
@@ -55,6 +57,18 @@ def test_queues_are_counted_and_change_without_a_key(farro: Program, top: Top) -
         text = await screen.until(lambda text: re.search(r"Runner +0 +0 +0 +1 +1 +0", text))
         assert "LAST ENDED" in text
         await screen.until("sh -c true")
+
+    top.look(look)
+
+
+def test_what_ended_last_is_told_however_much_is_queued(farro: Program, top: Top) -> None:
+    farro.enqueue(shell("true", name="long done"))
+    farro.worked()
+    plans = "\n".join(json.dumps(shell("true", name=f"queued {number}")) for number in range(40))
+    farro.call("enqueue", "--many", "-", stdin=plans, code=0)
+
+    async def look(screen: Screen) -> None:
+        await screen.until("long done")
 
     top.look(look)
 
@@ -373,6 +387,32 @@ def ask_a_person(farro: Program) -> str:
     farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
     farro.call("manager", "--once", code=0)
     return "greeting"
+
+
+def test_swarms_are_shown_and_stopped_after_a_yes(farro: Program, top: Top) -> None:
+    place = Place(str(farro.path / "swarms"))
+    place.make()
+    place.make_swarm("mill")
+    place.keep_plan("mill", {"id": "mill", "bees": [{"role": "grinder", "command": ["true"], "instances": 2}]})
+    now = "2026-11-16T09:00:00.000Z"
+    place.keep(
+        Desired(
+            swarm="mill", state=SwarmState.RUNNING, controller="mill-c", created_at=now, changed_at=now, enabled=True
+        )
+    )
+
+    async def look(screen: Screen) -> None:
+        await screen.press("4")
+        text = await screen.until("grinder/")
+        assert re.search(r"mill +Running +Unknown", text)
+        await screen.press("down", "S")  # on a component: its swarm is meant
+        await screen.until("Stop the swarm mill?")
+        await screen.press("y")
+        await screen.until("swarm-stop of mill is asked for")
+
+    top.look(look, (100, 24))
+    (wish,) = [told for _, told in place.wished() if told is not None]
+    assert (wish.signal, wish.swarm_id, wish.origin) == ("swarm-stop", "mill", "top-tester")
 
 
 def test_jobs_of_a_redis_store_are_watched_and_steered(farro: Program, top: Top, redis_server: RedisServer) -> None:

@@ -82,12 +82,17 @@ class AmqpBus:
     ) -> None:
         arguments: dict[str, Any] = {}
         if dead_letters is not None:
-            arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters}
+            arguments |= {"x-dead-letter-exchange": dead_letters, "x-dead-letter-routing-key": dead_letters}
         if self._quorum and not exclusive:
             arguments["x-queue-type"] = "quorum"
 
         async def declare() -> None:
             channel = await self._open_channel()
+            if dead_letters is not None:
+                # An exchange of its own name, which goes with it. Through the broker's default exchange a user would
+                # need the right to write there, and could then write into every queue.
+                given_up = await channel.declare_exchange(dead_letters, "fanout", durable=True, auto_delete=True)
+                await (await channel.get_queue(dead_letters)).bind(given_up)
             made = await channel.declare_queue(queue, durable=not exclusive, exclusive=exclusive, arguments=arguments)
             for binding in bindings:
                 await self._declare_exchange(channel, binding.exchange)

@@ -67,7 +67,7 @@ def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | N
 
             show_table([("TOOL", "NEEDS", ""), *((tool.name, tool.needs or "-", tool.title) for tool in offered)])
         return 0
-    serving = server.make(_desk(store, settings), permitted, metadata.version("farro"))
+    serving = server.make(make_desk(store, settings), permitted, metadata.version("farro"))
 
     async def serve() -> None:
         # A thread waits for our standard input, and nothing but a line or its end wakes it: a signal ends the process.
@@ -85,7 +85,8 @@ def _end(store: Store) -> None:
     os._exit(0)
 
 
-def _desk(store: Store, settings: Settings) -> Desk:
+def make_desk(store: Store, settings: Settings) -> Desk:
+    """What the tools work with, wired to this root."""
     from farro.fronts.mcp.desk import Desk
 
     clock, named = SystemClock(), asked_store()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -19,9 +19,10 @@ from farro.cli.daemons import GRACE_S
 from farro.cli.options import common, person, read_root, starts_strictly
 from farro.component import Component
 from farro.errors import SyncFailed
-from farro.observe.log import Log
+from farro.observe.log import Event, Log, Together, together
 from farro.ports.store import Store
 from farro.services.keeper import Keeper
+from farro.services.worker import CHANGED
 from farro.settings import Settings
 from farro.system import enclosure
 
@@ -43,8 +44,8 @@ def worker(role: str, slots: int, runner: str | None, root: str | None, as_json:
     from farro.cli import serving
 
     path, settings = read_root(root)
-    log = log_to_stdout(f"worker/{role}", as_json, settings.runners)
     bee = _component("worker")
+    log = _Counting(log_to_stdout(f"worker/{role}", as_json, settings.runners), bee)
     options = serving.WorkerOptions(role=role, slots=slots, runner=runner)
     tools = app.announce_tools(path, settings)
 
@@ -127,6 +128,22 @@ def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
             store.close()
 
     bee.run()
+
+
+class _Counting(Together):
+    """A worker's log, which tells of each job that ended: what its status tells as done, and in tps."""
+
+    def __init__(self, log: Log, bee: Component[Any]) -> None:
+        super().__init__(log)
+        self._bee = bee
+        self._written = together(log)
+
+    def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.many([(level, message, fields)])
+
+    def many(self, events: Sequence[Event]) -> None:
+        self._bee.count(sum(1 for _, message, _ in events if message == CHANGED))
+        self._written.many(events)
 
 
 def _component(name: str) -> Component[Any]:

@@ -5,6 +5,7 @@ Without a terminal it says where to look instead; --json answers how things stan
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -42,9 +43,27 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
     if not at_terminal() or sys.stdin is None or not sys.stdin.isatty():
         raise InputError("farro top draws on a terminal; elsewhere use `farro watch` (a line a change) or --json")
     clock = SystemClock()
-    hands = Hands(store=store, settings=settings, gate=gate(settings, force=False), clock=clock, by=person("top"))
+    hands = Hands(
+        store=store,
+        settings=settings,
+        gate=gate(settings, force=False),
+        clock=clock,
+        by=person("top"),
+        rouse=lambda: _rouse(store.root),
+    )
     TopApp(Looking(store, settings, clock), hands, light=light).run()
     return 0
+
+
+def _rouse(root: str) -> str | None:
+    """Somebody must carry out what is asked of swarms."""
+    from farro import hive
+    from farro.cli.background import program
+    from farro.operations import swarm_service
+
+    wanted = swarm_service.component(root, program(), dict(os.environ))
+    started = swarm_service.ensure(hive.runtime(root), wanted, SystemClock())
+    return None if started is None else f"an orchestrator was started for it (pid {started.pid})"
 
 
 def _standing(store: Store, settings: Settings) -> dict[str, Any]:

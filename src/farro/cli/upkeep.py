@@ -149,6 +149,8 @@ class Here:
         width = max([10, *(len(one.name) for one in done)])
         for one in done:
             say(f"{one.name:<{width}} {one.what}" + ("" if one.pid is None else f" (pid {one.pid})"))
+        if any(one.what == "disabled" for one in done):
+            note("disabled by somebody: `farro swarm config ROLE NAME --enable` lets it work again")
         for one in done:
             if one.what in ("failed", "not ready"):
                 shown = os.path.relpath(one.log, self.root)
@@ -244,7 +246,7 @@ def _has_web() -> bool:
 
 
 def _well(done: list[Up]) -> bool:
-    return all(one.what in ("started", "already runs") for one in done)
+    return all(one.what in ("started", "already runs", "disabled") for one in done)
 
 
 def _said(line: Line) -> str:

@@ -15,12 +15,13 @@ import click
 
 from farro.cli.options import common, open_root
 from farro.cli.tables import span, table
-from farro.cli.terminal import answer, at_terminal, flush, raw, say
+from farro.cli.terminal import answer, at_terminal, flush, note, raw, say
 from farro.kernel.moments import timestamp
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.observe.log import printable
 from farro.operations import naming
+from farro.operations.moments import seconds_between
 from farro.operations.watching import Moment, Onlooker, Picture, Viewer, moments
 from farro.ports.clock import Clock
 from farro.ports.store import Store
@@ -78,6 +79,8 @@ def _one(store: Store, job_id: str, clock: Clock, as_json: bool) -> int:
         else:
             say(f"{timestamp(clock.now())[11:19]}  {job_id}  {_state(last)}")
         flush()
+    if last is not None and last.lifecycle.status is Status.FAILED and not as_json:
+        note(f"`farro logs {job_id}` has what it said, `farro retry {job_id}` runs it again from where it failed")
     return 0 if last is not None and last.lifecycle.status is Status.SUCCEEDED else 1
 
 
@@ -85,10 +88,13 @@ def _state(moment: Moment) -> str:
     life = moment.lifecycle
     if life.status is Status.IN_PROGRESS:
         return f"in_progress, attempt {life.attempt}" + (f", step {moment.step}" if moment.step else "")
+    took = f" after {span(seconds_between(life.created_at, life.finalized_at))}" if life.finalized_at else ""
     if life.error:
-        return f"{life.status}: {life.error.get('message')}".replace("\n", " ")
+        return f"{life.status}{took}: {life.error.get('message')}".replace("\n", " ")
     if life.status is Status.QUEUED and waits_for_person(life):
         return "waits for a person: farro inbox"
+    if took:
+        return f"{life.status}{took}"
     return f"{life.status} ({life.role})" if life.hops and life.status is Status.QUEUED else str(life.status)
 
 

@@ -6,6 +6,7 @@ Running it lives in running; trying it without a swarm lives in testing.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
@@ -69,6 +70,7 @@ class Component(Generic[C]):
         self._on_ready: list[Callable[[], None]] = []
         self.told: dict[str, Any] = {}
         self.counted = 0
+        self._counting = threading.Lock()
         self._on_config: list[Callable[[Any], Awaitable[None] | None]] = []
 
     def source(
@@ -135,8 +137,10 @@ class Component(Generic[C]):
         self.told = {name: value for name, value in {**self.told, **data}.items() if value is not None}
 
     def count(self, items: int = 1) -> None:
-        """Of a service, which has no items that anybody else could count: for `done` and `tps` of its status."""
-        self.counted += items
+        """Of a service, which has no items that anybody else could count: for `done` and `tps` of its status. From any
+        thread."""
+        with self._counting:
+            self.counted += items
 
     def on_config(self, function: Callable[[Any], Awaitable[None] | None]) -> Callable[[Any], Awaitable[None] | None]:
         """Called with the new config, after it was checked and before it is confirmed."""

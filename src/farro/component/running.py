@@ -97,6 +97,8 @@ class Member:
 
     def stop(self) -> None:
         self._stopped.set()
+        if isinstance(self._workload, Serving):
+            self._workload.hurry()
 
     async def _leave(self, updating: asyncio.Task[None]) -> None:
         async with self._switching:  # an update that is being carried out is waited for, not cut off

@@ -56,6 +56,10 @@ class Serving:
 
         component.on_ready(heard)
 
+    def hurry(self) -> None:
+        """The component ends: nobody waits any longer for a service to be ready."""
+        self._settled.set()
+
     def _ready(self) -> None:
         self._settled.set()
         self._said(None)
@@ -141,7 +145,7 @@ class Serving:
             self._stop.set()
         try:
             await asyncio.wait({running}, timeout=SETTLED_S)
-            if not running.done():
+            if not running.done() and not self._declared.says_ready:
                 self._said(None)
             await running
         except asyncio.CancelledError:

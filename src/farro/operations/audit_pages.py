@@ -124,5 +124,7 @@ def _place(cursor: str) -> tuple[str, str]:
     try:
         at, _, text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().partition("\n")
     except (ValueError, binascii.Error):
-        raise InputError("the cursor is none that this answered; begin without one") from None
+        at, text = "", ""
+    if moment_or_none(at) is None:
+        raise InputError("the cursor is none that this answered; begin without one")
     return at, text

@@ -44,7 +44,7 @@ def _newest(store: Store, asked: Asked, count: int) -> list[JobView]:
     if asked.tags:
         entries = (entry for entry in entries if required_tags(entry.prompt(store)) >= set(asked.tags))
     found: list[JobView] = []
-    for entry in sorted(entries, key=tree.Entry.changed_at_s, reverse=True):
+    for entry in sorted(entries, key=lambda entry: (entry.changed_at_s(), entry.job_id), reverse=True):
         if len(found) >= count:
             break
         view = store.find(entry.job_id)

@@ -16,7 +16,7 @@ from farro.documents import Document
 from farro.errors import FarroError
 from farro.kernel.moments import parse_timestamp
 from farro.operations import swarm_changes, swarms
-from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, Place, controller
+from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, controller
 from farro.operations.swarms import CommandView, SwarmView
 from farro.ports.clock import Clock
 from farro.ports.runtime import Runtime, Seen
@@ -37,7 +37,7 @@ ORCHESTRATOR_S = 10.0  # for it to end
 _LOOK_S, _CARE_S = 0.05, 1.0
 _LAST, _LINES = 4096, 8
 
-What = Literal["started", "already runs", "failed", "not ready"]
+What = Literal["started", "already runs", "disabled", "failed", "not ready"]
 
 
 def roles(settings: Settings) -> tuple[str, ...]:
@@ -183,10 +183,11 @@ class Steering:
         wanted = plans.load(Document(dict(data), "the plan"))
         before = {seen.name: seen.pid for seen in self.runtime.list() if seen.alive}
         self._calm()
-        for step in self._steps(wanted):
+        steps = self._steps(wanted)
+        for step in steps:
             self._carry_out(step, dict(data) if step is Signal.TEMPLATE else None)
         self.ensure()
-        return self._settled(wanted, before)
+        return self._settled(wanted, before, asked=bool(steps))
 
     def down(self) -> list[Down]:
         """Stop and remove it, in order. The orchestrator goes too, unless other swarms need it: see `rest`."""
@@ -218,14 +219,20 @@ class Steering:
         return others
 
     def kill(self) -> None:
-        """End every process of every swarm here at once. What is wanted of them stays as it is."""
-        seen = [one for one in self.runtime.list() if one.alive and one.pid is not None]
-        above = {ORCHESTRATOR, *(controller(name) for name in Place(self.place).swarms())}
-        for one in sorted(seen, key=lambda one: one.name not in above):
-            if one.name in above:  # first, and not by the runtime: one of them may hold its lock for a while
+        """End every process of the swarm at once, and the orchestrator, which would start them again. What is wanted of
+        the swarm stays as it is; others go on."""
+        own = [one for one in self.runtime.list() if one.log.startswith(f"{self.place}/{self.swarm}/")]
+        above = [ORCHESTRATOR, controller(self.swarm)]
+        # Those first, and not by the runtime: one of them may hold its lock, and it would end all that they started.
+        for name in above:
+            seen = self.runtime.look(name)
+            if seen is not None and seen.alive and seen.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid or 0, signal.SIGKILL)
-        self.runtime.stop([one.name for one in self.runtime.list()], 0.0)
+                    os.kill(seen.pid, signal.SIGKILL)
+        until_s = self.clock.monotonic_s() + ORCHESTRATOR_S
+        while any(map(self._lives, above)) and self.clock.monotonic_s() < until_s:
+            self.clock.sleep(_LOOK_S)
+        self.runtime.stop([ORCHESTRATOR, *(one.name for one in own)], 0.0)
 
     def view(self) -> SwarmView | None:
         """None: it was never made, or was removed."""
@@ -271,15 +278,17 @@ class Steering:
 
     # --- how everybody is ---
 
-    def _settled(self, wanted: SwarmPlan, before: Mapping[str, int | None]) -> list[Up]:
+    def _settled(self, wanted: SwarmPlan, before: Mapping[str, int | None], *, asked: bool) -> list[Up]:
+        """`asked`: everybody was told to work. Else somebody may have told one alone not to, and that holds."""
         members = [member.instance for member in wanted.members()]
+        off = {} if asked else before
         until_s = self.clock.monotonic_s() + SETTLE_S
-        while not (heard := self._heard(members)) and self.clock.monotonic_s() < until_s and not self.over():
+        while not (heard := self._heard(members, off)) and self.clock.monotonic_s() < until_s and not self.over():
             self.clock.sleep(_LOOK_S)
         found = {line.name: line for line in lines(self.place, self.runtime, self.clock, swarm=self.swarm)}
         return [self._told(found.get(name), name, before, heard=heard) for name in members]
 
-    def _heard(self, members: Sequence[str]) -> bool:
+    def _heard(self, members: Sequence[str], off: Mapping[str, int | None]) -> bool:
         """Whether everybody has said, since it was launched, how it is; and works, or failed."""
         view = self.view()
         if view is None or view.state != SwarmState.RUNNING:
@@ -292,7 +301,9 @@ class Steering:
                 return False
             if one.state == ComponentState.FAILED:
                 continue
-            if seen is None or not seen.alive or not one.enabled:
+            if seen is None or not seen.alive:
+                return False
+            if not one.enabled and (one.state != ComponentState.HEALTHY or off.get(name) != seen.pid):
                 return False
             born.append(parse_timestamp(seen.launched_at))
         if len(born) < len(members):
@@ -306,6 +317,8 @@ class Steering:
             return Up(name=name, what="failed", pid=pid, log=log, said=last_words(log) or str(line.failure or ""))
         if line is None or pid is None or not (heard or line.enabled):
             return Up(name=name, what="not ready", pid=pid, log=log, said=last_words(log))
+        if not line.enabled:
+            return Up(name=name, what="disabled", pid=pid, log=log)
         return Up(name=name, what="already runs" if before.get(name) == pid else "started", pid=pid, log=log)
 
     def _lives(self, name: str) -> bool:

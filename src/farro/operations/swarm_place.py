@@ -103,8 +103,10 @@ class Place:
     # --- wishes ---
 
     def wish(self, signal: ControlSignal, time_ns: int) -> None:
-        """On the disk when this returns, whole."""
+        """On the disk when this returns, whole. Behind those that wait, also when somebody set the clock back."""
         self.make()
+        last = max((name for name in fs.listdir(self.wishes) if _WISH.fullmatch(name)), default="0.")
+        time_ns = max(time_ns, int(last.partition(".")[0]) + 1)
         path = f"{self.wishes}/{time_ns:020d}.{signal.correlation_id}.json"
         fs.write_atomic(path, messages.encode(signal) + b"\n", sync=self._durable)
         if self._durable:

@@ -34,6 +34,9 @@ IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
 STINT_S = 0.005  # how long a slot works before others of its process have a turn, if it never has to wait
 ROW = 16  # jobs that a slot claims and commits together at most …
 ROW_S = 0.02  # … and about how long that may take
+STREAM = 3  # turns in a row after which small jobs are taken to come in a stream: then
+GATHER_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many
+CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
 
@@ -95,6 +98,8 @@ class Slot:
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, Bulk) else None
         self._reach = 1  # jobs that are claimed at once: grows while they are small
+        self._scant = False  # there were fewer
+        self._streak = 0  # turns in a row that found something
 
     def join(self) -> Agent:
         """This slot's agent; a new one when it has none. InputError when the role, the name or a tag cannot be."""
@@ -114,6 +119,8 @@ class Slot:
         agent = self.join()
         self._store.heartbeat(agent)
         claims = deque(self._claimed(agent))
+        self._streak = self._streak + 1 if claims else 0
+        self._scant = len(claims) < self._reach
         if not claims:
             return Turn.IDLE
         began_s, number = self._clock.monotonic_s(), len(claims)
@@ -213,7 +220,7 @@ class Slot:
             return self._line(claim, "warning", str(told), {"type": "claim_lost"})
         event = {"type": "state_transition", "from": "in_progress", "to": str(told.status)}
         extra = {"error": told.error["category"]} if told.error else {}
-        return self._line(claim, "info", "job status changed", {**event, **extra})
+        return self._line(claim, "info", CHANGED, {**event, **extra})
 
     def _beat(self, agent: Agent, claim: Claim) -> None:
         """While a job runs. A store that cannot be reached is no reason to end it: where its lease ran out meanwhile,
@@ -256,6 +263,8 @@ class Slot:
                 return turn, True
             if turn is not Turn.WORKED or self._stop.requested or self._clock.monotonic_s() >= end_s:
                 return turn, False
+            if self._scant and self._streak > STREAM:
+                self._turns.hold(GATHER_S)
 
     def _safe_turn(self) -> Turn:
         """A turn whose trouble is this slot's alone. After it the agent leaves: recovery looks at what it held."""

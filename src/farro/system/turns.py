@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 
 
@@ -39,6 +40,10 @@ class Turns:
         finally:
             _own.lock = None
             self._lock.release()
+
+    def hold(self, seconds: float) -> None:
+        """Keep the turn and do nothing: what the others would do now is worth more a moment later."""
+        time.sleep(seconds)
 
 
 class _Rest:

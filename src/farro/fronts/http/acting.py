@@ -27,6 +27,7 @@ from farro.operations.admission import admitted
 from farro.operations.wishes import Wishes
 from farro.plans.forms import is_agent_prompt
 from farro.plans.priority import PRIORITIES
+from farro.settings.fields import Lasting
 
 MOST = 200  # jobs of one bulk action
 MAX_DELAY_S = 3650 * 86_400
@@ -162,10 +163,10 @@ class New:
     role: str | None = None
     tags: tuple[str, ...] = ()
     priority: Literal["P0", "P1", "P2", "P3"] | None = None
-    timeout: str | None = None
+    timeout: Lasting | None = None
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
-    delay: str | None = None
+    delay: Lasting | None = None
     at: str | None = None
     after: tuple[str, ...] = ()
     after_any: tuple[str, ...] = ()
@@ -287,10 +288,7 @@ def _start(house: House, body: New) -> datetime | None:
 
 
 def _duration(name: str, text: str, most_s: float) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from error
+    seconds = parse_duration(text)
     if not 0 < seconds <= most_s:
         raise InputError(f"{name}: {text} is not between an instant and {most_s / 86_400:g} days")
     return seconds

@@ -6,7 +6,7 @@ Serving it on a port is cli.web; which parts the house has is chosen in farro.ap
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,6 +23,8 @@ from farro.fronts.http.routes import ENDPOINTS
 from farro.fronts.http.running import Pool, Running
 from farro.fronts.http.streams import Followers
 from farro.fronts.http.troubles import Wrong
+
+Answers = Callable[[Request], Awaitable[Response]]
 
 
 class Web:
@@ -44,7 +46,10 @@ class Web:
         self.app: ASGIApp = Guard(inner, access)
 
     def _made(self) -> list[Route]:
-        found = [Route(one.path, self._running.route(one), methods=[one.method]) for one in ENDPOINTS]
+        by_path: dict[str, dict[str, Answers]] = {}
+        for one in ENDPOINTS:
+            by_path.setdefault(one.path, {})[one.method] = self._running.route(one)
+        found = [Route(path, _by_method(answers), methods=list(answers)) for path, answers in by_path.items()]
         return [
             Route("/", pages.index, methods=["GET"]),
             Route("/page/{path:path}", pages.file, methods=["GET"]),
@@ -87,6 +92,16 @@ class Web:
     async def _follow(self, request: Request) -> Response:
         assert self._followers is not None
         return await self._followers.follow(request)
+
+
+def _by_method(answers: Mapping[str, Answers]) -> Answers:
+    """One route for a path: else a method that it does not take is told without the others that it does."""
+
+    async def answer(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await answers[method](request)
+
+    return answer
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:

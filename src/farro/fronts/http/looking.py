@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import stat
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -203,7 +204,10 @@ def file(house: House, asked: Asked) -> Bytes:
     except OSError:
         raise Wrong(404, "not_found", "no such file in this job") from None
     try:
-        if os.fstat(fd).st_size > FILE_BYTES:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise Wrong(404, "not_found", "no such file in this job")
+        if status.st_size > FILE_BYTES:
             raise Wrong(413, "too_large", f"the file has more than {FILE_BYTES} bytes; read it where it lies")
         data = b"".join(iter(lambda: os.read(fd, 1 << 20), b""))
     finally:

@@ -13,6 +13,9 @@ from typing import Any, ClassVar
 from farro.documents.json_schema import schema
 from farro.fronts.http.answers import Failure
 from farro.fronts.http.endpoints import Endpoint, Nothing
+from farro.kernel import ids
+from farro.plans.model import ID_PATTERN
+from farro.swarm.names import NAME_PATTERN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,17 @@ _REFUSALS = {
     "500": "Something is wrong in the server",
     "501": "This installation has no such part",
     "503": "The store does not answer, or all jobs are still being counted",
+}
+
+
+# What stands in a path; a job may be named by its id, its name, or the beginning of an id.
+_NAMED: dict[str, dict[str, Any]] = {
+    "job": {"type": "string", "pattern": f"^{ids.JOB_ID.pattern}$"},
+    "task": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
+    "swarm": {"type": "string", "pattern": f"^{NAME_PATTERN}$", "maxLength": 55},
+    "instance": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+    "role": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+    "path": {"type": "string", "minLength": 1},
 }
 
 
@@ -78,8 +92,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in names
+            {"name": name, "in": "path", "required": True, "schema": _NAMED.get(name, _NAMED["path"])} for name in names
         ]
         + _queries(endpoint.query),
         "responses": {str(endpoint.status): _answer(endpoint), **_refusals()},
@@ -139,7 +152,7 @@ def _refusals() -> dict[str, Any]:
 
 def _apart() -> dict[str, Any]:
     """What is no endpoint: streams, which do not end, and what needs no token."""
-    job = {"name": "job", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    job = {"name": "job", "in": "path", "required": True, "schema": _NAMED["job"]}
     stream = {"200": {"description": "Server-Sent Events", "content": {"text/event-stream": {"schema": {}}}}}
     health = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     told = {"content": {"application/json": {"schema": health}}}

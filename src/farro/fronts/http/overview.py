@@ -15,6 +15,7 @@ from farro.fronts.http import answers
 from farro.fronts.http.endpoints import Asked, Endpoint, get, post
 from farro.fronts.http.house import House
 from farro.fronts.http.looking import loaded, spent_data
+from farro.fronts.http.troubles import Wrong
 from farro.kernel.moments import parse_duration, timestamp
 from farro.observe.stats import TOTAL, RoleStats
 from farro.operations import alerts as watching
@@ -24,6 +25,7 @@ from farro.operations import stats as statistics
 from farro.operations.catalog.book import Counts
 from farro.operations.catalog.curves import KEPT_S, SLOT_S
 from farro.operations.catalog.rows import spelled
+from farro.settings.fields import Lasting
 
 
 def about(house: House, asked: Asked) -> Any:
@@ -86,7 +88,7 @@ def _summed(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class StatsQuery:
-    since: str = "1h"
+    since: Lasting = "1h"
     role: tuple[str, ...] = ()
 
 
@@ -97,10 +99,7 @@ class Stats:
 
 def stats(house: House, asked: Asked) -> Any:
     query: StatsQuery = asked.query
-    try:
-        window_s = parse_duration(query.since)
-    except ValueError as error:
-        raise InputError(f"since: {error}") from error
+    window_s = parse_duration(query.since)
     if window_s <= 0:
         raise InputError("since: wants a window longer than nothing, such as 10m")
     lines = statistics.stats(house.store, house.root, now=house.clock.now(), window_s=window_s, roles=query.role)
@@ -277,7 +276,10 @@ def listed_schedules(house: House, asked: Asked) -> Any:
 
 
 def run_schedule(house: House, asked: Asked) -> Any:
-    found = schedules.named(house.root, house.store.roles(), asked.path["name"])
+    name = asked.path["name"]
+    if name not in {entry.name for entry in schedules.read(house.root, house.store.roles())}:
+        raise Wrong(404, "unknown_schedule", f"no schedule {name[:60]} in {house.root}/{schedules.FOLDER}")
+    found = schedules.named(house.root, house.store.roles(), name)
     return {"jobs": [schedules.fire_now(house.store, house.root, found, house.gate(False))]}
 
 

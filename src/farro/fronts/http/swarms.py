@@ -15,7 +15,7 @@ from farro.fronts.http.endpoints import Asked, Endpoint, get, post
 from farro.fronts.http.house import House
 from farro.fronts.http.troubles import Wrong
 from farro.operations import swarms
-from farro.operations.swarm_place import FOLDER, Place
+from farro.operations.swarm_place import FOLDER, Place, check_swarm
 from farro.swarm.names import Signal
 
 
@@ -102,8 +102,13 @@ def listed(house: House, asked: Asked) -> Any:
 
 
 def shown(house: House, asked: Asked) -> Any:
+    return asdict(_there(house, asked.path["swarm"]))
+
+
+def _there(house: House, swarm: str) -> swarms.SwarmView:
+    check_swarm(swarm)
     try:
-        return asdict(swarms.look(_place(house), asked.path["swarm"], house.clock))
+        return swarms.look(_place(house), swarm, house.clock)
     except InputError as error:
         raise Wrong(404, "unknown_swarm", str(error)) from error
 
@@ -172,6 +177,8 @@ def _asked(
     key: str | None,
     component: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
+    if swarm is not None and signal is not Signal.CREATE:
+        _there(house, swarm)
     told = swarms.ask(
         _place(house),
         signal,

@@ -18,7 +18,20 @@ from farro.fronts.mcp import asking
 from farro.fronts.mcp.desk import Desk, cut, inside, life_data, quoted, view_data
 from farro.kernel.states import Status
 from farro.operations import alerts as alerting
-from farro.operations import answers, costs, doctor, history, jobs, library, listing, logs, status, submit, waiting
+from farro.operations import (
+    answers,
+    costs,
+    doctor,
+    history,
+    jobs,
+    library,
+    listing,
+    logs,
+    status,
+    submit,
+    swarms,
+    waiting,
+)
 from farro.operations import explain as explaining
 from farro.operations import inbox as asked
 from farro.operations import stats as statistics
@@ -281,6 +294,10 @@ def check_plan(desk: Desk, args: asking.PlanChecked) -> Answer:
     except BadDocument as bad:
         return {"good": False, "problems": [problem.render("plan") for problem in bad.problems]}
     return {"good": True, "role": wanted[0].role}
+
+
+def list_swarms(desk: Desk, args: asking.Nothing) -> Answer:
+    return {"swarms": [asdict(view) for view in swarms.list_(f"{desk.root}/swarms", clock=desk.clock)]}
 
 
 def examine(desk: Desk, args: asking.Nothing) -> Answer:

@@ -156,6 +156,13 @@ TOOLS = (
         call=looking.check_plan,
     ),
     Tool(
+        name="list_swarms",
+        title="List swarms",
+        description="Swarms with their state, health, components, queues and last errors.",
+        shape=asking.Nothing,
+        call=looking.list_swarms,
+    ),
+    Tool(
         name="doctor",
         title="Check the root",
         description="Check the root and its machine: what is wrong, why, and the command that repairs it.",

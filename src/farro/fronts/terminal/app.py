@@ -80,6 +80,7 @@ class TopApp(App[None]):
         self._read_at_s = -_RELOAD_S
         self._reading_s = 0.0  # of the last look: whole lists, which are read seldom
         self._ends: deque[tuple[int, int]] = deque(maxlen=_BUCKETS)  # bucket, jobs that ended in it
+        self._began_s = time.monotonic()
         self._trouble = ""
         self._paused = False
         self._attention: Attention | None = None
@@ -171,19 +172,19 @@ class TopApp(App[None]):
         jobs: JobsView = self._part(JobsView)
         if (self._lost or len(changed) > _MANY) and now_s - self._read_at_s >= _RELOAD_S:
             self._lost, self._read_at_s = False, now_s
-            looking.newest.loaded = jobs.live.loaded = False
-        for live in (looking.newest, jobs.live):
+            looking.ended.loaded = jobs.live.loaded = False
+        for live in (looking.ended, jobs.live):
             if live.loaded:
                 live.heard(changed)
         if now_s - self._attended_s >= (_TICK_S if view == "attention" else _ATTENTION_S):
             self._attention, self._attended_s = looking.attention(), now_s
         now = looking.clock.now()
         if view == "overview":
-            first = not looking.newest.loaded
+            first = not looking.ended.loaded
             told = looking.overview()
             if first:  # the queues are told before the list is read, which may take a second
                 self.call_from_thread(self._part(OverviewView).draw, told, {})
-                self._read(looking.newest)
+                self._read(looking.ended)
                 told = looking.overview()
             abouts = looking.abouts(told)
             return lambda: self._part(OverviewView).draw(told, abouts)
@@ -223,7 +224,9 @@ class TopApp(App[None]):
             counts = dict(self._ends)
             spread = [counts.get(at, 0) for at in range(bucket - _BUCKETS + 1, bucket + 1)]
             line.append(f" {texts.spark(spread)} ", style="green")
-            line.append(f"{sum(spread)}/min ended ", style="bold")
+            watched_s = int(time.monotonic() - self._began_s)
+            within = "/min" if watched_s >= _BUCKET_S * _BUCKETS else f" in {watched_s}s"
+            line.append(f"{sum(spread)} ended{within} ", style="bold")
             line.append(f" {looking.clock.now():%H:%M:%S} UTC ", style="dim")
             line.append(f" {texts.ending(looking.store.root, self.size.width - line.cell_len - 2)}", style="dim")
         base = self.screen_stack[0]

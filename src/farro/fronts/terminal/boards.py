@@ -165,7 +165,7 @@ class Board(ScrollView, can_focus=True):
             return self._line(titles, "head", width)
         at = y - 1 + self.scroll_offset.y
         if not self.rows and y == 1 and self.empty:
-            style = self._style("quiet")
+            style = self.rich_style + self._style("quiet")
             return Strip([Segment(set_cell_size(f" {self.empty}", width), style)], width).crop(0, width)
         if at >= len(self.rows):
             return Strip.blank(width, self.rich_style)

@@ -129,7 +129,7 @@ class Looking:
         self.clock = clock
         self._counter = lanes.Counter(store, clock)
         self._about: OrderedDict[str, str] = OrderedDict()
-        self.newest = LiveJobs(store, limit=20)
+        self.ended = LiveJobs(store, wanted=Filter(statuses=tree.FINISHED), limit=20)
 
     def overview(self) -> Overview:
         agents, now = self.store.agents(), self.clock.now()
@@ -145,7 +145,7 @@ class Looking:
             running=tuple(job for job in running if job is not None),
             running_total=len(working),
             dead=tuple(agent for agent in agents if not agent.alive),
-            ended=tuple(view for view in self.newest.views.values() if view.status in tree.FINISHED),
+            ended=tuple(self.ended.views.values()),
         )
 
     def abouts(self, told: Overview) -> dict[str, str]:

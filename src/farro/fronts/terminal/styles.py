@@ -29,5 +29,5 @@ Confirm, Keys, Telling { align: center middle; }
 #answers { height: auto; margin-top: 1; align-horizontal: right; }
 #answers Button { margin-left: 2; }
 #keys { width: 70; max-width: 94%; height: auto; max-height: 94%; background: $surface; }
-#keys { border: round $primary; padding: 0 2; }
+#keys { border: round $primary; padding: 0 2; scrollbar-size-vertical: 1; }
 """

@@ -171,6 +171,8 @@ class Catalog:
             )
             return [Told(change.job_id, change.role, change.status, None, None)]
         was, was_role = row.status, row.role
+        if row.fresh and row.standing is not None and row.standing.terminal and change.status is not was:
+            return []  # it was read after this happened: what is final does not change any more
         if change.status is Status.QUEUED and place == places.WAITING and change.role is None:
             role = was_role
         else:

@@ -37,6 +37,7 @@ class Commands:
         self._realm = realm
         self._tending = tending
         self._until_s: dict[int, float] = {}  # of a command that was sent in this life, by its identity: its deadline
+        self._carried: set[int] = set()  # … and all that there is to be done about it was done in this life
         self._silenced_s: dict[int, float] = {}
         self._told_again: set[str] = set()  # correlation ids for which ev.duplicate was said in this life
 
@@ -61,7 +62,7 @@ class Commands:
             if entry.started_at is None:
                 if not self._waits(entry):
                     await self._begin(entry)
-            elif id(entry) not in self._until_s:
+            elif id(entry) not in self._carried:
                 await self._resume(entry)
             else:
                 await self._check_time(entry)
@@ -95,6 +96,7 @@ class Commands:
             if signal is Signal.CREATE:
                 if realm.state(swarm) is SwarmState.REMOVED:
                     await self._tending.clean(swarm)
+                    realm.keep(swarm, created_at=realm.now(), durations={}, failures={}, reason=None)
                 await self._start(entry, timing.limit_s(signal, None))
                 return
             if not realm.swarms[swarm].there and signal is not Signal.REMOVE:
@@ -120,7 +122,7 @@ class Commands:
     async def _start(self, entry: Entry, limit_s: float) -> None:
         self._realm.ledger.start(entry, self._realm.now(), limit_s)
         self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s
-        await self._carry_out(entry)
+        await self._resume(entry)
 
     async def _carry_out(self, entry: Entry) -> None:
         """Also again, after a restart: every step finds that it was done, or does it."""
@@ -164,11 +166,15 @@ class Commands:
         )
 
     async def _resume(self, entry: Entry) -> None:
-        """Begun in a life before this one, which may have died at any moment of it. Its time goes on."""
-        limit_s = entry.limit_s or 0.0
-        spent_s = (self._realm.clock.now() - parse_timestamp(str(entry.started_at))).total_seconds()
-        self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s - min(max(0.0, spent_s), limit_s)
+        """Begun, perhaps in a life before this one, which may have died at any moment of it, or while the bus was away:
+        what is left is done, and its time goes on."""
+        if id(entry) not in self._until_s:
+            limit_s = entry.limit_s or 0.0
+            spent_s = (self._realm.clock.now() - parse_timestamp(str(entry.started_at))).total_seconds()
+            self._until_s[id(entry)] = self._realm.clock.monotonic_s() + limit_s - min(max(0.0, spent_s), limit_s)
         await self._carry_out(entry)
+        if entry.end is None:
+            self._carried.add(id(entry))
 
     async def _check_time(self, entry: Entry) -> None:
         realm, swarm, now_s = self._realm, str(entry.swarm), self._realm.clock.monotonic_s()
@@ -182,7 +188,7 @@ class Commands:
                 message = f"{entry.instance} did not answer in {entry.limit_s:g} s"
                 await self.end(entry, End(good=False, code="STATUS_TIMEOUT", message=message, retryable=True))
         elif entry.given_up and id(entry) in self._silenced_s:
-            if now_s >= self._silenced_s[id(entry)] + SETTLE_S:
+            if now_s >= self._silenced_s[id(entry)] + SETTLE_S and await self._heard_all():
                 message = (
                     f"the controller of {swarm} did not confirm {entry.signal} in {entry.limit_s:g} s; everything was "
                     f"kept, and a new controller goes on. Its log: {swarm}/logs/{controller(swarm)}.log"
@@ -196,6 +202,11 @@ class Commands:
             realm.trail(swarm).note("given-up", entry.correlations[0], signal=entry.signal)
             await self._tending.silence(swarm)
             self._silenced_s[id(entry)] = realm.clock.monotonic_s()
+
+    async def _heard_all(self) -> bool:
+        """Whether nothing waits to be heard: a confirmation that was sent before its controller was silenced counts."""
+        depth = await self._realm.bus.depth(self._realm.queue)
+        return depth is None or (depth.ready == 0 and not depth.taken)
 
     def _no_handshake(self, swarm: str, over: bool, limit_s: float | None) -> End:
         said = last_words(self._realm.component(swarm).log)
@@ -233,6 +244,7 @@ class Commands:
         answered = entry.correlations if signal is Signal.STATUS and end.good else [confirmed] if confirmed else []
         realm.ledger.end(entry, end, realm.now(), confirmed=answered)
         self._until_s.pop(id(entry), None)
+        self._carried.discard(id(entry))
         self._silenced_s.pop(id(entry), None)
         realm.trail(swarm).note(
             "ready" if end.good else "error",

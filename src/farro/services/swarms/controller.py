@@ -74,9 +74,9 @@ class Controller:
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
         self._tidied_s = time.monotonic()
-        self._hands = Hands(ground, runtime, self._watch, self._voice, lambda name: self._kept.configured.get(name, {}))
-        self._summary = Summary(self._watch, now)
+        self._summary = Summary(self._watch, now, lambda *what, **more: self._trail.note(*what, **more))
         self._trail = Trail(ground.folder, ORIGIN, now, log)
+        self._hands = Hands(ground, runtime, self._watch, self._voice, self._trail, self._kept.config_of)
         self._answers = Answers(self._ledger, self._voice, self._trail, GivenUp(f"{ground.folder}/given-up.json"))
         self._removing = False  # … and this controller ends when that is confirmed
 

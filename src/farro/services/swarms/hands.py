@@ -16,6 +16,7 @@ from typing import Any
 from farro.component.surroundings import Surroundings
 from farro.errors import AlreadyRunning, FarroError
 from farro.ports.runtime import Component, Limits, Runtime
+from farro.services.swarms.auditing import Trail
 from farro.services.swarms.telling import Voice
 from farro.services.swarms.watching import Watch
 from farro.swarm import restarts
@@ -47,8 +48,10 @@ class Hands:
         runtime: Runtime,
         watch: Watch,
         voice: Voice,
+        trail: Trail,
         configured: Callable[[str], Mapping[str, Any]],
     ) -> None:
+        self._trail = trail
         self._configured = configured
         self._ground = ground
         self._runtime = runtime
@@ -66,6 +69,7 @@ class Hands:
                 self.poll(one.instance, now_s)
             case "force":
                 await asyncio.to_thread(self._runtime.stop, [one.instance], 0.0)
+                self._trail.note("forced", instance=one.instance)
                 seen = self._watch.of(one.instance)
                 self._watch.put(one.instance, replace(seen, alive=False, launched=False, enabled=False, forced=True))
             case "deprovision":
@@ -114,7 +118,9 @@ class Hands:
             pass
         except (FarroError, OSError) as error:
             self._watch.put(instance, replace(seen, failure=f"cannot be started: {error}"))
+            self._trail.note("launch-failed", instance=instance, reason=str(error))
             return
+        self._trail.note("launched", instance=instance, starts=fresh.starts)
         fresh = replace(fresh, ended_s=None, exit_code=None)
         self._watch.put(instance, replace(fresh, enabled=None, word_s=None, asked_s=None))
 
@@ -122,9 +128,9 @@ class Hands:
         """To work, or to stop working."""
         instance = member.instance
         scope = Scope(swarm=self._ground.swarm, role=member.role, instance=instance)
-        await self._voice.signal(
-            Signal.CONFIG, scope, {"enabled": enabled}, origin=ORIGIN, correlation_id=str(uuid.uuid4())
-        )
+        correlation = str(uuid.uuid4())
+        self._trail.note("sent", correlation, signal=Signal.CONFIG.value, scope=scope.words, enabled=enabled)
+        await self._voice.signal(Signal.CONFIG, scope, {"enabled": enabled}, origin=ORIGIN, correlation_id=correlation)
         self._watch.put(instance, replace(self._watch.of(instance), asked_s=now_s))
 
     async def request_status(self, member: Member) -> None:

@@ -44,6 +44,10 @@ class Kept:
             raise Damaged(f"{path} cannot be read as what a controller keeps: {error}") from error
         return kept
 
+    def config_of(self, instance: str) -> dict[str, Any]:
+        """What updates changed of that component's config, for when it is started again."""
+        return self.configured.get(instance, {})
+
     def wants(self, instance: str) -> bool:
         """Whether that component shall work."""
         return self.switched.get(instance, self.enabled)

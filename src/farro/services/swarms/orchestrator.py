@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from farro.errors import BusTrouble, FarroError, InputError
+from farro.errors import BusTrouble, FarroError, InputError, StorageTrouble, TryAgain
 from farro.operations.swarm_ledger import End
 from farro.operations.swarm_place import controller
 from farro.ports.bus import Consumer, Delivery
@@ -86,7 +86,7 @@ class Orchestrator:
                 await self._take_wishes()
                 await self._commands.advance()
                 await self._tending.tend(self._commands.creating())
-            except BusTrouble as error:
+            except TryAgain as error:  # the bus is away, the disk is full: what was not done is done in a later turn
                 self._realm.log("error", str(error), {})
 
     def _watch_wishes(self) -> inotify.Inotify:
@@ -126,6 +126,11 @@ class Orchestrator:
                 self._ignore(delivery.message.key, str(error))
             except BusTrouble as error:  # what it had to say is owed, and said in a turn
                 self._realm.log("error", str(error), {})
+            except StorageTrouble as error:
+                self._realm.log("error", str(error), {})
+                await delivery.reject(requeue=True)
+                await asyncio.sleep(IDLE_S)
+                return
             await delivery.ack()
 
     async def _event(self, key: Key, body: bytes) -> None:

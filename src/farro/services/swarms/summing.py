@@ -18,8 +18,12 @@ _WORDS = 20  # that a component adds to its status are told on
 
 
 class Summary:
-    def __init__(self, watch: Watch, now: Callable[[], str]) -> None:
+    """`note` writes into the swarm's audit trail."""
+
+    def __init__(self, watch: Watch, now: Callable[[], str], note: Callable[..., None]) -> None:
         self._watch = watch
+        self._note = note
+        self._refused: dict[str, Any] = {}  # instance → how many it had refused when that was last noted
         self._now = now
         self._errors: deque[dict[str, Any]] = deque(maxlen=ERRORS)
         self._told: dict[str, tuple[Any, ...]] = {}  # instance → what was last told of it
@@ -56,7 +60,19 @@ class Summary:
             }
             found.append({name: value for name, value in line.items() if value is not None})
             self._notice(member, seen.failure, seen.starts, None if said is None else said.data.get("lastError"))
+            if said is not None:
+                self._audit(member.instance, said.data.get("refused"))
         return found
+
+    def _audit(self, instance: str, refused: Any) -> None:
+        """What a component heard and did not obey, once. A new process counts anew."""
+        told = refused if isinstance(refused, dict) else {}
+        count = told.get("count")
+        if self._refused.get(instance) != count:
+            self._refused[instance] = count
+            if count:
+                key, reason = told.get("lastKey"), told.get("lastReason")
+                self._note("refused", instance=instance, count=count, key=key, reason=reason)
 
     def changed(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of which something else is to be told than was."""

@@ -18,7 +18,7 @@ from farro.kernel.states import Status
 from farro.plans import after
 from farro.ports.store import JobView
 from farro.stores.redis.ground import CHUNK, Ground
-from farro.stores.redis.records import Seen, material, moment, pairs
+from farro.stores.redis.records import Seen, material, moment, pairs, record
 
 _PAGE = 1000
 
@@ -46,9 +46,10 @@ def folder(ground: Ground, view: JobView) -> str:
 
 def prompts(ground: Ground, job_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
-    for seen in ground.look(job_ids, prompts=True):
-        if seen is not None:
-            found[seen.job_id] = seen.prompt
+    for start in range(0, len(job_ids), CHUNK):
+        some = job_ids[start : start + CHUNK]
+        texts = ground.server.calls([("HGET", ground.keys.job(ids.check_job_id(job_id)), "prompt") for job_id in some])
+        found.update({job_id: record(text) for job_id, text in zip(some, texts, strict=True) if text is not None})
     return found
 
 

@@ -74,7 +74,7 @@ class JobsView(Vertical):
         return self.query_one("#jobs-board", Board)
 
     def filter_as(self, text: str) -> None:
-        """Another filter. The list is read anew where it asks for other roles or statuses; words choose from it."""
+        """Another filter. Words choose from the list; for other roles or statuses it is read anew."""
         wanted, live = Filter.parse(text, self.looking.store.roles()), self.live
         if (wanted.roles, wanted.statuses) == (live.wanted.roles, live.wanted.statuses):
             live.wanted = wanted

@@ -1,0 +1,270 @@
+"""Jobs over HTTP: lists and pages, one job with its files and output, and what changes them. On both stores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro.kernel.outcome import Succeeded
+from farro.ports.store import Submission
+from http_stage import REPORT, Front, Hands, submission, until
+
+HOSTILE = "<script>alert(1)</script>\x1b[2J\u202egnp.exe\u2066 \"'`${x}\x00\U0001f600"
+
+
+def test_a_job_is_queued_worked_and_shown(any_front: Front) -> None:
+    made = any_front.post("/api/jobs", {"command": ["echo", "hello"], "priority": "P1"})
+    assert made.status == 201
+    (job_id,) = made.json["jobs"]
+    until(lambda: [row["job_id"] for row in any_front.listed()] == [job_id])
+    (row,) = any_front.listed("?status=queued")
+    assert (row["title"], row["role"], row["priority"], row["steps"]) == ("echo hello", "Runner", "P1", 1)
+    hands = Hands(any_front.store)
+    assert hands.one() == job_id
+    hands.leave()
+    until(lambda: any_front.listed("?status=succeeded"))
+    whole = any_front.get(f"/api/jobs/{job_id}").json
+    assert (whole["status"], whole["attempt"], whole["terminal"]) == ("succeeded", 1, True)
+    assert whole["prompt"]["steps"][0]["args"] == ["hello"]
+    assert {"result.md", "prompt.json"} <= {file["path"] for file in whole["files"]}
+    assert any_front.get(f"/api/jobs/{job_id}/files/result.md").body == b"done\n"
+    counts = {line["role"]: line for line in any_front.get("/api/queues").json["queues"]}
+    assert (counts["Runner"]["queued"], counts["Runner"]["succeeded"]) == (0, 1)
+
+
+def test_verbs_change_a_job_and_say_what_it_is(any_front: Front) -> None:
+    (first,) = any_front.post("/api/jobs", {"command": ["true"], "id": "first-of-all"}).json["jobs"]
+    killed = any_front.post(f"/api/jobs/{first}/kill", {"note": "not needed"})
+    assert (killed.status, killed.json["status"], killed.json["hops"][-1]["note"]) == (200, "killed", "not needed")
+    assert any_front.post(f"/api/jobs/{first}/requeue").code == "illegal_transition"
+    again = any_front.post(f"/api/jobs/{first}/retry")
+    assert (again.status, again.json["retry_of"]) == (201, first)
+    made = again.json["job_id"]
+    assert any_front.post(f"/api/jobs/{made}/route", {"role": "Nobody"}).status == 422
+    assert any_front.post(f"/api/jobs/{made}/route", {"role": "Architect"}).json["role"] == "Architect"
+    assert any_front.post(f"/api/jobs/{made}/force-complete").code == "illegal_transition"
+    assert any_front.post("/api/jobs/no-such-job/kill").code == "unknown_job"
+    assert any_front.post("/api/jobs/fi/kill").code == "unknown_job"  # too little of an id to end a job by
+
+
+def test_many_jobs_are_steered_at_once_and_each_answers_for_itself(front: Front) -> None:
+    jobs = front.store.enqueue_many([submission() for _ in range(5)])
+    told = front.post("/api/jobs/actions", {"action": "kill", "jobs": [*jobs, "nobody", jobs[0]]}).json["results"]
+    assert [one["ok"] for one in told] == [True] * 5 + [False]
+    assert told[-1]["error"]["code"] == "unknown_job"
+    again = front.post("/api/jobs/actions", {"action": "retry", "jobs": jobs[:2]}).json["results"]
+    assert all(one["ok"] and one["made"] for one in again)
+    assert front.post("/api/jobs/actions", {"action": "dance", "jobs": jobs}).code == "bad_document"
+
+
+def test_pages_tell_every_job_once_while_jobs_come_and_move(any_front: Front) -> None:
+    """Whoever was there when the paging began and still is when it ends is in exactly one page."""
+    there = set(any_front.store.enqueue_many([submission() for _ in range(240)]))
+    until(lambda: any_front.get("/api").json["jobs"] == 240)
+    stop = threading.Event()
+
+    def disturb() -> None:
+        hands = Hands(any_front.store)
+        while not stop.is_set():
+            any_front.store.enqueue(submission())
+            hands.one()
+        hands.leave()
+
+    busy = threading.Thread(target=disturb)
+    busy.start()
+    try:
+        for order in ("newest", "oldest"):
+            seen: list[str] = []
+            cursor, pages = "", 0
+            while cursor is not None and pages < 2000:
+                query = f"?order={order}&limit=7" + (f"&cursor={cursor}" if cursor else "")
+                told = any_front.get(f"/api/jobs{query}").json
+                seen += [row["job_id"] for row in told["jobs"]]
+                cursor, pages = told["next"], pages + 1
+                if order == "oldest" and there <= set(seen):
+                    break  # the newest never end: more come
+            assert len(seen) == len(set(seen)), order
+            assert there <= set(seen), order
+    finally:
+        stop.set()
+        busy.join()
+
+
+def test_filters_search_and_orders(front: Front) -> None:
+    store = front.store
+    store.enqueue(submission("make", prompt={"name": "Build the thing", "metadata": {"tags": ["gpu", "big"]}}))
+    store.enqueue(submission("ls", prompt={"metadata": {"tags": ["gpu"]}}))
+    store.enqueue(Submission(role="Architect", prompt={"rubric": "Plan it\nwell", "inputs": {"task_id": "T-1"}}))
+    store.enqueue(submission())
+    hands = Hands(store)
+    failed = hands.one(fail="the compiler said NO")
+    hands.leave()
+    until(lambda: len(front.listed()) == 4 and front.listed("?status=failed"))
+    titles = {row["title"] for row in front.listed("?text=BUILD+thing")}
+    assert titles == {"Build the thing"}
+    assert {row["job_id"] for row in front.listed("?text=compiler")} == {failed}
+    assert len(front.listed("?tag=gpu")) == 2
+    assert len(front.listed("?tag=gpu&tag=big")) == 1
+    assert [row["title"] for row in front.listed("?task=T-1")] == ["Plan it"]
+    assert len(front.listed("?role=Runner")) == 3
+    assert len(front.listed("?role=Runner&role=Architect&status=queued")) == 3
+    assert front.listed("?order=changed")[0]["job_id"] == failed
+    assert front.get("/api/jobs?limit=2").json["total"] == 4
+    for wrong in (
+        "?role=Nobody",
+        "?status=done",
+        "?limit=0",
+        "?limit=9999",
+        "?limit=x",
+        "?nothing=1",
+        "?order=up",
+        "?limit=1&limit=2",
+    ):
+        assert front.get(f"/api/jobs{wrong}").status == 422, wrong
+
+
+def test_a_pruned_job_leaves_the_list(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    (job_id, other) = front.store.enqueue_many([submission(), submission()])
+    until(lambda: len(front.listed()) == 2)
+    shutil.rmtree(front.root / "agents/Runner/incoming" / job_id)
+    told = front.web._house.catalog.compare()
+    assert [(one.job_id, one.status) for one in told] == [(job_id, None)]
+    assert [row["job_id"] for row in front.listed()] == [other]
+
+
+def test_hostile_fields_come_back_as_text_that_no_browser_takes_for_a_page(front: Front) -> None:
+    prompt = {"name": HOSTILE.replace("\x00", ""), "metadata": {"x": HOSTILE.replace("\x00", "")}}
+    job_id = front.store.enqueue(submission(prompt=prompt))
+    hands = Hands(front.store)
+    hands.one(fail=HOSTILE)
+    hands.leave()
+    until(lambda: front.listed("?status=failed"))
+    for path in ("/api/jobs", f"/api/jobs/{job_id}", f"/api/jobs/{job_id}/history", f"/api/jobs/{job_id}/explain"):
+        answer = front.get(path)
+        assert answer.status == 200, path
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert b"<script>" not in answer.body or b"<script>" in json.dumps(HOSTILE).encode()
+        answer.json  # noqa: B018 - it is JSON
+        assert not any(byte < 32 or byte > 126 for byte in answer.body)
+    assert front.get(f"/api/jobs/{job_id}").json["error"]["message"] == HOSTILE
+    drawn = front.get(f"/api/jobs/{job_id}/plan.svg")
+    assert drawn.status == 200
+    assert b"<script" not in drawn.body
+    assert "sandbox" in drawn.headers["content-security-policy"]
+
+
+def test_files_are_text_or_something_to_save_and_stay_inside_the_job(front: Front) -> None:
+    job_id = front.store.enqueue(
+        submission(payload={"page.html": b"<script>1</script>", "picture.png": b"\x89PNG\0\1"})
+    )
+    home = front.root / "agents/Runner/incoming" / job_id
+    (home / "payload" / "out").symlink_to("/etc")
+    (home / "secret").symlink_to("/etc/passwd")
+    base = f"/api/jobs/{job_id}/files"
+    page = front.get(f"{base}/payload/page.html")
+    assert page.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "sandbox" in page.headers["content-security-policy"]
+    picture = front.get(f"{base}/payload/picture.png")
+    assert picture.headers["content-type"] == "application/octet-stream"
+    assert picture.headers["content-disposition"].startswith("attachment")
+    assert front.get(f"{base}/payload/page.html?download=true").headers["content-disposition"].startswith("attachment")
+    outside = (
+        "../job.json",
+        "..%2f..%2fx",
+        "%2e%2e/x",
+        "secret",
+        "payload/out/passwd",
+        "/etc/passwd",
+        "payload",
+        "",
+        "a%00b",
+    )
+    for name in outside:
+        assert front.get(f"{base}/{name}").status in (404, 405, 422), name
+
+
+def test_the_output_of_steps_is_read_whole_or_from_its_end(front: Front) -> None:
+    job_id = front.store.enqueue(submission())
+    agent = front.store.join("hands", role="Runner")
+    claim = front.store.claim(agent)
+    assert claim is not None
+    assert front.get(f"/api/jobs/{job_id}/logs").json["output"] == []
+    step = Path(claim.folder) / "steps" / "1"
+    step.mkdir(parents=True)
+    (step / "stdout").write_bytes(b"".join(b"line %d\n" % number for number in range(1000)))
+    (step / "stderr").write_bytes(b"\xff\xfe")
+    told = front.get(f"/api/jobs/{job_id}/logs?tail=2").json
+    assert told["attempt"] == 1
+    by_stream = {one["stream"]: one for one in told["output"]}
+    assert by_stream["stderr"]["base64"] == "//4="
+    assert by_stream["stdout"]["text"].endswith("line 999\n")
+    assert front.get(f"/api/jobs/{job_id}/logs?attempt=7").status == 400
+    assert front.get(f"/api/jobs/{job_id}/logs?step=9").status == 400
+    with_stream = front.events(f"/api/jobs/{job_id}/logs/stream?stream=stdout&tail=1")
+    stream = iter(with_stream)
+    assert next(stream) == ("state", {"job_id": job_id, "status": "in_progress", "attempt": 1, "terminal": False})
+    assert next(stream)[1]["text"] == "line 999\n"
+    with (step / "stdout").open("ab") as file:
+        file.write("half an \u00fc".encode()[:-1])
+        file.flush()
+        assert next(stream)[1]["text"] == "half an "
+        file.write("\u00fc".encode()[1:])
+    assert next(stream)[1]["text"] == "\u00fc"
+    front.store.commit(claim, Succeeded(report=REPORT))
+    rest = dict(stream)
+    assert rest["end"]["status"] == "succeeded"
+    with_stream.close()
+    front.store.leave(agent)
+
+
+def test_what_is_wrong_with_a_new_job_is_told_with_its_place_and_nothing_is_queued(front: Front) -> None:
+    wrong: tuple[tuple[dict[str, Any], int], ...] = (
+        ({}, 400),
+        ({"command": ["x"], "plan": {"steps": []}}, 400),
+        ({"command": []}, 422),
+        ({"command": [""]}, 400),
+        ({"command": ["x"], "role": "Nobody"}, 422),
+        ({"command": ["x"], "timeout": "soon"}, 422),
+        ({"command": ["x"], "delay": "1h", "at": "09:00"}, 400),
+        ({"command": ["x"], "after": ["nobody"]}, 404),
+        ({"command": ["x"], "env": {"1A": "x"}}, 400),
+        ({"command": ["x"], "cwd": "/nowhere/at/all"}, 400),
+        ({"command": ["x"], "colour": "red"}, 422),
+        ({"plan": {"steps": [{"step_number": 1}]}}, 422),
+        ({"plan": 7}, 422),
+        ({"prompt": {"role": "Architect"}}, 422),
+    )
+    for body, status in wrong:
+        answer = front.post("/api/jobs", body)
+        assert answer.status == status, (body, answer.body)
+    told = front.post("/api/jobs", {"plan": {"steps": [{"step_number": 1, "comand": "x"}]}}).json["error"]
+    assert any(problem["path"].endswith("comand") for problem in told["problems"])
+    assert front.store.list() == []
+
+
+def test_jobs_may_wait_for_a_time_or_for_each_other(front: Front) -> None:
+    (first,) = front.post("/api/jobs", {"command": ["true"], "delay": "1h"}).json["jobs"]
+    (second,) = front.post("/api/jobs", {"plan": {"steps": [{"id": "a", "command": "true"}]}, "after": [first]}).json[
+        "jobs"
+    ]
+    until(lambda: len(front.listed()) == 2)
+    rows = {row["job_id"]: row for row in front.listed()}
+    assert rows[second]["waits_for"] == [first]
+    assert rows[first]["not_before"] is not None
+    front.get("/api/jobs")
+    counts = {line["role"]: line for line in front.get("/api/queues").json["queues"]}["Runner"]
+    assert (counts["queued"], counts["delayed"], counts["waiting"]) == (0, 1, 1)
+
+
+def test_a_full_queue_answers_429_and_the_same_id_again_is_the_same_job(make_front: Callable[..., Front]) -> None:
+    front = make_front(config_of={"capacity": {"roles": {"Runner": 1}}})
+    assert front.post("/api/jobs", {"command": ["true"], "id": "one"}).json["jobs"] == ["one"]
+    assert front.post("/api/jobs", {"command": ["true"]}).status == 429
+    assert front.post("/api/jobs", {"command": ["false"], "id": "one"}).status in (409, 429)

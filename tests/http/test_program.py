@@ -1,0 +1,92 @@
+"""`farro web` as a program: its link, its end, and where it does not listen."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from servers import PATIENCE_S, free_port
+
+FARRO = (sys.executable, "-P", "-m", "farro")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*FARRO, *words], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def root(shm: Path) -> Path:
+    subprocess.run([*FARRO, "init", "--root", str(shm)], check=True, capture_output=True)
+    return shm
+
+
+def test_it_serves_until_it_is_told_to_stop_and_keeps_its_link_out_of_the_log(root: Path) -> None:
+    port = free_port()
+    command = [*FARRO, "web", "--bind", f"127.0.0.1:{port}", "--root", str(root), "--json"]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stderr is not None
+    try:
+        link = re.search(r"http://127\.0\.0\.1:\d+(/login\?code=[0-9a-f]+)", program.stderr.readline())
+        assert link is not None
+        deadline = time.monotonic() + 3 * PATIENCE_S
+        while True:
+            assert time.monotonic() < deadline
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+            try:
+                connection.request("GET", link[1])
+                answer = connection.getresponse()
+                assert answer.status == 303
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+            finally:
+                connection.close()
+        assert os.stat(root / "jobs/.web").st_mode & 0o077 == 0
+        told = subprocess.run(
+            [*FARRO, "web", "--link", "--bind", f"127.0.0.1:{port}", "--root", str(root), "--json"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert json.loads(told.stdout)["link"].startswith(f"http://127.0.0.1:{port}/login?code=")
+        program.send_signal(signal.SIGTERM)
+        output, _ = program.communicate(timeout=2 * PATIENCE_S)
+    finally:
+        program.kill()
+        program.communicate()
+    assert program.returncode == 0
+    lines = [json.loads(line)["message"] for line in output.splitlines()]
+    assert lines == ["web started", "web stopped"]
+    assert "code=" not in output
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:80", "[::]:0"])
+def test_beyond_loopback_it_needs_a_token(root: Path, bind: str) -> None:
+    done = subprocess.run(
+        [*FARRO, "web", "--bind", bind, "--root", str(root)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "web.token" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_without_a_traceback(root: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [*FARRO, "web", "--bind", bind, "--root", str(root)], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,216 @@
+"""An HTTP front in a thread of the test, on a real port, over a store of its own, and a client that knows only HTTP.
+
+The tests are in tests/http; the program as a process is in test_program.py there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farro import app, config, web
+from farro.fronts.http import serving
+from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
+from farro.operations import roots, web_access
+from farro.operations.admission import Gate
+from farro.operations.doctor import Examination
+from farro.ports.store import Agent, Store, Submission
+from farro.settings import Settings
+
+PATIENCE_S = 60.0
+TOKEN = "a-token-of-the-tests"
+REPORT = Report(result={"success": True}, markdown="done\n")
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+
+class Front:
+    """One server. `change_store` puts something between it and its store."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        config_of: Mapping[str, Any] | None = None,
+        change_store: Callable[[Store], Store] = lambda store: store,
+        wait: bool = True,
+        beyond: bool = False,
+    ) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        if not (root / "jobs").exists():
+            (root / "agents-config.json").write_text(json.dumps({"durability": "process", **(config_of or {})}))
+            roots.init(str(root), config.load(str(root)))
+        self.settings: Settings = config.load(str(root))
+        self.log: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.store = app.open_store(str(root), self.settings)
+        self.web = web.opened(
+            change_store(self.store),
+            self.settings,
+            log=lambda level, message, fields: self.log.append((level, message, fields)),
+            token=TOKEN,
+            beyond=beyond,
+            person="web-tester",
+            gate=lambda force: Gate.of(self.settings, user="tester", force=force),
+            version="test",
+            examine=lambda: Examination(results=(), strict=False),
+        )
+        self._server = serving.Serving(self.web, lambda *told: None)
+        self._listening = serving.bind("127.0.0.1", 0)
+        self.port: int = self._listening.getsockname()[1]
+        self.host = f"127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.run(self._listening)))
+        self._thread.start()
+        until(lambda: self._server.started)
+        if wait:
+            until(lambda: self.get("/api").json["ready"])
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = TOKEN,
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        told = {} if token is None else {"Authorization": f"Bearer {token}"}
+        data = None
+        if body is not None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            told["Content-Type"] = "application/json"
+        try:
+            connection.request(method, path, data, {**told, **(headers or {})})
+            answer = connection.getresponse()
+            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **more: Any) -> Answer:
+        return self.ask("GET", path, **more)
+
+    def post(self, path: str, body: Any = None, **more: Any) -> Answer:
+        return self.ask("POST", path, {} if body is None else body, **more)
+
+    def listed(self, query: str = "") -> list[dict[str, Any]]:
+        answer = self.get(f"/api/jobs{query}")
+        assert answer.status == 200, answer.body
+        found: list[dict[str, Any]] = answer.json["jobs"]
+        return found
+
+    def link(self) -> str:
+        return (
+            f"/login?code={web_access.code(str(self.root), lambda count: b'x' * (count - 1) + bytes([len(self.log)]))}"
+        )
+
+    def events(self, path: str = "/api/events", last: str | None = None) -> Events:
+        return Events(self.port, path, last)
+
+    def close(self) -> None:
+        self._server.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        self.store.close()
+
+
+class Events:
+    """A reader of Server-Sent Events."""
+
+    def __init__(self, port: int, path: str, last: str | None = None) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        if last is not None:
+            headers["Last-Event-ID"] = last
+        self._connection.request("GET", path, headers=headers)
+        self.answer = self._connection.getresponse()
+        assert self.answer.status == 200, self.answer.read()
+        self.last = last or ""
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        kind, data = "message", ""
+        while line := self.answer.readline():
+            text = line.decode().rstrip("\n")
+            name, _, value = text.partition(": ")
+            if name == "event":
+                kind = value
+            elif name == "data":
+                data += value
+            elif name == "id":
+                self.last = value
+            elif not text:
+                if data:
+                    yield kind, json.loads(data)
+                kind, data = "message", ""
+
+    def until(self, wanted: Callable[[str, Any], bool]) -> tuple[str, Any]:
+        for kind, data in self:
+            if wanted(kind, data):
+                return kind, data
+        raise AssertionError("the stream ended")
+
+    def changes(self) -> Iterator[tuple[str, str]]:
+        """Job and status, one after the other."""
+        for kind, data in self:
+            if kind == "changes":
+                for one in data["jobs"]:
+                    yield one["job_id"], one["status"]
+
+    def close(self) -> None:
+        self.answer.close()
+        self._connection.close()
+
+
+def until(there: Callable[[], object]) -> None:
+    """Waits for it; a test that waits in vain fails."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not there():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+def submission(command: str = "true", *, role: str = "Runner", **more: Any) -> Submission:
+    prompt = {"plan_id": "p", "steps": [{"step_number": 1, "command": command}], **more.pop("prompt", {})}
+    return Submission(role=role, prompt=prompt, **more)
+
+
+class Hands:
+    """A worker that does nothing but claim and commit."""
+
+    def __init__(self, store: Store, role: str = "Runner") -> None:
+        self._store = store
+        self.agent: Agent = store.join("hands", role=role)
+
+    def one(self, *, fail: str | None = None) -> str | None:
+        claim = self._store.claim(self.agent)
+        if claim is None:
+            return None
+        if fail is None:
+            self._store.commit(claim, Succeeded(report=REPORT))
+        else:
+            error = ErrorInfo(category="step_failed", message=fail)
+            self._store.commit(claim, Failed(error=error, report=REPORT))
+        return claim.job_id
+
+    def leave(self) -> None:
+        self._store.leave(self.agent)

@@ -1,0 +1,58 @@
+"""Which bus a root's swarms have: a folder, or a broker whose password is nowhere but in the environment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from farro import config, hive
+from farro.errors import InputError
+from farro.services.swarms.hands import environment
+
+
+def root(folder: Path, **settings: object) -> str:
+    (folder / "agents-config.json").write_text(json.dumps({"version": "1.0.0", **settings}))
+    return str(folder)
+
+
+def address(path: str) -> str:
+    return hive.bus_address(path, config.load(path))
+
+
+def test_the_bus_is_a_folder_of_the_root_unless_the_config_says_otherwise(tmp_path: Path) -> None:
+    assert address(root(tmp_path)) == f"files:{tmp_path}/bus"
+    assert address(root(tmp_path, bus="files:other")) == f"files:{tmp_path}/other"
+    assert address(root(tmp_path, bus="files:/elsewhere")) == "files:/elsewhere"
+    assert address(root(tmp_path, bus="amqp://here:5672/")) == "amqp://here:5672/"
+
+
+def test_the_password_of_a_broker_is_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = root(tmp_path, bus="amqp://here:5672/x", amqp={"user": "a@b", "password": "${FARRO_BROKER}"})
+    monkeypatch.delenv("FARRO_BROKER", raising=False)
+    with pytest.raises(InputError, match=r"FARRO_BROKER is not set, and amqp\.password needs it"):
+        address(path)
+    monkeypatch.setenv("FARRO_BROKER", "p/w")
+    assert address(path) == "amqp://a%40b:p%2Fw@here:5672/x"
+    settings = config.load(path)
+    assert settings.secret_variables() == ("FARRO_BROKER",)
+    assert "p/w" not in repr(settings)
+    assert "FARRO_BROKER" not in environment()
+    assert environment(settings.secret_variables())["FARRO_BROKER"] == "p/w"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"bus": "amqp://a:b@here/"}, "bus: must hold no user and no password"),
+        ({"bus": "redis://here"}, 'bus: must be "files"'),
+        ({"amqp": {"password": "hunter2"}}, "amqp.password: must be a variable of the environment"),
+    ],
+)
+def test_a_wrong_bus_is_told_and_no_password_repeated(tmp_path: Path, settings: dict[str, object], told: str) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(root(tmp_path, **settings))
+    assert told in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "a:b@" not in str(caught.value)
