@@ -20,7 +20,7 @@ from typing import Any
 import farro
 from servers import free_port
 
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 TASK = {
     "id": "greet",
     "title": "Greet people by name",
