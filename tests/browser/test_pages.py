@@ -70,7 +70,7 @@ def test_a_job_shows_its_plan_output_prompt_files_and_timeline(furnished: Site, 
     expect(page.get_by_label("prompt.json", exact=True)).to_contain_text("nightly build")
     page.get_by_role("tab", name="Audit").click()
     expect(page.get_by_role("tabpanel").get_by_role("row")).not_to_have_count(0)
-    expect(page.locator(".timeline")).to_contain_text("Attempt 1")
+    expect(page.locator(".timeline")).to_contain_text("attempt 1")
     page.go_back()
     expect(page).to_have_title("(3) Overview · farro")
 

@@ -339,6 +339,7 @@ def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_serve
                 delivery = await take(consumer)
                 seen.append(delivery.message.message_id)
                 await delivery.ack()
+            await bus.delete("q")  # the server is that of other tests too
 
     async def bounded() -> None:
         async with asyncio.timeout(4 * PATIENCE_S):

@@ -25,9 +25,11 @@ WAIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def childless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a worker is. This process may have servers of other tests."""
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker is: this process may have servers of other tests. And patient: where processors are busy a call that
+    does nothing may take some milliseconds."""
     monkeypatch.setattr("farro.system.processes.childless", lambda: True)
+    monkeypatch.setattr("farro.execution.functions._LOOKS", 500)
 
 
 def says(call: Call) -> None:

@@ -1,5 +1,4 @@
-"""The OpenAPI document: what is served lies in schemas/, and schemathesis, which knows nothing of farro, finds no
-answer that is not in it."""
+"""The OpenAPI document: what is served is what lies in schemas/, and schemathesis finds no answer that is not in it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -137,6 +137,9 @@ class _Counting(Together):
         super().__init__(log)
         self._bee = bee
         self._written = together(log)
+
+    def __call__(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.many([(level, message, fields)])
 
     def many(self, events: Sequence[Event]) -> None:
         self._bee.count(sum(1 for _, message, _ in events if message == CHANGED))

@@ -14,7 +14,8 @@ from typing import Any
 from farro.documents import Document, Limits, parse_json, refusal
 from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
 from farro.execution import results
-from farro.execution.results import Inline, PlanResult, StepResult
+from farro.execution.results import NOTHING, Inline, PlanResult, StepResult
+from farro.execution.work import Plans
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
 from farro.kernel.states import Reason
@@ -27,7 +28,6 @@ from farro.operations.steps import read_prompt
 from farro.operations.wishes import NONE
 from farro.plans import memo
 from farro.plans.forms import is_agent_prompt
-from farro.plans.loading import load_data
 from farro.plans.memo import PostedResult, PostedStep
 from farro.plans.model import Plan
 from farro.ports.store import Claim, JobView, Store, Submission
@@ -142,7 +142,7 @@ def told(error: BadDocument) -> str:
 
 def job_text(claim: Claim) -> bytes:
     """What is told of a job to the worker that claimed it. BadDocument: it is no plan, and nobody can run it."""
-    return _json(memo.as_job(claim.envelope.prompt, claim.job_id))
+    return _json(memo.as_job(claim.envelope.prompt, claim.job_id, _plan(claim)))
 
 
 def queued_text(store: Store, view: JobView) -> bytes:
@@ -231,16 +231,19 @@ def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], wo
 
 
 def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], inline: Inline) -> StepResult:
-    """Its output goes where a worker of farro's own would have written it: `farro logs` shows it alike."""
+    """Its output goes where a worker of farro's own would have written it: `farro logs` shows it alike. A stream that
+    said nothing has no file."""
     home = f"steps/{name}"
-    for path in ("steps", home):
-        with contextlib.suppress(FileExistsError):
-            fs.mkdir(f"{folder}/{path}")
-    said = {}
+    said = dict.fromkeys(STREAMS, NOTHING)
     for stream in STREAMS:
-        path = f"{home}/{stream}"
-        fs.write_atomic(f"{folder}/{path}", getattr(step, stream).encode("utf-8", "replace"), sync=False)
-        said[stream] = inline.said(folder, path)
+        text = getattr(step, stream)
+        if text:
+            for path in ("steps", home):
+                with contextlib.suppress(FileExistsError):
+                    fs.mkdir(f"{folder}/{path}")
+            path = f"{home}/{stream}"
+            fs.write_atomic(f"{folder}/{path}", text.encode("utf-8", "replace"), sync=False)
+            said[stream] = inline.said(folder, path)
     why = extra.get("error")
     return StepResult(
         step_number=step.step_number,
@@ -282,7 +285,10 @@ def _seconds(value: Any) -> float:
 
 
 def _plan(claim: Claim) -> Plan:
-    return load_data(claim.envelope.prompt, "prompt.json")
+    return _plans.of(claim.envelope.prompt)
+
+
+_plans = Plans()  # asked when a job is given out, and again when its result comes
 
 
 # --- looking -----------------------------------------------------------------------------------------------------

@@ -41,13 +41,13 @@ def missing(document: Document) -> list[Problem]:
     return found
 
 
-def as_job(prompt: Mapping[str, Any], job_id: str) -> dict[str, Any]:
+def as_job(prompt: Mapping[str, Any], job_id: str, plan: Plan | None = None) -> dict[str, Any]:
     """A job of any form as the memo has it: `id`, `plan_id` and numbered steps that refer to earlier ones only.
 
     A job that was pushed comes out as it went in. Names of steps become numbers, in the order in which they run; of an
-    agent prompt, whose one step is the agent, the whole is told under `prompt`.
+    agent prompt, whose one step is the agent, the whole is told under `prompt`. `plan`: of this prompt, if it is known.
     """
-    plan = load_data(prompt, "prompt.json")
+    plan = plan or load_data(prompt, "prompt.json")
     named = {"id": job_id, "plan_id": plan.plan_id or job_id}
     if is_agent_prompt(prompt):
         step = {"step_number": 1, "tool": "agent", "command": prompt.get("role"), "args": [prompt.get("rubric", "")]}

@@ -200,7 +200,7 @@ class Follower:
         if told:
             self._tell(told)
             self._stop.wait(PAUSE_S)
-        catalog.fill(20 if told else 200)
+        catalog.fill(4 if told else 50)  # while there is much to do the queue's workers need the machine more
         if self._counts_due and now - self._counted >= COUNTS_S:
             self._tell_counts(now)
 

@@ -1,0 +1,78 @@
+"""A swarm on the page: drawn from its queues, started and stopped there, with what was asked of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from browser.conftest import Visit
+from browser.site import Site, eventually, init, program
+from support import ROOT
+
+Come = Callable[..., Visit]
+
+
+def bee(role: str, **fields: object) -> dict[str, object]:
+    return {"role": role, "command": [sys.executable, "-m", "swarms.bees", role], **fields}
+
+
+@pytest.fixture
+def hive(tmp_path: Path) -> Iterator[Site]:
+    """A root with a swarm that is ready and not started."""
+    root = init(tmp_path / "shop")
+    env = {"PYTHONPATH": str(Path(ROOT, "tests")), "SINK": str(root / "sink")}
+    bees = [
+        bee("generator", work={"out": ["items"]}, env=env),
+        bee("processor", work={"in": ["items"], "out": ["done"]}, instances=2, env=env),
+        bee("sink", work={"in": ["done"]}, env=env),
+    ]
+    (root / "demo.json").write_text(json.dumps({"id": "demo", "bees": bees}))
+    told = {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
+    orchestrator = subprocess.Popen(
+        [sys.executable, "-m", "farro", "orchestrator"],
+        cwd=root,
+        env=told,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    site = Site(root=root)
+    try:
+        program(root, "swarm", "apply", "demo.json")
+        yield site.start()
+    finally:
+        site.stop()
+        program(root, "swarm", "stop", "demo", check=False)
+        program(root, "swarm", "remove", "demo", check=False)
+        orchestrator.terminate()
+        orchestrator.wait(60)
+
+
+def test_a_swarm_is_drawn_started_and_stopped_on_the_page(hive: Site, visit: Come) -> None:
+    eventually(lambda: hive.ask("/api/swarms/demo")["state"] == "Ready", "the swarm is not ready")
+    page = visit(hive).open("swarms")
+    expect(page).to_have_title("demo · Swarms · farro")
+    drawn = page.get_by_role("group", name="Topology of demo")
+    expect(drawn.get_by_role("button")).to_have_count(3)
+    expect(drawn).to_contain_text("items")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_role("dialog").get_by_role("button", name="Start").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    ledger = page.get_by_role("region", name="Commands").first
+    expect(ledger).to_contain_text("swarm-start")
+    expect(drawn.get_by_label("processor: 2 instances, running")).to_be_visible()
+    expect(drawn).to_contain_text("/s")
+    drawn.get_by_label("processor").click()
+    expect(page.get_by_role("button", name="Configure")).to_have_count(2)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(ledger).to_contain_text("swarm-stop")
+    eventually(lambda: hive.ask("/api/swarms/demo")["state"] == "Stopped", "the swarm was not stopped")
+    expect(page.get_by_role("button", name="Start")).to_be_visible()
