@@ -19,7 +19,7 @@ from farro.cli.daemon_life import Signals, end_well, log_to_stdout
 from farro.cli.options import daemon, read_root
 from farro.errors import BusTrouble, InputError
 from farro.observe.log import Log
-from farro.operations import swarm_place
+from farro.operations import swarm_place, swarm_service
 from farro.ports.bus import Bus
 from farro.settings import Settings
 from farro.system.clock import SystemClock
@@ -72,6 +72,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
     from farro.kernel.moments import timestamp
     from farro.services.swarms import alone
     from farro.services.swarms.controller import Controller
+    from farro.services.swarms.guarding import Guard
     from farro.services.swarms.hands import Ground, environment
 
     log = log_to_stdout("controller", as_json, settings.runners)
@@ -92,8 +93,18 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
         durable = settings.durability == "power"
         return Controller(ground, bus, hive.runtime(path), log=log, now=lambda: timestamp(clock.now()), durable=durable)
 
+    queen = swarm_service.component(path, program(), environment(settings.secret_variables()))
+    guard = Guard(hive.runtime(path), queen, place.folder, clock, log)
+
+    async def run() -> None:
+        guarding = asyncio.create_task(guard.run())
+        try:
+            await _run(path, settings, make, signals, log)
+        finally:
+            guarding.cancel()
+
     log("info", "controller started", {"swarm": swarm, "pid": os.getpid()})
-    asyncio.run(_run(path, settings, make, signals, log))
+    asyncio.run(run())
     log("info", "controller stopped", {"swarm": swarm})
     end_well()
     lease.drop()
