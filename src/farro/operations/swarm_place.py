@@ -84,7 +84,9 @@ class Place:
         self._durable = durable
 
     def make(self) -> None:
-        for path in (self.folder, self.orchestrator, self.wishes, self.components):
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir_private(self.folder)  # plans, their `env`, and logs are nobody else's
+        for path in (self.orchestrator, self.wishes, self.components):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(path)
 
