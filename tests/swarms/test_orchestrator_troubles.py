@@ -13,11 +13,12 @@ import pytest
 
 from farro.cli.swarm_showing import page
 from farro.errors import InputError
-from farro.operations import swarms
+from farro.operations import own_swarm, swarms
 from farro.ports.bus import Message
 from farro.swarm import messages, names
 from farro.swarm.names import Signal
-from swarms.court import PLAN, SWARM, Court, Delivery, marshal
+from farro.system.clock import ManualClock
+from swarms.court import PLAN, SWARM, Court, Delivery, MemoryBus, Puppets, marshal
 
 Act = Callable[[Court], Awaitable[None]]
 ABOUT = {"role": "generator", "instance": "demo-generator"}
@@ -204,3 +205,22 @@ def test_a_copy_of_a_swarms_folder_is_no_swarm(shm: Path) -> None:
         assert [view.id for view in swarms.list_(court.place.folder)] == [SWARM]
 
     asyncio.run(act())
+
+
+def test_who_waits_for_a_broker_that_is_away_is_told_so(shm: Path) -> None:
+    (shm / "orchestrator").mkdir()
+    (shm / "orchestrator" / "orchestrator.log").write_text("started\nno RabbitMQ answers at broker:5672\n")
+    told: list[str] = []
+    clock = ManualClock()
+    steering = own_swarm.Steering(
+        place=str(shm),
+        runtime=Puppets(MemoryBus(), clock),
+        clock=clock,
+        ensure=lambda: None,
+        tell=told.append,
+        over=lambda: clock.monotonic_s() - began_s > 100,
+    )
+    began_s = clock.monotonic_s()
+    with pytest.raises(own_swarm.Left):
+        steering._end_of(str(uuid.uuid4()))
+    assert told == ["still waiting; the log of the orchestrator ends with: no RabbitMQ answers at broker:5672"] * 2
