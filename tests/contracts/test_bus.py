@@ -21,6 +21,7 @@ import pytest
 from farro.buses import files
 from farro.buses.amqp import AmqpBus
 from farro.buses.files import FilesBus, sweep
+from farro.component.hearing import Ears
 from farro.errors import BadName, BusTrouble, InputError
 from farro.ports.bus import Binding, Bus, Consumer, Delivery, Message
 from farro.system import fs
@@ -491,3 +492,19 @@ def test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last(
 def test_nobody_else_can_look_into_the_bus(folder: str) -> None:
     asyncio.run(files.FilesBus(folder, durable=False).close())
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+
+
+def test_who_listens_to_a_queue_that_is_gone_is_told(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as operator:
+            await bus.declare("q")
+            ears = Ears(bus, "q")
+            await bus.consume("q")
+            for _ in range(3):
+                await ears.check()
+            await operator.delete("q")
+            await ears.check()
+            with pytest.raises(BusTrouble, match="was deleted"):
+                await ears.check()
+
+    run(play)

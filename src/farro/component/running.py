@@ -27,6 +27,7 @@ from typing import Any, Literal
 from farro.buses.opening import opened
 from farro.component.declaring import Component
 from farro.component.health import HealthServer
+from farro.component.hearing import Ears
 from farro.component.refusing import Refusals
 from farro.component.serving import Serving
 from farro.component.surroundings import Surroundings
@@ -199,10 +200,12 @@ class Member:
         return drained
 
     async def _beat(self) -> None:
+        ears = Ears(self._bus, names.control_queue(self._about.role, self._about.instance))
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with contextlib.suppress(BusTrouble):
                 await self._say("status-full")
+            await ears.check_sometimes(time.monotonic())
 
     # --- status ---
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from farro.component.hearing import Ears
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
 from farro.observe.log import Log
 from farro.operations.swarm_ledger import CommandLedger, End, Entry
@@ -103,12 +104,14 @@ class Controller:
         beating = asyncio.create_task(self._beat())
         for one in self._members().values():  # those that a controller before us started tell at once how they are
             await self._hands.request_status(one)
+        ears = Ears(self._bus, queue)
         try:
             while not self._stopped.is_set() and not self.removed:
                 self._woken.clear()
                 began_s = time.monotonic()
                 pause_s = await self._turn()
                 took_s = time.monotonic() - began_s
+                await ears.check_sometimes(began_s)
                 if listening.done():
                     listening.result()
                 with contextlib.suppress(TimeoutError):

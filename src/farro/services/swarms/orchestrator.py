@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from farro.component.hearing import Ears
 from farro.errors import BusTrouble, FarroError, InputError, StorageTrouble, TryAgain
 from farro.operations.swarm_ledger import End
 from farro.operations.swarm_place import controller
@@ -50,11 +51,12 @@ class Orchestrator:
         await self.open()
         assert self._control is not None
         listening = asyncio.create_task(self._listen(self._control))
-        watching = self._watch_wishes()
+        watching, ears = self._watch_wishes(), Ears(self._realm.bus, self._realm.queue)
         try:
             while not self._stopped.is_set():
                 self._woken.clear()
                 await self.turn()
+                await ears.check_sometimes(self._realm.clock.monotonic_s())
                 if listening.done():
                     listening.result()
                 with contextlib.suppress(TimeoutError):
