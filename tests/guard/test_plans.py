@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from farro.execution.tools import Call, Tools
 from farro.execution.work import Plans, perform_work
 from farro.guard.sandbox import Sandbox
 from farro.kernel.outcome import Failed, Outcome, Succeeded
+from farro.operations import web_access
 from farro.ports.runner import Guarding, Work
 from farro.system import process_table
 from farro.system.clock import SystemClock
@@ -103,6 +105,17 @@ def test_a_step_cannot_widen_what_the_next_may_write(desk: Desk) -> None:
     came = desk.perform(swap, use, allowed_paths=["out", "out/inner"])
     assert isinstance(came, Failed)
     assert list((desk.root / "other").iterdir()) == []
+
+
+def test_a_step_with_network_cannot_read_the_keys_of_the_http_front(desk: Desk) -> None:
+    """With them it could queue a command that no sandbox holds."""
+    (desk.root / "jobs").mkdir()
+    web_access.token(str(desk.root), os.urandom)
+    desk.guarding = replace(desk.guarding, network=True)
+    category, _ = error_of(desk.perform(shell("a", "cat jobs/.web/token > out/stolen")))
+    assert category in ("step_failed", "path_violation")
+    assert (desk.root / "out/stolen").read_bytes() == b""
+    assert isinstance(desk.perform(shell("a", "ls jobs > out/seen; cat out/stolen")), Succeeded)
 
 
 def test_steps_at_once_are_each_confined(desk: Desk) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import socket
+import stat
 from collections.abc import Callable
 
 import pytest
 
 from farro.fronts.http.access import COOKIE, HEADERS, sign
 from farro.fronts.http.routes import ENDPOINTS
+from farro.operations import web_access
 from http_stage import TOKEN, Front, until
 
 APART = (("GET", "/"), ("GET", "/page/x"), ("GET", "/api/events"), ("GET", "/api/jobs/x/logs/stream"))
@@ -80,6 +83,15 @@ def test_a_link_works_once_and_its_session_reads_and_changes(front: Front) -> No
     own = {**cookie, "Origin": f"http://{front.host}"}
     assert front.post("/api/jobs", {"command": ["true"]}, token=None, headers=own).status == 201
     assert front.post("/logout", token=None, headers=own).status == 204
+
+
+def test_the_token_is_its_owners_alone_wherever_the_folder_is_copied_to(front: Front) -> None:
+    (front.root / "jobs/.web").chmod(0o755)
+    web_access.token(str(front.root), os.urandom)
+    web_access.code(str(front.root), os.urandom)
+    kept = [path for path in (front.root / "jobs/.web").rglob("*") if path.is_file() and path.name != "address"]
+    assert len(kept) >= 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
 
 
 def test_a_change_by_cookie_needs_the_origin_of_our_own_page(front: Front) -> None:

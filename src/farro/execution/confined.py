@@ -116,12 +116,13 @@ class Confined:
         it for all."""
         guarding = self._guarding
         own = () if tasks is None else (os.path.realpath(tasks),)
+        online = guarding.network if network is None else network
         confinement = Confinement(
             writable=(*self._allowed.writable, *own),
             protected=self._allowed.protected,
             readable=(self._root, *self._readable, *_python()),
-            hidden=self._locks(),
-            network=guarding.network if network is None else network,
+            hidden=(*self._locks(), *self._keys(online)),
+            network=online,
             tmp=self.tmp,
             memory_bytes=guarding.memory_bytes,
             processes=guarding.processes,
@@ -182,6 +183,13 @@ class Confined:
             return ()
         places = (f"{root}/{name}" for root in (self._root, *self._readable) for name in paths.LOCKS)
         return tuple(path for path in places if os.path.isfile(path))
+
+    def _keys(self, online: bool) -> tuple[str, ...]:
+        """The keys of the HTTP front. On level B only from a step that could use them: see `_locks`."""
+        if self._sandbox.level == "none" or (self._sandbox.level == "B" and not online):
+            return ()
+        places = (f"{root}/{paths.KEYS}" for root in (self._root, *self._readable))
+        return tuple(path for path in places if os.path.isdir(path))
 
     def _look(self) -> Snapshot:
         if not self._sandbox.compares:

@@ -33,6 +33,8 @@ LOCKS = (
     "logs/.audit.lock",
     *(f"jobs/{folder}/.lock" for folder in (".ledger", ".names", ".journal", ".schedules", ".components")),
 )
+# Whoever can read it can have anything run here, over HTTP and without a sandbox.
+KEYS = "jobs/.web"
 GIT = ".git"  # its hooks and its config are programs
 
 

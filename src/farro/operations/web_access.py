@@ -30,7 +30,7 @@ def token(root: str, random_bytes: Callable[[int], bytes]) -> str:
         return fs.read_bytes(path, _LIMIT).decode().strip()
     made = random_bytes(_WORD).hex()
     whole = f"{home}/{fs.TEMPORARY}{made[:16]}"  # complete when it appears under its name
-    fs.create(whole, made.encode() + b"\n")
+    fs.create_private(whole, made.encode() + b"\n")
     try:
         with contextlib.suppress(FileExistsError):
             fs.link(whole, path)
@@ -45,7 +45,7 @@ def code(root: str, random_bytes: Callable[[int], bytes]) -> str:
     _make(f"{root}/{FOLDER}")
     _make(home)
     made = random_bytes(_WORD).hex()
-    fs.create(f"{home}/{_name(made)}", b"")
+    fs.create_private(f"{home}/{_name(made)}", b"")
     return made
 
 

@@ -182,6 +182,15 @@ def create_file(path: str) -> int:
     return _perform("create", os.open, path, _CREATE, 0o666)
 
 
+def create_private(path: str, data: bytes) -> None:
+    """As `create`, and nobody else can read it, whatever folder it comes to lie in."""
+    fd = _perform("create", os.open, path, _CREATE, 0o600)
+    try:
+        write(fd, data)
+    finally:
+        os.close(fd)
+
+
 def open_append(path: str) -> int:
     """A log file, made if it is not there, that is written at its end and can be read. The caller closes it."""
     return _perform("create", os.open, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW, 0o666)

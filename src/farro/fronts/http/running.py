@@ -26,6 +26,7 @@ THREADS = 8
 WAITING = 256  # requests that may wait for a thread
 PATIENCE_S = 30.0  # of one call; it is not stopped, but nobody waits for it any more
 BODY_BYTES = 1 << 20
+DISCARDED_BYTES = 16 << 20  # of a body that is too large: else its sender finds a closed connection, and no answer
 BODY_S = 10.0  # in which a body must have arrived
 
 
@@ -130,17 +131,21 @@ class Running:
 async def _document(request: Request) -> Document:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     told = request.headers.get("content-length", "")
-    if told.isdecimal() and int(told) > BODY_BYTES:
+    if told.isdecimal() and int(told) > DISCARDED_BYTES:
         raise _too_large()
-    text = bytearray()
+    text, size = bytearray(), 0
     try:
         async with asyncio.timeout(BODY_S):
             async for block in request.stream():
-                text += block
-                if len(text) > BODY_BYTES:
+                size += len(block)
+                if size > DISCARDED_BYTES:
                     raise _too_large()
+                if size <= BODY_BYTES:
+                    text += block
     except TimeoutError:
         raise Wrong(408, "slow_body", f"the body did not arrive within {BODY_S:g} s") from None
+    if size > BODY_BYTES:
+        raise _too_large()
     if text and kind != "application/json":
         raise Wrong(415, "unsupported_media_type", "a body must be JSON: Content-Type: application/json")
     return parse_json(bytes(text) or b"{}", source="body")

@@ -190,13 +190,14 @@ class Book:
 
     def _searched(self, wanted: Wanted) -> Page:
         """Of all rows that fit the first: to find them takes a few milliseconds, to keep all in an order much more."""
-        fitting = [row for row in self._candidates(wanted) if _fits(row, wanted)]
+        fitting = self._candidates(wanted)
+        for word in wanted.words:  # first: they leave the fewest, at a tenth of the price
+            folded = word.casefold()
+            fitting = [row for row in fitting if folded in row.text]
+        if wanted.tags or wanted.task or wanted.person:
+            fitting = [row for row in fitting if _fits(row, wanted)]
+        fitting = list(fitting)
         total = len(fitting)
-        if wanted.words:
-            for word in wanted.words:
-                folded = word.casefold()
-                fitting = [row for row in fitting if folded in row.text]
-            total = len(fitting)
         by = _NUMBER if wanted.order == "changed" else _KEY
         after = wanted.cursor
         if after is not None and wanted.order == "changed":

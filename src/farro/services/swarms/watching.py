@@ -37,6 +37,11 @@ class Watch:
     def put(self, instance: str, seen: Seen) -> None:
         self.seen[instance] = seen
 
+    def forget(self, instance: str) -> None:
+        """It was ended: what it said counts for nothing any more."""
+        for known in (self.seen, self.said, self._urls):
+            known.pop(instance, None)
+
     def look(self, instances: Iterable[str], now_s: float) -> None:
         """What the runtime has of them. One that was launched before this controller began is adopted."""
         for name in instances:
