@@ -8,6 +8,7 @@ import functools
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -17,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from farro.buses import files
 from farro.buses.amqp import AmqpBus
 from farro.buses.files import FilesBus, sweep
+from farro.component.hearing import Ears
 from farro.errors import BadName, BusTrouble, InputError
 from farro.ports.bus import Binding, Bus, Consumer, Delivery, Message
 from farro.system import fs
@@ -457,5 +460,51 @@ def test_whoever_dies_while_bindings_change_leaves_publishers_who_look(folder: s
                 raise ZeroDivisionError  # it dies before it could say that it is done
             await bus.publish("x", message(2, "a"))
             await until(bus, "two", 1)
+
+    run(play)
+
+
+def test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words of status, of swarms whose controller is away for days; confirmations and work are all kept."""
+    monkeypatch.setattr(files, "CROWD", 5)
+    monkeypatch.setattr(files, "LOOK_AFTER", 0)
+
+    async def play() -> None:
+        bus = files.FilesBus(folder, durable=False)
+        await bus.declare("q", [Binding("x", "#")])
+        for number in range(20):
+            await bus.publish("x", Message(key="k", body=b"1", message_id=str(number), lasting=number % 10 == 9))
+        found = await bus.depth("q")
+        assert found is not None
+        assert found.ready == 5 + 2
+        consumer = await bus.consume("q", prefetch=10)
+        for _ in range(7):
+            await (await anext(aiter(consumer))).ack()
+        await bus.publish("x", Message(key="k", body=b"1", message_id="back", lasting=False))
+        assert (await anext(aiter(consumer))).message.message_id == "back"
+        await bus.close()
+
+    asyncio.run(play())
+
+
+def test_nobody_else_can_look_into_the_bus(folder: str) -> None:
+    asyncio.run(files.FilesBus(folder, durable=False).close())
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+
+
+def test_who_listens_to_a_queue_that_is_gone_is_told(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as operator:
+            await bus.declare("q")
+            ears = Ears(bus, "q")
+            await bus.consume("q")
+            for _ in range(3):
+                await ears.check()
+            await operator.delete("q")
+            await ears.check()
+            with pytest.raises(BusTrouble, match="was deleted"):
+                await ears.check()
 
     run(play)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farro.errors import AlreadyRunning, InputError
+from farro.errors import AlreadyRunning, BusTrouble, InputError
 from farro.kernel.moments import timestamp
 from farro.operations import swarms
 from farro.operations.swarm_ledger import End, Entry
@@ -40,19 +40,22 @@ class Queue:
 
 
 class MemoryBus:
-    """As much of the Bus port as these tests need; `said` is everything that was ever published."""
+    """As much of the Bus port as these tests need. `said`: all that was ever published; `away`: nothing works."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
         self.said: list[Message] = []
+        self.away = False
 
     async def declare(
         self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
     ) -> None:
+        self._there()
         known = self.queues.setdefault(queue, Queue()).bindings
         known += [one for one in bindings if one not in known]
 
     async def unbind(self, queue: str, binding: Binding) -> None:
+        self._there()
         if queue in self.queues and binding in self.queues[queue].bindings:
             self.queues[queue].bindings.remove(binding)
 
@@ -60,6 +63,7 @@ class MemoryBus:
         self.queues.pop(queue, None)
 
     async def publish(self, exchange: str, message: Message) -> None:
+        self._there()
         self.said.append(message)
         for queue in self.queues.values():
             if any(one.exchange == exchange and matches(one.key, message.key) for one in queue.bindings):
@@ -72,6 +76,10 @@ class MemoryBus:
         return None
 
     async def close(self) -> None: ...
+
+    def _there(self) -> None:
+        if self.away:
+            raise BusTrouble("as the test wants")
 
 
 class Nobody:

@@ -125,7 +125,8 @@ def test_a_stop_supersedes_a_start_but_not_a_stop(shm: Path) -> None:
 
 def test_trouble_of_a_component_is_told_once_and_a_delta_tells_what_changed() -> None:
     watch = Watch(cast(Runtime, None))
-    summary, member = Summary(watch, lambda: NOW), Member(role="sink", instance="demo-sink", bee=0)
+    summary = Summary(watch, lambda: NOW, lambda *what, **more: None)
+    member = Member(role="sink", instance="demo-sink", bee=0)
     watch.put("demo-sink", replace(watch.of("demo-sink"), launched=True, alive=True, starts=1))
     assert [one["instance"] for one in summary.changed(summary.lines([member], 1.0))] == ["demo-sink"]
     assert summary.changed(summary.lines([member], 2.0)) == []

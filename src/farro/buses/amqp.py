@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 30.0
 _RETRY_S = 0.2
 _ACK_LATE_S = 0.005
+_STALE_MS = "600000"  # what need not last goes from a queue that nobody reads
 _TRANSIENT, _PERSISTENT = 1, 2  # of a message; of the latter the broker confirms that it has it on its disk
 T = TypeVar("T")
 
@@ -123,6 +124,7 @@ class AmqpBus:
             headers=dict(message.headers),
             content_type="application/json",
             delivery_mode=_PERSISTENT if message.lasting else _TRANSIENT,
+            expiration=None if message.lasting else _STALE_MS,
         )
 
         async def publish() -> None:

@@ -6,6 +6,7 @@ The loops live in services.swarms; `farro swarm` asks for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -16,11 +17,14 @@ from farro import hive
 from farro.cli.background import program
 from farro.cli.daemon_life import Signals, end_well, log_to_stdout
 from farro.cli.options import daemon, read_root
-from farro.errors import InputError
-from farro.operations import swarm_place
+from farro.errors import BusTrouble, InputError
+from farro.observe.log import Log
+from farro.operations import swarm_place, swarm_service
 from farro.ports.bus import Bus
 from farro.settings import Settings
 from farro.system.clock import SystemClock
+
+AGAIN_S = 2.0  # after a bus was away for longer than it is waited for
 
 
 class _Loop(Protocol):
@@ -51,7 +55,7 @@ def orchestrator(root: str | None, as_json: bool) -> None:
         return Orchestrator(Realm(place, bus, runtime, how, log=log, clock=clock, durable=durable))
 
     log("info", "orchestrator started", {"pid": os.getpid(), "bus": settings.bus})
-    asyncio.run(_run(path, settings, make, signals))
+    asyncio.run(_run(path, settings, make, signals, log))
     log("info", "orchestrator stopped", {})
     end_well()
     lease.drop()
@@ -68,6 +72,7 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
     from farro.kernel.moments import timestamp
     from farro.services.swarms import alone
     from farro.services.swarms.controller import Controller
+    from farro.services.swarms.guarding import Guard
     from farro.services.swarms.hands import Ground, environment
 
     log = log_to_stdout("controller", as_json, settings.runners)
@@ -88,23 +93,56 @@ def controller(swarm: str, root: str | None, as_json: bool) -> None:
         durable = settings.durability == "power"
         return Controller(ground, bus, hive.runtime(path), log=log, now=lambda: timestamp(clock.now()), durable=durable)
 
+    queen = swarm_service.component(path, program(), environment(settings.secret_variables()))
+    guard = Guard(hive.runtime(path), queen, place.folder, clock, log)
+
+    async def run() -> None:
+        guarding = asyncio.create_task(guard.run())
+        try:
+            await _run(path, settings, make, signals, log)
+        finally:
+            guarding.cancel()
+
     log("info", "controller started", {"swarm": swarm, "pid": os.getpid()})
-    asyncio.run(_run(path, settings, make, signals))
+    asyncio.run(run())
     log("info", "controller stopped", {"swarm": swarm})
     end_well()
     lease.drop()
 
 
-async def _run(root: str, settings: Settings, make: Callable[[Bus], _Loop], signals: Signals) -> None:
-    bus = await hive.open_bus(root, settings)
-    try:
-        loop = make(bus)
-        running = asyncio.get_running_loop()
+async def _run(root: str, settings: Settings, make: Callable[[Bus], _Loop], signals: Signals, log: Log) -> None:
+    """Until a signal. While the bus is away it is tried again: nobody would start an orchestrator that gave up."""
+    running, over = asyncio.get_running_loop(), asyncio.Event()
+    loops: list[_Loop] = []
 
-        def stop() -> None:
-            running.call_soon_threadsafe(loop.stop)
+    def end() -> None:
+        over.set()
+        for loop in loops:
+            loop.stop()
 
-        signals.end(stop)
-        await loop.run()
-    finally:
-        await bus.close()
+    def stop() -> None:
+        running.call_soon_threadsafe(end)
+
+    signals.end(stop)
+    while not over.is_set():
+        try:
+            opening, ending = asyncio.create_task(hive.open_bus(root, settings)), asyncio.create_task(over.wait())
+            await asyncio.wait({opening, ending}, return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            if not opening.done():
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                return
+            bus = opening.result()
+            try:
+                loops[:] = [make(bus)]
+                if not over.is_set():
+                    await loops[0].run()
+                return
+            finally:
+                await bus.close()
+        except BusTrouble as error:
+            log("error", f"{error}; tried again in {AGAIN_S:g} s", {})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await over.wait()

@@ -13,7 +13,7 @@ import click
 
 from farro.cli.options import common
 from farro.cli.tables import show_table
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, complain, say
 from farro.cli.upkeep import Here
 from farro.operations import own_swarm, swarms
 from farro.operations.own_swarm import SLOTS, WORKERS
@@ -129,9 +129,16 @@ def ps(root: str | None, as_json: bool) -> None:
     views = swarms.list_(here.place, clock=here.clock)
     orchestrator = here.runtime.look(ORCHESTRATOR)
     pid = orchestrator.pid if orchestrator is not None and orchestrator.alive else None
+    runs = swarms.running(here.place)
     if as_json:
         told = [{"id": view.id, "state": view.state, "health": view.health, "reason": view.reason} for view in views]
-        answer({"orchestrator": {"pid": pid}, "swarms": told, "components": [asdict(line) for line in found]})
+        answer(
+            {
+                "orchestrator": {"pid": pid, "running": runs},
+                "swarms": told,
+                "components": [asdict(line) for line in found],
+            }
+        )
         return
     if not views:
         say("nothing runs here; `farro up` starts what a root needs")
@@ -142,4 +149,9 @@ def ps(root: str | None, as_json: bool) -> None:
         )
     for view in views:
         say(f"swarm {view.id}: {view.state}, {view.health}" + (f" ({view.reason})" if view.reason else ""))
-    say(f"orchestrator: pid {pid}" if pid else "orchestrator: does not run; `farro up` starts it")
+    if pid is not None:
+        say(f"orchestrator: pid {pid}")
+    elif runs:
+        say("orchestrator: runs, started by somebody else")
+    else:
+        complain("no orchestrator runs here: nothing that is asked of swarms is done; `farro up --detach` starts one")

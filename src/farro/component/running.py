@@ -6,6 +6,8 @@ The workload itself lives in working, that of a service in serving; what its sta
   of it holds; what was wrong with it stands in the status, under the correlation id of the signal. Updates are taken
   one after the other; status is told meanwhile, also while one of them drains the workload.
 - Status: all of it at the start, when asked, and every ten seconds; a delta when something changed.
+- A bus that is away, for however long, ends no component: it comes back to it, and tells then what it did meanwhile.
+  [test_a_component_waits_for_a_bus_that_is_away]
 - SIGTERM: what is under way ends, the rest goes back, and the last status says that it is disabled.
 """
 
@@ -25,6 +27,7 @@ from typing import Any, Literal
 from farro.buses.opening import opened
 from farro.component.declaring import Component
 from farro.component.health import HealthServer
+from farro.component.hearing import Ears
 from farro.component.refusing import Refusals
 from farro.component.serving import Serving
 from farro.component.surroundings import Surroundings
@@ -37,6 +40,7 @@ from farro.swarm.names import Scope, Signal
 from farro.swarm.status import HEARTBEAT_S
 
 DRAIN_S = 30.0  # seed 003 §8
+AGAIN_S = 2.0  # after a bus was away for longer than it is waited for
 
 
 class Member:
@@ -69,14 +73,17 @@ class Member:
         self.drained = True  # whether everything that was under way ended in time when it was left
 
     async def run(self) -> None:
-        """Until `stop`. BusTrouble when the bus is away for longer than it can wait."""
+        """Until `stop`."""
         self._health_port = await self._health.open(self._about.health_host, self._about.health_port)
-        queue = names.control_queue(self._about.role, self._about.instance)
-        scope = Scope(role=self._about.role, instance=self._about.instance)
-        keys = [names.signal_key(signal_, scope) for signal_ in (Signal.CONFIG, Signal.STATUS)]
-        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
-        self._control = await self._bus.consume(queue, prefetch=16)
-        await self._say("status-full")
+        while True:
+            with contextlib.suppress(BusTrouble):
+                self._control = await self._join()
+                break
+            if await _within(AGAIN_S, self._stopped):
+                await self._health.close()
+                return
+        with contextlib.suppress(BusTrouble):  # then the next beat tells it
+            await self._say("status-full")
         tasks: list[asyncio.Task[None]] = [
             asyncio.create_task(one) for one in (self._beat(), self._listen(self._control), self._tell_health())
         ]
@@ -94,6 +101,13 @@ class Member:
             await self._leave(updating)
         if isinstance(self._workload, Serving) and self._workload.exit is not None:
             raise self._workload.exit
+
+    async def _join(self) -> Consumer:
+        queue = names.control_queue(self._about.role, self._about.instance)
+        scope = Scope(role=self._about.role, instance=self._about.instance)
+        keys = [names.signal_key(signal_, scope) for signal_ in (Signal.CONFIG, Signal.STATUS)]
+        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
+        return await self._bus.consume(queue, prefetch=16)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -121,6 +135,8 @@ class Member:
                     continue  # acknowledged when it is carried out
             except InputError as error:  # forged or broken: no signal, and nobody waits for an answer
                 self._refused.note(delivery.message.key, str(error))
+            except BusTrouble:
+                pass  # whoever asked how we are hears it with the next beat
             await delivery.ack()
 
     async def _obey(self, delivery: Delivery) -> bool:
@@ -170,7 +186,8 @@ class Member:
         except Exception as error:  # noqa: BLE001 - what on_config raised is an update that was refused
             told["error"] = f"{type(error).__name__}: {error}"
         self._told = told
-        await self._say("status-delta")
+        with contextlib.suppress(BusTrouble):  # every status tells of it: so does the next beat
+            await self._say("status-delta")
 
     async def _switch(self, enabled: bool) -> bool:
         """Whether what was under way ended in time."""
@@ -183,10 +200,12 @@ class Member:
         return drained
 
     async def _beat(self) -> None:
+        ears = Ears(self._bus, names.control_queue(self._about.role, self._about.instance))
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with contextlib.suppress(BusTrouble):
                 await self._say("status-full")
+            await ears.check_sometimes(time.monotonic())
 
     # --- status ---
 
@@ -272,12 +291,18 @@ def main(component: Component[Any]) -> None:
 
 
 async def _run(component: Component[Any], about: Surroundings) -> None:
-    bus = await opened(about.bus)
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+    bus = await _opened(component.role, about.bus, over)
+    if bus is None:
+        return
     try:
         member = Member(component, bus, about)
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, member.stop)
+        if over.is_set():
+            member.stop()
         await member.run()
     finally:
         await bus.close()
@@ -286,3 +311,29 @@ async def _run(component: Component[Any], about: Surroundings) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
+
+
+async def _opened(role: str, address: str, over: asyncio.Event) -> Bus | None:
+    """As soon as there is one; None: `over` came first. A controller that starts components again and again while the
+    broker is away would give them up."""
+    while True:
+        opening, ending = asyncio.create_task(opened(address)), asyncio.create_task(over.wait())
+        await asyncio.wait({opening, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            return None
+        try:
+            return opening.result()
+        except BusTrouble as error:
+            print(f"{role}: {error}; tried again in {AGAIN_S:g} s", file=sys.stderr, flush=True)  # noqa: T201
+        if await _within(AGAIN_S, over):
+            return None
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

@@ -87,10 +87,13 @@ class Workload:
         if self._declared.kind == "source":
             self._go(self._make())
             return
-        for queue in self._about.input_queues:
-            consumer = await self._bus.consume(queue, prefetch=self._component.prefetch)
-            self._consumers.append(consumer)
-            self._readers.append(asyncio.create_task(self._read(consumer)))
+        try:
+            for queue in self._about.input_queues:
+                self._consumers.append(await self._bus.consume(queue, prefetch=self._component.prefetch))
+        except BaseException:  # all of its queues, or none: half a workload would be taken for a whole one
+            await self.end(0)
+            raise
+        self._readers = [asyncio.create_task(self._read(consumer)) for consumer in self._consumers]
 
     async def end(self, grace_s: float) -> bool:
         """Whether everything that was under way ended in time."""
@@ -162,8 +165,15 @@ class Workload:
 
     async def _read(self, consumer: Consumer) -> None:
         """A task for each item. There are at most `prefetch` of them: a consumer holds no more."""
-        async for delivery in consumer:
-            self._go(self._work(delivery))
+        while True:
+            try:
+                async for delivery in consumer:
+                    self._go(self._work(delivery))
+            except Exception as error:  # noqa: BLE001 - a disk that does not answer: told, and tried again, never silent
+                self._failed(error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
 
     async def _work(self, delivery: Delivery) -> None:
         for number in range(1, self._component.tries + 1):

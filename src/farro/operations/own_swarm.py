@@ -34,6 +34,7 @@ WORKERS, SLOTS = 2, 2  # of each role
 STOP_S = 15.0  # a worker gives its steps five seconds, and needs at most ten in all
 SETTLE_S = 30.0  # after a start was confirmed: for every component to have said how it is
 ORCHESTRATOR_S = 10.0  # for it to end
+TELL_S = 15.0
 _LOOK_S, _CARE_S = 0.05, 1.0
 _LAST, _LINES = 4096, 8
 
@@ -264,9 +265,14 @@ class Steering:
         return end
 
     def _end_of(self, correlation_id: str) -> CommandView:
-        """A command ends by itself when its own time is over: no limit here."""
-        care_s = 0.0
+        """A command ends by itself when its own time is over: no limit here. Whoever waits for long is told why:
+        the bus may be away. [test_who_waits_for_a_broker_that_is_away_is_told_so]"""
+        care_s, tell_s = 0.0, self.clock.monotonic_s() + TELL_S
         while True:
+            if self.clock.monotonic_s() >= tell_s:
+                tell_s += 4 * TELL_S
+                said = last_words(f"{self.place}/{ORCHESTRATOR}/{ORCHESTRATOR}.log").rpartition("\n")[2]
+                self.tell(f"still waiting; the log of the orchestrator ends with: {said}")
             if self.clock.monotonic_s() >= care_s:
                 self.ensure()
                 care_s = self.clock.monotonic_s() + _CARE_S

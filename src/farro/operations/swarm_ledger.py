@@ -11,10 +11,11 @@ What a command does lives in the controller and the orchestrator.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -60,6 +61,7 @@ class Entry:
     limit_s: float | None = None  # how long it may take from its start (orchestrator)
     given_up: bool = False  # its controller was told that nobody waits for it any more (orchestrator)
     args: dict[str, Any] | None = None
+    asked: str | None = None  # what stands for the args when those are gone (fingerprint)
     end: End | None = None
 
     @property
@@ -100,6 +102,7 @@ class CommandLedger:
                 instance=told.instance,
                 begun_at=at,
                 args=told.args,
+                asked=fingerprint(told.args),
             )
             self.entries[key] = entry
             self._forget()
@@ -236,6 +239,11 @@ def read(path: str) -> dict[str, Entry]:
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise Damaged(f"{path} cannot be read as a ledger of commands: {error}") from error
     return entries
+
+
+def fingerprint(args: Mapping[str, Any] | None) -> str:
+    """The same for the same arguments, in whatever order they were written."""
+    return hashlib.sha256(json.dumps(args or {}, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def message_id(correlation_id: str, signal: Signal | str, kind: str) -> str:

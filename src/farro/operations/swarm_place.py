@@ -23,12 +23,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from farro.documents import Document
-from farro.errors import BadName, Damaged, FarroError
+from farro.errors import BadName, Damaged, FarroError, InputError
 from farro.swarm import messages
 from farro.swarm import plan as plans
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.messages import ControlSignal
-from farro.swarm.names import check_name
+from farro.swarm.names import check_name, is_name
 from farro.swarm.plan import SwarmPlan
 from farro.system import fs
 
@@ -36,6 +36,7 @@ FOLDER = "swarms"  # in a root
 ORCHESTRATOR, COMPONENTS = "orchestrator", "components"  # no swarm can have these names: their folders are farro's own
 _WISH = re.compile(r"[0-9]{20}\.([0-9a-fA-F-]{36})\.json")
 _LIMIT = 16 << 20
+_MORE = 4096  # bytes that a command may gain on its way to a controller
 
 
 def check_swarm(name: str) -> str:
@@ -83,7 +84,9 @@ class Place:
         self._durable = durable
 
     def make(self) -> None:
-        for path in (self.folder, self.orchestrator, self.wishes, self.components):
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir_private(self.folder)  # plans, their `env`, and logs are nobody else's
+        for path in (self.orchestrator, self.wishes, self.components):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(path)
 
@@ -96,19 +99,24 @@ class Place:
                 fs.mkdir(path)
 
     def swarms(self) -> list[str]:
-        """The names of those that were ever created here."""
+        """The names of those that were ever created here. A folder that no swarm could have is somebody's copy."""
         found = fs.subdirectories(self.folder)
-        return sorted(name for name in found if name not in (ORCHESTRATOR, COMPONENTS))
+        return sorted(name for name in found if name not in (ORCHESTRATOR, COMPONENTS) and is_name(name))
 
     # --- wishes ---
 
     def wish(self, signal: ControlSignal, time_ns: int) -> None:
         """On the disk when this returns, whole. Behind those that wait, also when somebody set the clock back."""
+        data = messages.encode(signal) + b"\n"
+        if len(data) > messages.MAX_BYTES - _MORE:
+            raise InputError(
+                f"{signal.signal}: its arguments have {len(data)} bytes, and a message may have {messages.MAX_BYTES}"
+            )
         self.make()
         last = max((name for name in fs.listdir(self.wishes) if _WISH.fullmatch(name)), default="0.")
         time_ns = max(time_ns, int(last.partition(".")[0]) + 1)
         path = f"{self.wishes}/{time_ns:020d}.{signal.correlation_id}.json"
-        fs.write_atomic(path, messages.encode(signal) + b"\n", sync=self._durable)
+        fs.write_atomic(path, data, sync=self._durable)
         if self._durable:
             fs.sync_all([self.wishes])
 

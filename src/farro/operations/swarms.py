@@ -5,7 +5,9 @@ end reads the orchestrator's ledger (`wait`). `place` is the folder swarms/ of a
 
 - What can be seen to be wrong at once is refused at once, and nothing is written. What depends on commands that are
   still on their way is decided by the orchestrator, in their order.
-- The same idempotency key again is the same command: it gets the end of the first, and nothing is done.
+- The same idempotency key again is the same command: it gets the end of the first, and nothing is done. With other
+  arguments it is refused: whoever asks would take the end of something else for his own.
+  [test_a_key_that_is_used_again_for_something_else_is_refused]
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ def ask(
         timestamp=timestamp(clock.now()),
         origin=origin,
     )
+    _check_key(files, told)
     if known(files, told) is None:
         _check(files, signal, told)
     wanted = swarm_checks.plan_of(told) if signal is Signal.TEMPLATE else files.plan(swarm)
@@ -164,6 +167,21 @@ def known(files: Place, told: ControlSignal) -> Entry | None:
         if same:
             return entry
     return None
+
+
+def _check_key(files: Place, told: ControlSignal) -> None:
+    """What bears that key already, in the ledger or on its way there, must be the same."""
+    before = known(files, told)
+    prints = [] if before is None or before.asked is None else [before.asked]
+    own = (told.idempotency_key, told.signal, told.scope.words)
+    for _, waiting in files.wished():
+        if waiting is not None and (waiting.idempotency_key, waiting.signal, waiting.scope.words) == own:
+            prints.append(swarm_ledger.fingerprint(waiting.args))
+    if any(one != swarm_ledger.fingerprint(told.args) for one in prints):
+        raise InputError(
+            f"the idempotency key {told.idempotency_key} was used for {told.signal} of {told.scope.words} with other "
+            f"arguments; take a new key for a new command"
+        )
 
 
 def _check(files: Place, signal: Signal, told: ControlSignal) -> None:

@@ -248,8 +248,8 @@ class Bulk(Protocol):
 
     def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
         """As `claim`, of up to `limit` jobs, in their order. More than one only of jobs that were never begun before:
-        should the worker die of one of them, the others of its next attempt are not near it. Never all that is there:
-        others may be idle. [test_several_are_claimed_at_once]"""
+        should the worker die of one of them, the others of its next attempt are not near it. Of much that is there not
+        all: others may be idle. [test_several_are_claimed_at_once]"""
 
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
         """As `commit` for each; what that would raise of a job that was lost is its answer here."""

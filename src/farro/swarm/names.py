@@ -54,9 +54,13 @@ StatusKind = Literal["status-full", "status-delta"]
 _STATUSES: tuple[StatusKind, ...] = ("status-full", "status-delta")
 
 
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(text: str, what: str) -> str:
     """A swarm's, a role's, an instance's or a queue's name."""
-    if _NAME.fullmatch(text) is None:
+    if not is_name(text):
         raise BadName(f"{ascii(text)[:100]} is no {what}: small letters, digits and -, at most 63, first and last no -")
     return text
 

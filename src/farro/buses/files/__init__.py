@@ -30,6 +30,8 @@ from farro.system import fs, leases, trees
 
 T = TypeVar("T")
 _KEYS = 10_000  # of which it is known whom they reach
+CROWD = 10_000  # messages in a queue: more of those that need not last are not added
+LOOK_AFTER = 100  # such messages of ours
 _TOGETHER = 100  # messages that are written at once
 
 
@@ -46,6 +48,7 @@ class FilesBus:
         self._generation: str | None = None
         self._names: list[str] = []  # of queues, as they were then
         self._reached: dict[tuple[str, str], list[str]] = {}  # exchange and key → queues, as they were then
+        self._looks: dict[str, int] = {}  # queue → how many words more until its length is looked at
         self._waiting: list[tuple[str, Message, asyncio.Future[None]]] = []
         self._publishing: asyncio.Task[None] | None = None
         self._layout.make()
@@ -163,6 +166,8 @@ class FilesBus:
         try:
             for exchange, message in batch:
                 bound = self._bound(exchange, message.key)
+                if not message.lasting:
+                    bound = [queue for queue in bound if not self._crowded(queue)]
                 if bound:
                     name = self._layout.new_name()
                     path = f"{self._layout.staging}/{name}"
@@ -184,6 +189,22 @@ class FilesBus:
             for _, path, _ in staged:
                 with contextlib.suppress(OSError):
                     fs.unlink(path)
+
+    def _crowded(self, queue: str) -> bool:
+        """Nobody has read it for long: words that need not last are not added, so that a reader who is away for days
+        does not find a full disk. [test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last]"""
+        left = self._looks.get(queue, 0)
+        if left > 0:
+            self._looks[queue] = left - 1
+            return False
+        try:
+            crowded = len(fs.listdir(self._layout.ready(queue))) >= CROWD
+        except FileNotFoundError:
+            return False
+        if len(self._looks) >= _KEYS:
+            self._looks.clear()
+        self._looks[queue] = 0 if crowded else LOOK_AFTER
+        return crowded
 
     def _know(self) -> None:
         """Of all bindings: as long as nobody changed any, what was read once holds, however many queues there are."""

@@ -83,7 +83,9 @@ class Layout:
         self._numbers = itertools.count()
 
     def make(self) -> None:
-        for path in (self._folder, self.staging, self.queues):
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir_private(self._folder)  # what is said, plans with their `env` among it, is nobody else's
+        for path in (self.staging, self.queues):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(path)
 

@@ -13,7 +13,7 @@ Hearing lives in orchestrator; the controllers' own lives in tending; what may f
 
 from __future__ import annotations
 
-from farro.errors import FarroError, IllegalTransition, InputError
+from farro.errors import FarroError, IllegalTransition, InputError, TryAgain
 from farro.kernel.moments import parse_timestamp
 from farro.operations import swarm_checks
 from farro.operations.swarm_ledger import End, Entry
@@ -39,6 +39,7 @@ class Commands:
         self._until_s: dict[int, float] = {}  # of a command that was sent in this life, by its identity: its deadline
         self._carried: set[int] = set()  # … and all that there is to be done about it was done in this life
         self._silenced_s: dict[int, float] = {}
+        self._unheard: set[str] = set()  # keys of ends and answers that nobody waits for any more, still bound
         self._told_again: set[str] = set()  # correlation ids for which ev.duplicate was said in this life
 
     # --- taking ---
@@ -59,13 +60,20 @@ class Commands:
 
     async def advance(self) -> None:
         for entry in self._realm.ledger.open():
-            if entry.started_at is None:
-                if not self._waits(entry):
-                    await self._begin(entry)
-            elif id(entry) not in self._carried:
-                await self._resume(entry)
-            else:
-                await self._check_time(entry)
+            try:
+                if entry.started_at is None:
+                    if not self._waits(entry):
+                        await self._begin(entry)
+                elif id(entry) not in self._carried:
+                    await self._resume(entry)
+                else:
+                    await self._check_time(entry)
+            except TryAgain:
+                raise
+            except FarroError as error:  # something of its swarm cannot be read: the others' go on
+                self._realm.log("error", f"{entry.signal} {entry.scope.words}: {error}", {"swarm": entry.swarm})
+        for key in list(self._unheard):
+            await self._unbind(key)
         for entry, correlation in self._realm.ledger.owed():
             await self._confirm(entry, correlation)
 
@@ -102,6 +110,9 @@ class Commands:
             if not realm.swarms[swarm].there and signal is not Signal.REMOVE:
                 raise IllegalTransition(f"the controller of swarm {swarm} could not be started; create it again")
             self._check_more(entry, signal, swarm)
+            limit_s = timing.limit_s(signal, realm.place.plan(swarm))
+        except TryAgain:
+            raise  # not the command's fault: it goes on in a later turn
         except FarroError as error:
             code = "BAD_REQUEST" if isinstance(error, InputError) else "ILLEGAL_STATE"
             await self.end(entry, End(good=False, code=code, message=str(error)), keep_state=True)
@@ -109,7 +120,7 @@ class Commands:
         if signal is Signal.REMOVE and not realm.swarms[swarm].there:  # nobody is there who could do it
             await self.end(entry, End(good=True, state=str(SwarmState.REMOVED)))
             return
-        await self._start(entry, timing.limit_s(signal, realm.place.plan(swarm)))
+        await self._start(entry, limit_s)
 
     def _check_more(self, entry: Entry, signal: Signal, swarm: str) -> None:
         if signal is Signal.TEMPLATE:
@@ -255,14 +266,19 @@ class Commands:
             code=end.code,
             message=end.message,
         )
-        if extra := _answers(entry):
-            busy = {key for other in realm.ledger.open() for key in _answers(other)}
-            for key in set(extra) - busy:
-                await realm.bus.unbind(realm.queue, Binding(names.CONTROL, key))
+        if signal is Signal.REMOVE and end.good:  # noted before anything is said, which may fail
+            self._tending.removed(swarm)
         for correlation in list(entry.unsent):
             await self._confirm(entry, correlation)
-        if signal is Signal.REMOVE and end.good:
-            self._tending.removed(swarm)
+        self._unheard.update(_answers(entry))
+        for key in list(self._unheard):
+            await self._unbind(key)
+
+    async def _unbind(self, key: str) -> None:
+        """Nobody asks that component any more; tried again in each turn until it is done."""
+        if not any(key in _answers(other) for other in self._realm.ledger.open()):
+            await self._realm.bus.unbind(self._realm.queue, Binding(names.CONTROL, key))
+        self._unheard.discard(key)
 
     async def _tell_duplicate(self, entry: Entry, correlation: str) -> None:
         await self._realm.voice.duplicate(entry, correlation)

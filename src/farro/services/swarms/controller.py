@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from farro.documents import Document
+from farro.component.hearing import Ears
 from farro.errors import BusTrouble, FarroError, IllegalTransition, InputError
 from farro.observe.log import Log
 from farro.operations.swarm_ledger import CommandLedger, End, Entry
@@ -26,6 +26,7 @@ from farro.ports.bus import Binding, Bus, Consumer, Delivery
 from farro.ports.runtime import Runtime
 from farro.services.swarms import queues
 from farro.services.swarms.answering import Answers, superseded
+from farro.services.swarms.applying import Applying
 from farro.services.swarms.auditing import Trail
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import GivenUp, Kept
@@ -34,7 +35,7 @@ from farro.services.swarms.telling import Voice, queues_of, report
 from farro.services.swarms.watching import Watch
 from farro.swarm import lifecycle, messages, names, ordering, plan, reconcile, status
 from farro.swarm.lifecycle import SwarmState
-from farro.swarm.names import Scope, Signal
+from farro.swarm.names import Signal
 from farro.swarm.reconcile import Target, Verdict, Wanted
 from farro.swarm.timing import CONFIG_S
 
@@ -50,6 +51,7 @@ LOOK_S = 1.0  # how often the runtime is asked who lives, and how often while so
 LOOK_SOON_S = 0.2
 SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
 REST_S = 0.01  # between two turns at least, and four times what the last one took: a storm of words is one turn
+BEAT_S = 1.0  # how often it is looked whether a heartbeat is due
 TIDY_S = 30.0  # how often the runtime is asked to keep logs within bounds
 
 
@@ -76,6 +78,7 @@ class Controller:
         self._tidied_s = time.monotonic()
         self._summary = Summary(self._watch, now, lambda *what, **more: self._trail.note(*what, **more))
         self._trail = Trail(ground.folder, ORIGIN, now, log)
+        self._applying = Applying(ground, bus, runtime, self._kept, self._watch, self._voice)
         self._hands = Hands(ground, runtime, self._watch, self._voice, self._trail, self._kept.config_of)
         self._answers = Answers(self._ledger, self._voice, self._trail, GivenUp(f"{ground.folder}/given-up.json"))
         self._removing = False  # … and this controller ends when that is confirmed
@@ -92,20 +95,23 @@ class Controller:
         queue = names.control_queue(names.CONTROLLER, ground.instance)
         keys = names.controller_keys(ground.swarm, ground.instance)
         await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
-        await self._attend(self._members().values())
+        await self._applying.resume()
         # Before anybody is heard: the word of one that was not launched, as far as we know, counts for nothing.
         self._look(time.monotonic())
         control = await self._bus.consume(queue, prefetch=64)
         listening = asyncio.create_task(self._listen(control))
         await self._voice.up(ground.swarm, ground.instance)
+        beating = asyncio.create_task(self._beat())
         for one in self._members().values():  # those that a controller before us started tell at once how they are
             await self._hands.request_status(one)
+        ears = Ears(self._bus, queue)
         try:
             while not self._stopped.is_set() and not self.removed:
                 self._woken.clear()
                 began_s = time.monotonic()
                 pause_s = await self._turn()
                 took_s = time.monotonic() - began_s
+                await ears.check_sometimes(began_s)
                 if listening.done():
                     listening.result()
                 with contextlib.suppress(TimeoutError):
@@ -115,19 +121,11 @@ class Controller:
                             await asyncio.sleep(max(REST_S, 4 * took_s))
         finally:
             listening.cancel()
-            await asyncio.gather(listening, *self._acking, return_exceptions=True)
+            beating.cancel()
+            await asyncio.gather(listening, beating, *self._acking, return_exceptions=True)
             await self._hands.close()
             await control.close()
             self._ledger.close()
-
-    async def _attend(self, members: Iterable[plan.Member], left: Iterable[plan.Member] = ()) -> None:
-        """Hear of these components, and no more of those: never of another swarm's."""
-        queue = names.control_queue(names.CONTROLLER, self._ground.instance)
-        keys = [key for one in members for key in names.component_keys(one.role, one.instance)]
-        await self._bus.declare(queue, [Binding(names.CONTROL, key) for key in keys])
-        for one in left:
-            for key in names.component_keys(one.role, one.instance):
-                await self._bus.unbind(queue, Binding(names.CONTROL, key))
 
     def stop(self) -> None:
         """Components go on; the next controller finds them."""
@@ -237,7 +235,7 @@ class Controller:
             await self._end(entry, End(good=False, code=verdict.code, message=verdict.failed, retryable=True))
         elif verdict.done:
             if signal is Signal.REMOVE:
-                await queues.drop(self._bus, self._kept.plan)
+                await queues.drop(self._bus, self._kept.plan, self._kept.former)
             self._kept.change(state=state)
             await self._say_if_changed(now_s)  # before the confirmation: whoever waited for it then sees the new state
             self._removing = signal is Signal.REMOVE
@@ -253,9 +251,10 @@ class Controller:
             if entry.started_at is None:
                 self._ledger.start(entry, self._voice.now())
             if signal is Signal.TEMPLATE:
-                await self._apply(entry)
+                await self._applying.apply(entry)
             elif self._kept.plan is None and signal is not Signal.REMOVE:
                 raise IllegalTransition(f"swarm {self._ground.swarm} has no plan yet; send one with swarm-template")
+            await self._applying.part()
         except BusTrouble:
             raise  # not the command's fault: it begins at the next turn
         except FarroError as error:
@@ -268,27 +267,6 @@ class Controller:
             seen = replace(seen, asked_s=None, failure=None, forced=False)
             self._watch.put(name, replace(seen, finished=None, starts=starts))
         return True
-
-    async def _apply(self, entry: Entry) -> None:
-        """The plan that a template brings, its queues, and what is no longer in it."""
-        data = (entry.args or {}).get("plan", entry.args)
-        wanted = plan.load(Document(data, "swarm-template"))
-        if wanted.id != self._ground.swarm:
-            raise InputError(f"the plan is of {wanted.id}, and this is the controller of {self._ground.swarm}")
-        before = {} if self._kept.plan is None else plan.runs(self._kept.plan)
-        names_now = {one.instance for one in wanted.members()}
-        left = [one for one in self._members().values() if one.instance not in names_now]
-        await self._attend(wanted.members(), left)
-        self._kept.change(plan=wanted)
-        await queues.declare(self._bus, wanted)
-        after = plan.runs(wanted)
-        gone = sorted(name for name, what in before.items() if after.get(name) != what)  # also what runs otherwise now
-        if gone:
-            await asyncio.to_thread(self._runtime.stop, gone, wanted.timeouts.stop)
-            for name in gone:
-                self._watch.seen.pop(name, None)
-        for text in ordering.order(wanted).warnings:
-            await self._voice.warn(Signal.TEMPLATE, Scope(swarm=wanted.id), text, entry.correlations[0])
 
     async def _maintain(self, now_s: float) -> None:
         """Nothing was asked for: what died is started again, and is as it was wanted."""
@@ -319,7 +297,7 @@ class Controller:
         if together:
             await asyncio.to_thread(self._runtime.stop, together, self._kept.plan.timeouts.stop)
             for name in together:
-                self._watch.seen.pop(name, None)
+                self._watch.forget(name)
         members = self._members()
         asks = [one for one in verdict.do if one.what in ("enable", "disable")]
         await asyncio.gather(*(self._hands.do(self._kept.plan, members[one.instance], one, now_s) for one in asks))
@@ -367,9 +345,20 @@ class Controller:
         if what != self._last_told:
             self._last_told, self._told_s = what, now_s
             await self._say(full=False)
-        elif now_s - self._told_s >= status.HEARTBEAT_S:
+        else:
+            await self._say_if_due(now_s)
+
+    async def _say_if_due(self, now_s: float) -> None:
+        if now_s - self._told_s >= status.HEARTBEAT_S:
             self._told_s = now_s
             await self._say(full=True)
+
+    async def _beat(self) -> None:
+        """Beside the turns: one of them may wait for a component that does not end."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            with contextlib.suppress(BusTrouble):
+                await self._say_if_due(time.monotonic())
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()

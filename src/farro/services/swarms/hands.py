@@ -112,8 +112,10 @@ class Hands:
             limits=Limits(memory_bytes=bee.limits.memory_bytes, cpu_s=bee.limits.cpu_s),
         )
         fresh = replace(seen, launched=True, alive=True, launched_s=now_s, starts=seen.starts + 1, healthy=None)
+        began = self._voice.now()
         try:
             await asyncio.to_thread(self._runtime.launch, component)
+            self._watch.launching(instance, began)
         except AlreadyRunning:
             pass
         except (FarroError, OSError) as error:

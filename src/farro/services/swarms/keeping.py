@@ -1,22 +1,28 @@
 """What a controller keeps of its swarm on the disk: the plan, the state, and which components shall work.
 
-Commands lie in the ledger; what is observed is looked up anew.
+Commands lie in the ledger; what is observed is looked up anew. Where the file was lost, or cannot be read, what the
+orchestrator wants of the swarm (desired.json, plan.json) is what holds.
+[test_what_a_controller_lost_its_orchestrator_knows]
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from farro.documents import Document
-from farro.errors import Damaged
+from farro.errors import Damaged, FarroError
+from farro.operations.swarm_place import read_json
 from farro.swarm import plan as plans
 from farro.swarm.lifecycle import SwarmState
 from farro.swarm.plan import SwarmPlan
 from farro.system import fs
 
 _LIMIT = 16 << 20
+_PLANNED = tuple(SwarmState(one) for one in ("Ready", "Starting", "Running", "Stopping", "Stopped", "Failed"))
 
 
 @dataclass(kw_only=True)
@@ -28,6 +34,8 @@ class Kept:
     enabled: bool = False  # what was last asked of the whole swarm
     switched: dict[str, bool] = field(default_factory=dict)  # … and of single components since
     configured: dict[str, dict[str, Any]] = field(default_factory=dict)  # by instance: changed since the plan
+    leaving: dict[str, str] = field(default_factory=dict)  # instance → role: to be ended, not in the plan
+    former: list[str] = field(default_factory=list)  # queues of plans before this one, which go when the swarm does
 
     @classmethod
     def load(cls, path: str, *, durable: bool) -> Kept:
@@ -38,10 +46,27 @@ class Kept:
             kept.state, kept.enabled = SwarmState(told["state"]), bool(told["enabled"])
             kept.switched = {str(name): bool(value) for name, value in told["switched"].items()}
             kept.configured = {str(name): dict(value) for name, value in told.get("configured", {}).items()}
+            kept.leaving = {str(name): str(role) for name, role in told.get("leaving", {}).items()}
+            kept.former = [str(name) for name in told.get("former", ())]
         except FileNotFoundError:
-            pass
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise Damaged(f"{path} cannot be read as what a controller keeps: {error}") from error
+            return cls._wanted(path, durable)
+        except (ValueError, TypeError, LookupError, AttributeError, FarroError) as error:
+            wanted = cls._wanted(path, durable)
+            if wanted.plan is None:
+                raise Damaged(f"{path} cannot be read as what a controller keeps: {error}") from error
+            fs.replace(path, f"{path}.damaged")
+            return wanted
+        return kept
+
+    @classmethod
+    def _wanted(cls, path: str, durable: bool) -> Kept:
+        """By the orchestrator, as far as that can be read; else as of a swarm that has no plan yet."""
+        kept, folder = cls(path=path, durable=durable), os.path.dirname(path)
+        with contextlib.suppress(FarroError, ValueError, TypeError, LookupError):
+            desired, data = read_json(f"{folder}/desired.json"), read_json(f"{folder}/plan.json")
+            if desired is not None and data is not None and SwarmState(desired["state"]) in _PLANNED:
+                plan = plans.load(Document(data, path))
+                kept.plan, kept.state, kept.enabled = plan, SwarmState(desired["state"]), bool(desired["enabled"])
         return kept
 
     def config_of(self, instance: str) -> dict[str, Any]:
@@ -60,6 +85,8 @@ class Kept:
         enabled: bool | None = None,
         switched: tuple[str, bool] | None = None,
         configured: tuple[str, dict[str, Any]] | None = None,
+        leaving: dict[str, str] | None = None,
+        former: list[str] | None = None,
     ) -> None:
         """Written before it is acted upon."""
         if plan is not None:
@@ -73,12 +100,18 @@ class Kept:
         if configured is not None:
             name, more = configured
             self.configured[name] = {**self.configured.get(name, {}), **more}
+        if leaving is not None:
+            self.leaving = leaving
+        if former is not None:
+            self.former = former
         told = {
             "plan": None if self.plan is None else _written(self.plan),
             "state": str(self.state),
             "enabled": self.enabled,
             "switched": self.switched,
             "configured": self.configured,
+            "leaving": self.leaving,
+            "former": self.former,
         }
         fs.write_atomic(self.path, json.dumps(told).encode() + b"\n", sync=self.durable)
 

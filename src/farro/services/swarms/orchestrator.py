@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
+from farro.component.hearing import Ears
 from farro.errors import BusTrouble, FarroError, InputError, StorageTrouble, TryAgain
 from farro.operations.swarm_ledger import End
 from farro.operations.swarm_place import controller
@@ -28,6 +30,8 @@ from farro.swarm.names import Key, Signal
 from farro.system import fs, inotify
 
 BUSY_S, IDLE_S = 0.2, 1.0  # how long a turn waits at most for news
+_LISTS: Mapping[str, type] = {"components": dict, "errors": dict, "queues": dict, "warnings": str}  # of a status
+_WORDS, _DETAILS = 4000, 16_000  # characters of a confirmation that are kept
 
 
 class Orchestrator:
@@ -47,11 +51,12 @@ class Orchestrator:
         await self.open()
         assert self._control is not None
         listening = asyncio.create_task(self._listen(self._control))
-        watching = self._watch_wishes()
+        watching, ears = self._watch_wishes(), Ears(self._realm.bus, self._realm.queue)
         try:
             while not self._stopped.is_set():
                 self._woken.clear()
                 await self.turn()
+                await ears.check_sometimes(self._realm.clock.monotonic_s())
                 if listening.done():
                     listening.result()
                 with contextlib.suppress(TimeoutError):
@@ -88,6 +93,8 @@ class Orchestrator:
                 await self._tending.tend(self._commands.creating())
             except TryAgain as error:  # the bus is away, the disk is full: what was not done is done in a later turn
                 self._realm.log("error", str(error), {})
+            except FarroError as error:  # a file that cannot be read: the next turn sees to the others
+                self._realm.log("error", f"{type(error).__name__}: {error}", {})
 
     def _watch_wishes(self) -> inotify.Inotify:
         watching = inotify.Inotify()
@@ -153,20 +160,23 @@ class Orchestrator:
         if entry is None or not agrees(entry, body) or body.idempotency_key != entry.key:
             raise InputError(f"it confirms {body.correlation_id}, which was not asked for here")
         good = isinstance(body, messages.Ready)
+        effect = messages.state_of(Signal(entry.signal))
+        if isinstance(body, messages.Ready) and effect is not None and body.state != effect:
+            raise InputError(f"its state is none that {entry.signal} leads to")
         if entry.end is not None:
             if entry.end.good != good:
                 self._realm.trail(entry.swarm).note("late", body.correlation_id, signal=body.signal, key=_text(key))
             return
         if isinstance(body, messages.Ready):
-            end = End(good=True, state=body.state, notes=body.notes)
+            end = End(good=True, state=body.state[:_WORDS], notes=None if body.notes is None else body.notes[:_WORDS])
         else:
             end = End(
                 good=False,
                 phase=body.phase,
                 code=body.code,
-                message=body.message[:4000],
+                message=body.message[:_WORDS],
                 retryable=body.retryable,
-                details=body.details,
+                details=body.details if len(str(body.details)) <= _DETAILS else None,  # the ledger is read as a whole
             )
         await self._commands.end(entry, end, confirmed=body.correlation_id)
 
@@ -197,10 +207,10 @@ class Orchestrator:
         """A delta leaves what it does not tell; of components it tells those that changed."""
         place = self._realm.place
         before = (place.status(swarm) or {}).get("data") or {}
-        data = dict(told.data)
+        data = {name: value for name, value in told.data.items() if name not in _LISTS} | _lists(told.data)
         if told.kind == "status-delta":
             lines = {line["instance"]: line for line in before.get("components") or []}
-            lines |= {line["instance"]: line for line in data.get("components") or [] if "instance" in line}
+            lines |= {line["instance"]: line for line in data.get("components") or []}
             data = {**before, **data, "components": list(lines.values())}
             if "reason" not in told.data:
                 data.pop("reason", None)
@@ -231,6 +241,26 @@ class Orchestrator:
             self._realm.trail(about).note("ignored", key=key, reason=why)
             return
         self._realm.trail(None).note("ignored", key=ascii(key)[:200], reason=why)
+
+
+def _lists(data: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What a status lists, as far as it is what it must be: whoever reads it later relies on that."""
+    found: dict[str, list[Any]] = {}
+    for name, shape in _LISTS.items():
+        told = data.get(name)
+        if isinstance(told, list):
+            found[name] = [one for one in told if isinstance(one, shape)]
+    if "components" in found:
+        found["components"] = [one for one in found["components"] if _is_line(one)]
+    return found
+
+
+def _is_line(line: Mapping[str, Any]) -> bool:
+    """Of a component: the kinds of what is told of it."""
+    kinds = {"starts": int, "tps": int | float, "stalenessSec": int | float, "told": dict, "failure": str}
+    return isinstance(line.get("instance"), str) and all(
+        isinstance(line[name], kind) for name, kind in kinds.items() if line.get(name) is not None
+    )
 
 
 def _text(key: Key) -> str:

@@ -5,6 +5,7 @@ Their names live in swarm.names; what goes through them is the components'.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from farro.errors import BusTrouble
@@ -25,10 +26,14 @@ async def declare(bus: Bus, plan: SwarmPlan) -> None:
         await bus.declare(queue, [Binding(exchange, suffix)], dead_letters=names.dead_letters(queue))
 
 
-async def drop(bus: Bus, plan: SwarmPlan) -> None:
-    """Removing is the one thing that deletes: work queues with what is in them, and those of the components."""
-    for suffix in _suffixes(plan):
-        queue = names.work_queue(plan.id, suffix)
+def work_queues(plan: SwarmPlan) -> list[str]:
+    return [names.work_queue(plan.id, suffix) for suffix in _suffixes(plan)]
+
+
+async def drop(bus: Bus, plan: SwarmPlan, former: Sequence[str] = ()) -> None:
+    """Removing is the one thing that deletes: work queues with what is in them, also those of plans before this one,
+    and those of the components."""
+    for queue in (*work_queues(plan), *former):
         await bus.delete(queue)
         await bus.delete(names.dead_letters(queue))
     for one in plan.members():
@@ -38,8 +43,7 @@ async def drop(bus: Bus, plan: SwarmPlan) -> None:
 async def depths(bus: Bus, plan: SwarmPlan) -> list[dict[str, Any]]:
     """Of the swarm's work queues, by name; what the bus does not tell is left out."""
     found = []
-    for suffix in _suffixes(plan):
-        queue = names.work_queue(plan.id, suffix)
+    for queue in work_queues(plan):
         try:
             depth, dead = await bus.depth(queue), await bus.depth(names.dead_letters(queue))
         except BusTrouble:

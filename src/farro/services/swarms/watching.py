@@ -11,13 +11,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 
+from farro.kernel.moments import parse_timestamp
 from farro.ports.runtime import Runtime
 from farro.swarm import messages
 from farro.swarm.status import Seen
 
 POLL_TIMEOUT_S = 3.0
 STEADY_S = 60.0  # who lived so long is not one that dies again and again
+LATE_S = 120.0  # so old may be what a process that died had said
 _ANSWER_LIMIT = 64 << 10
 
 
@@ -29,6 +32,7 @@ class Watch:
         self.seen: dict[str, Seen] = {}
         self.said: dict[str, messages.Status] = {}  # the last status of each
         self._urls: dict[str, str] = {}
+        self._born: dict[str, datetime] = {}  # when it was last launched by us
         self._polling: set[str] = set()
 
     def of(self, instance: str) -> Seen:
@@ -36,6 +40,23 @@ class Watch:
 
     def put(self, instance: str, seen: Seen) -> None:
         self.seen[instance] = seen
+
+    def forget(self, instance: str) -> None:
+        """It was ended: what it said counts for nothing any more."""
+        for known in (self.seen, self.said, self._urls, self._born):
+            known.pop(instance, None)
+
+    def launching(self, instance: str, at: str) -> None:
+        """A new process: what the one before it said, and may still be on its way, is not its word.
+        [test_the_last_words_of_a_dead_process_are_not_those_of_the_next]"""
+        self._born[instance] = parse_timestamp(at)
+        self.said.pop(instance, None)
+        self._urls.pop(instance, None)
+
+    def _of_another(self, status: messages.Status) -> bool:
+        """Said before its process was launched. Not by hours: then somebody set a clock."""
+        born = self._born.get(status.instance)
+        return born is not None and 0 < (born - parse_timestamp(status.timestamp)).total_seconds() < LATE_S
 
     def look(self, instances: Iterable[str], now_s: float) -> None:
         """What the runtime has of them. One that was launched before this controller began is adopted."""
@@ -58,6 +79,8 @@ class Watch:
 
     def hear(self, status: messages.Status, now_s: float) -> bool:
         """A component's own word: as good as a heartbeat. Whether it says anything new."""
+        if self._of_another(status):
+            return False
         known = self.of(status.instance)
         before = self.said.get(status.instance)
         self.said[status.instance] = status
@@ -92,7 +115,7 @@ class Watch:
             return
         self._polling.add(instance)
         try:
-            up, enabled = await asyncio.to_thread(_asked, url)
+            up, enabled = await asyncio.to_thread(_asked, url, instance)
         finally:
             self._polling.discard(instance)
         known = self.of(instance)
@@ -101,8 +124,8 @@ class Watch:
             self.put(instance, replace(known, word_s=now_s, healthy=up, enabled=told))
 
 
-def _asked(url: str) -> tuple[bool | None, bool | None]:
-    """Whether it is up and enabled; None: nobody answers."""
+def _asked(url: str, instance: str) -> tuple[bool | None, bool | None]:
+    """Whether it is up and enabled; None: nobody answers, or somebody else who got its port."""
     try:
         with urllib.request.urlopen(url, timeout=POLL_TIMEOUT_S) as answer:  # noqa: S310 - http only, see `hear`
             told = json.loads(answer.read(_ANSWER_LIMIT))
@@ -110,6 +133,8 @@ def _asked(url: str) -> tuple[bool | None, bool | None]:
         error.close()
         return False, None
     except (OSError, ValueError):
+        return None, None
+    if isinstance(told, dict) and told.get("instance", instance) != instance:
         return None, None
     enabled = told.get("enabled") if isinstance(told, dict) else None
     return isinstance(told, dict) and told.get("status") == "UP", enabled if isinstance(enabled, bool) else None

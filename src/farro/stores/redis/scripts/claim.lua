@@ -1,7 +1,7 @@
 -- Claims the next jobs that an agent may have: strict priority, then entry, among the queues whose tags it offers.
 -- ARGV: time, agent, role, its tags (sorted, with commas), correlation ids of 32 characters each (the first is the nonce
 --   of this call), policy version, schema version, how many at most.
--- More than one only of jobs that were never begun and have no files, and never more than half of a queue (rounded up).
+-- More than one only of jobs that were never begun and have no files; more than four only up to half of what is queued.
 -- Answers: {'ok', number of jobs in its hands, a job of another schema version that was put aside or '', then of each
 --   job: {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}}; {'none', number of jobs in its
 --   hands}; {'lost'}: the agent is dead; {'foreign', id}: a job of another schema version was put aside, ask again.
@@ -60,7 +60,7 @@ local function fitting()
   return from
 end
 
-if limit > 1 then limit = math.max(1, math.min(limit, math.ceil(call('ZCARD', queue) / 2))) end
+if limit > 4 then limit = math.min(limit, math.max(4, math.ceil(call('ZCARD', queue) / 2))) end
 local at = string.format('%.0f', now)
 local queued, working = P .. 'at:' .. role .. ':queued', P .. 'at:' .. role .. ':in_progress'
 local found = {'ok', 0, ''}

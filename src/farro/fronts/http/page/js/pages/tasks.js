@@ -3,7 +3,7 @@ import { get, path } from "../api.js";
 import { diff } from "../diff.js";
 import { icon } from "../icons.js";
 import { markdown } from "../markdown.js";
-import { empty, failure, jobAddress, jobLink, loading, moment, standing, state } from "../parts.js";
+import { empty, failure, jobAddress, loading, moment, standing, state } from "../parts.js";
 import { h } from "../view.js";
 import { clock, many, said, whither } from "../words.js";
 
@@ -64,7 +64,7 @@ export function tasks(ctx, route) {
 
   function way(job) {
     const lastResult = job.way.findLastIndex((hop) => hop.result && hop.role !== "Manager");
-    return h("section.panel", { "aria-labelledby": "p-way" }, h("header", h("h2", { id: "p-way" }, "Its way"), h("span.note", many(job.way.length, "hop")), h("div.end", jobLink(job.job_id, "Open the job"))),
+    return h("section.panel", { "aria-labelledby": "p-way" }, h("header", h("h2", { id: "p-way" }, "Its way"), h("span.note", many(job.way.length, "hop")), h("div.end", h("a", { href: jobAddress(job.job_id) }, "Open the job"))),
       h("ol.way", job.way.map((hop, i) => {
         const goal = whither(hop.to);
         const how = hop.verdict === "changes_requested" ? "failed" : goal.state || (hop.reason === "retried" || hop.reason === "released" ? "queued" : "succeeded");
