@@ -59,6 +59,12 @@ def test_it_serves_until_it_is_told_to_stop_and_keeps_its_link_out_of_the_log(ro
             text=True,
         )
         assert json.loads(told.stdout)["link"].startswith(f"http://127.0.0.1:{port}/login?code=")
+        token = (root / "jobs/.web/token").read_text().strip()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        connection.request("POST", "/api/jobs", b'{"command": ["true"]}', headers)
+        assert connection.getresponse().status == 201
+        connection.close()
         program.send_signal(signal.SIGTERM)
         output, _ = program.communicate(timeout=2 * PATIENCE_S)
     finally:
@@ -68,6 +74,8 @@ def test_it_serves_until_it_is_told_to_stop_and_keeps_its_link_out_of_the_log(ro
     lines = [json.loads(line)["message"] for line in output.splitlines()]
     assert lines == ["web started", "web stopped"]
     assert "code=" not in output
+    (line,) = (root / "logs/audit.log").read_text().splitlines()
+    assert json.loads(line)["actor"].startswith("web-")  # and who that is
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:80", "[::]:0"])

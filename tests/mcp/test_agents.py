@@ -34,6 +34,8 @@ def test_an_agent_queues_a_command_waits_and_reads_its_result(farro: Program, ag
         assert "prompt.json" in shown["files"]
 
     agent.talk(talk, "--allow", "write")
+    first = json.loads((farro.path / "logs/audit.log").read_text().splitlines()[0])
+    assert (first["event"], first["actor"][:4]) == ("enqueued", "mcp-")
 
 
 def test_an_agent_queues_a_plan_and_is_told_why_it_failed(farro: Program, agent: Agent) -> None:

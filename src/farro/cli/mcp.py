@@ -56,7 +56,7 @@ def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | N
         if (error.name or "").startswith("farro"):
             raise
         raise InputError("farro mcp needs the MCP library; install it with: pip install 'farro[mcp]'") from error
-    store, settings = open_root(root)
+    store, settings = open_root(root, way="mcp")
     permitted = () if read_only else allow or settings.mcp.allow
     if listed or as_json:
         offered = tools.allowed(permitted)

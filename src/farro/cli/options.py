@@ -101,11 +101,14 @@ def json_option(text: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-def open_root(root: str | None, *, log: Log | None = None, make: bool = False) -> tuple[Store, Settings]:
-    """The root that was named, else the nearest upwards, else the person's own; with `make` that one is made."""
+def open_root(
+    root: str | None, *, log: Log | None = None, make: bool = False, way: str = "cli"
+) -> tuple[Store, Settings]:
+    """The root that was named, else the nearest upwards, else the person's own; with `make` that one is made. `way`: by
+    which the person comes, for the audit log."""
     path, settings = read_root(root, make=make)
     # A command brings no log of its own and ends at once; a daemon does, and goes on.
-    store = app.open_store(path, settings, log=log or grave_only(sys.stderr), actor=person(), brief=log is None)
+    store = app.open_store(path, settings, log=log or grave_only(sys.stderr), actor=person(way), brief=log is None)
     context = click.get_current_context(silent=True)
     if context is not None:
         context.call_on_close(store.close)

@@ -28,7 +28,7 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
 
     With --json: how the queues and workers stand now, as one document.
     """
-    store, settings = open_root(root)
+    store, settings = open_root(root, way="top")
     if as_json:
         answer(_standing(store, settings))
         return 0

@@ -89,7 +89,7 @@ def served(
             '`web.token` in the config to "${NAME}" and the variable NAME to the token, or bind to 127.0.0.1'
         )
     serving, store_url = _library(), asked_store()
-    store = app.open_store(path, settings, log=log, actor="web")
+    store = app.open_store(path, settings, log=log, actor=person("web"))
     admit(store, "web", strict=starts_strictly(settings))
     try:
         made = wiring.opened(
