@@ -334,6 +334,17 @@ def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(front: Fr
         stream.close()
 
 
+def test_of_a_job_with_very_many_files_some_are_told(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "FILES", 5)
+    job_id, home = running(front)
+    home.mkdir(parents=True)
+    for number in range(20):
+        (home / f"{number:02}").touch()
+    told = front.get(f"/api/jobs/{job_id}").json
+    assert len(told["files"]) == 5
+    assert told["files_more"] >= 15
+
+
 def running(front: Front) -> tuple[str, Path]:
     """A job in somebody's hands, and where its steps lie."""
     front.store.enqueue(submission())

@@ -150,6 +150,7 @@ class Whole(Life):
     terminal: bool
     person: bool
     files: tuple[FileTold, ...]
+    files_more: int  # beside those
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from farro.ports.store import JobView
 from farro.stores.budgets import Spent
 from farro.system import fs
 
+FILES = 2000  # names in one answer
 FILE_BYTES = 64 << 20
 LOG_BYTES = 1 << 20  # of one stream in one document
 LOGS_BYTES = 16 << 20  # … and of all of them: a plan may have a thousand steps
@@ -155,7 +156,8 @@ def shown(house: House, asked: Asked) -> Any:
         "priority": about.priority,
         "terminal": life.terminal,
         "person": life.status is Status.QUEUED and waits_for_person(life),
-        "files": [file for name in details.files if (file := _file(folder, name)) is not None],
+        "files": [file for name in details.files[:FILES] if (file := _file(folder, name)) is not None],
+        "files_more": max(0, len(details.files) - FILES),
     }
 
 
