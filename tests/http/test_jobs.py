@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 
 from farro.fronts.http import looking
+from farro.fronts.http import running as serving_of_answers
 from farro.kernel.outcome import Succeeded
 from farro.ports.store import Submission
-from http_stage import REPORT, Front, Hands, submission, until
+from http_stage import REPORT, TOKEN, Front, Hands, submission, until
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202egnp.exe\u2066 \"'`${x}\x00\U0001f600"
 
@@ -343,6 +345,33 @@ def test_of_a_job_with_very_many_files_some_are_told(front: Front, monkeypatch: 
     told = front.get(f"/api/jobs/{job_id}").json
     assert len(told["files"]) == 5
     assert told["files_more"] >= 15
+
+
+def test_a_large_file_is_whole_and_who_does_not_take_it_is_left_alone(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, home = running(front)
+    home.mkdir(parents=True)
+    data = os.urandom(32 << 20)
+    (home / "large").write_bytes(data)
+    path = f"/api/jobs/{job_id}/files/attempts/0001/steps/large"
+    assert front.get(path).body == data
+    monkeypatch.setattr(serving_of_answers, "SLOW_S", 0.2)
+    with socket.create_connection(("127.0.0.1", front.port)) as lazy:
+        lazy.settimeout(30)
+        lazy.sendall(f"GET {path} HTTP/1.1\r\nHost: {front.host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        time.sleep(1)
+        taken = 0
+        while some := _received(lazy):
+            taken += some
+    assert taken < len(data)
+
+
+def _received(connection: socket.socket) -> int:
+    try:
+        return len(connection.recv(1 << 20))
+    except ConnectionResetError:
+        return 0
 
 
 def running(front: Front) -> tuple[str, Path]:

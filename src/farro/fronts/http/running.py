@@ -14,6 +14,7 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from farro.documents import Document, parse_json, refusal, shapes
 from farro.errors import FarroError
@@ -27,6 +28,8 @@ WAITING = 256  # requests that may wait for a thread
 PATIENCE_S = 30.0  # of one call; it is not stopped, but nobody waits for it any more
 BODY_BYTES = 1 << 20
 DISCARDED_BYTES = 16 << 20  # of a body that is too large: else its sender finds a closed connection, and no answer
+PIECE_BYTES = 1 << 20  # of an answer that is sent at once
+SLOW_S = 10.0  # in which a piece must have been taken
 BODY_S = 10.0  # in which a body must have arrived
 
 
@@ -56,6 +59,19 @@ class Pool:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Large(Response):
+    """Much, sent bit by bit: whoever takes none of it for a while is left alone, or a few such hold all our memory."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = memoryview(self.body)
+        for start in range(0, len(body), PIECE_BYTES):
+            more = start + PIECE_BYTES < len(body)
+            async with asyncio.timeout(SLOW_S):
+                piece = bytes(body[start : start + PIECE_BYTES])
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
 class Running:
@@ -100,7 +116,8 @@ class Running:
         if isinstance(told, Response):
             return told
         if isinstance(told, Bytes):
-            return Response(told.data, status_code=told.status, media_type=told.kind, headers=dict(told.headers))
+            kind = Response if len(told.data) <= PIECE_BYTES else Large
+            return kind(told.data, status_code=told.status, media_type=told.kind, headers=dict(told.headers))
         return Response(troubles.text(told), status_code=endpoint.status, media_type=troubles.JSON)
 
     async def _shared(self, endpoint: Endpoint, request: Request) -> Response:
