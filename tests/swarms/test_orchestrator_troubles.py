@@ -236,3 +236,20 @@ def test_the_folder_of_swarms_is_its_owners_and_stays_as_he_opens_it(shm: Path) 
     (shm / "swarms").chmod(0o750)
     place.make()
     assert stat.S_IMODE((shm / "swarms").stat().st_mode) == 0o750
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_a_clock_that_is_set_changes_no_end(court: Callable[[Act], None], seconds: float) -> None:
+    async def act(court: Court) -> None:
+        assert court.orchestrator is not None
+        ends = []
+        for signal, args in ((Signal.CREATE, None), (Signal.TEMPLATE, PLAN), (Signal.START, None)):
+            asked = court.ask(signal, args=args)
+            await court.orchestrator.turn()
+            court.clock.jump(seconds)
+            await court.settle()
+            ends.append(court.ended(asked).state)
+        assert ends == ["Creating", "Ready", "Running"]
+        assert court.violations() == []
+
+    court(act)
