@@ -5,6 +5,7 @@ Roots and servers are made in site.py.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +33,16 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A root with something of everything, for tests that only look."""
-    site = Site(root=furnish(tmp_path_factory.mktemp("furnished") / "shop")).start()
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with something of everything, made once and only copied."""
+    return furnish(tmp_path_factory.mktemp("model") / "shop")
+
+
+@pytest.fixture(scope="session")
+def furnished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A copy of it for tests that only look."""
+    root = shutil.copytree(model, tmp_path_factory.mktemp("furnished") / "shop", symlinks=True)
+    site = Site(root=root).start()
     yield site
     site.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,15 +11,15 @@ from playwright.sync_api import expect
 
 import farro
 from browser.conftest import Visit
-from browser.site import NIGHTLY, Site, furnish, program
+from browser.site import NIGHTLY, Site, program
 
 Come = Callable[..., Visit]
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Site]:
+def own(model: Path, tmp_path: Path) -> Iterator[Site]:
     """A furnished root of one test alone."""
-    site = Site(root=furnish(tmp_path / "shop")).start()
+    site = Site(root=shutil.copytree(model, tmp_path / "shop", symlinks=True)).start()
     yield site
     site.stop()
 

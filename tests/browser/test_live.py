@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from playwright.sync_api import expect
 
 import farro
 from browser.conftest import Visit
-from browser.site import Site, program
+from browser.site import PATIENCE_S, Site, program
 
 Come = Callable[..., Visit]
 
 MARK = "() => { window.mark = 'same'; }"
 MARKED = "() => window.mark"
+
+
+@contextlib.contextmanager
+def working(root: Path) -> Iterator[None]:
+    """A worker beside the page, until the queue is empty."""
+    silent = subprocess.DEVNULL
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "farro", "worker", "--drain"], cwd=root, stdout=silent, stderr=silent
+    )
+    try:
+        yield
+        worker.wait(PATIENCE_S)
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def test_a_card_moves_through_the_lanes_without_a_reload(fresh: Site, visit: Come) -> None:
@@ -24,21 +41,13 @@ def test_a_card_moves_through_the_lanes_without_a_reload(fresh: Site, visit: Com
     with farro.open(fresh.root) as queue:
         queue.enqueue(["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"], id="mover", cwd=str(fresh.root))
     expect(page.locator(".lane[data-state=queued] [data-job=mover]")).to_be_visible()
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "farro", "worker", "--drain"],
-        cwd=fresh.root,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    with working(fresh.root):
         expect(page.locator(".lane[data-state=in_progress] [data-job=mover]")).to_be_visible()
         expect(page.locator("[data-count=in_progress]")).to_have_text("1")
         (fresh.root / "go").touch()
         expect(page.locator(".lane[data-state=succeeded] [data-job=mover]")).to_be_visible()
         expect(page.locator(".lane[data-state=in_progress] .card")).to_have_count(0)
         expect(page.locator("[data-count=succeeded]")).to_have_text("1")
-    finally:
-        worker.wait(60)
     assert page.evaluate(MARKED) == "same"
 
 
@@ -58,13 +67,7 @@ def test_output_and_steps_are_seen_while_the_job_runs(fresh: Site, visit: Come) 
     page = visit(fresh).open("job/talker")
     expect(page.get_by_role("tabpanel")).to_contain_text("It has not begun.")
     page.evaluate(MARK)
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "farro", "worker", "--drain"],
-        cwd=fresh.root,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    with working(fresh.root):
         log = page.get_by_role("log")
         expect(log).to_contain_text("early")
         expect(page.get_by_role("button", name="Step first, Running")).to_be_visible()
@@ -73,8 +76,6 @@ def test_output_and_steps_are_seen_while_the_job_runs(fresh: Site, visit: Come) 
         expect(log).to_contain_text("after")
         expect(page.get_by_role("button", name="Step second, Succeeded")).to_be_visible()
         expect(page).to_have_title("sh · Succeeded · farro".replace("sh", page.locator("h1").inner_text()))
-    finally:
-        worker.wait(60)
     assert page.evaluate(MARKED) == "same"
 
 

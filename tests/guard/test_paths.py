@@ -143,3 +143,16 @@ def test_nothing_is_made_behind_a_link_that_somebody_puts_there_meanwhile(
     with pytest.raises(PathRefused):
         allowed(str(root), ("src/new/file",))
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_file_is_opened_where_it_lies_and_not_where_a_link_leads(root: Path) -> None:
+    (root / "src/in").symlink_to("deep/file")
+    (root / "src/deep/file").write_text("good")
+    (root.parent / "elsewhere/file").write_text("secret")
+    (root / "src/out").symlink_to(root.parent / "elsewhere")
+    fd = paths.open_file(str(root), "src/in")
+    assert os.read(fd, 100) == b"good"
+    os.close(fd)
+    for path in ("src/out/file", "src/missing", "../elsewhere/file"):
+        with pytest.raises(OSError):
+            paths.open_file(str(root), path)

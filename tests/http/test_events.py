@@ -139,3 +139,31 @@ def test_a_server_that_starts_again_knows_the_jobs_of_before(make_front: Callabl
     again = make_front("same")
     assert again.listed() == before
     front.close = lambda: None  # type: ignore[method-assign]
+
+
+def test_a_worker_that_comes_is_told_though_no_job_changes(front: Front) -> None:
+    viewer = front.events()
+    front.store.join("hands", role="Runner")
+    assert viewer.until(lambda kind, data: kind == "workers")
+    viewer.close()
+
+
+def test_a_fault_while_changes_are_read_is_a_gap_and_no_end(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that died without a word would leave every page as it was, for ever."""
+    catalog = front.web._house.catalog
+    whole, faults = catalog.fill, [RuntimeError("ours")]
+
+    def fill(most: int) -> int:
+        if faults:
+            raise faults.pop()
+        return whole(most)
+
+    viewer = front.events()
+    monkeypatch.setattr(catalog, "fill", fill)
+    first = front.store.enqueue(submission())
+    assert viewer.until(lambda kind, data: kind == "gap") == ("gap", {"why": "store"})
+    second = front.store.enqueue(submission())
+    assert viewer.until(lambda kind, data: kind == "changes" and data["jobs"][0]["job_id"] == second)
+    assert {row["job_id"] for row in front.listed()} == {first, second}
+    assert [told for told in front.log if told[1] == "changes cannot be followed"]
+    viewer.close()

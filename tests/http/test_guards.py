@@ -7,15 +7,17 @@ import os
 import re
 import socket
 import stat
+import time
 from collections.abc import Callable
 
 import pytest
 
-from farro.fronts.http.access import COOKIE, HEADERS, sign
+from farro.fronts.http.access import HEADERS, cookie_name, sign
 from farro.fronts.http.routes import ENDPOINTS
 from farro.operations import web_access
 from http_stage import TOKEN, Front, until
 
+KEY = hashlib.sha256(f"farro session {TOKEN}".encode()).digest()
 APART = (("GET", "/"), ("GET", "/page/x"), ("GET", "/api/events"), ("GET", "/api/jobs/x/logs/stream"))
 ROUTES = sorted({(one.method, re.sub(r"{[^}]*}", "x", one.path)) for one in ENDPOINTS} | set(APART))
 
@@ -104,13 +106,40 @@ def test_a_change_by_cookie_needs_the_origin_of_our_own_page(front: Front) -> No
 
 @pytest.mark.parametrize("value", ["", "x", "9999999999.", "9999999999.00", "-1.x", "1.x", "9" * 400 + ".x", "a=b; c"])
 def test_a_session_that_was_not_signed_here_is_none(front: Front, value: str) -> None:
-    assert front.get("/api", token=None, headers={"Cookie": f"{COOKIE}={value}"}).status == 401
+    assert front.get("/api", token=None, headers={"Cookie": f"{cookie_name(KEY)}={value}"}).status == 401
+
+
+def session(until_s: int) -> str:
+    return f"{cookie_name(KEY)}={until_s}.{sign(KEY, str(until_s))}"
+
+
+def test_cookies_of_other_programs_of_this_machine_do_not_hide_ours(front: Front) -> None:
+    for other in ('pref={"a": [1, 2]}; x', "a b=c", "=", "farro_session=1.x; farro_session_00000000=2.y"):
+        cookie = {"Cookie": f"{other}; {session(4_000_000_000)}"}
+        assert front.get("/api", token=None, headers=cookie).status == 200, other
+
+
+def test_two_servers_of_one_machine_keep_their_sessions_apart() -> None:
+    assert cookie_name(b"one") != cookie_name(b"two")
+
+
+def test_who_signed_out_is_out_though_the_cookie_was_kept(front: Front) -> None:
+    cookie = {"Cookie": session(4_000_000_000), "Origin": f"http://{front.host}"}
+    assert front.post("/logout", token=None, headers=cookie).status == 204
+    assert front.get("/api", token=None, headers=cookie).status == 401
+    assert front.get("/api", token=None, headers={"Cookie": session(4_000_000_001)}).status == 200
+
+
+def test_a_stream_ends_with_the_session_that_opened_it(front: Front) -> None:
+    soon = session(int(time.time()) + 3)
+    answer = front.get("/api/events", token=None, headers={"Cookie": soon})  # reads to the end
+    assert answer.status == 200
+    assert b"event: hello" in answer.body
 
 
 def test_a_session_is_over_after_a_week(front: Front) -> None:
-    key = hashlib.sha256(f"farro session {TOKEN}".encode()).digest()
     for until_s, status in ((4_000_000_000, 200), (1_000_000_000, 401)):
-        cookie = {"Cookie": f"{COOKIE}={until_s}.{sign(key, str(until_s))}"}
+        cookie = {"Cookie": session(until_s)}
         assert front.get("/api", token=None, headers=cookie).status == status
 
 

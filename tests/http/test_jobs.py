@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from farro.fronts.http import looking
 from farro.kernel.outcome import Succeeded
 from farro.ports.store import Submission
 from http_stage import REPORT, Front, Hands, submission, until
@@ -268,3 +271,72 @@ def test_a_full_queue_answers_429_and_the_same_id_again_is_the_same_job(make_fro
     assert front.post("/api/jobs", {"command": ["true"], "id": "one"}).json["jobs"] == ["one"]
     assert front.post("/api/jobs", {"command": ["true"]}).status == 429
     assert front.post("/api/jobs", {"command": ["false"], "id": "one"}).status in (409, 429)
+
+
+def test_what_is_searched_for_is_bounded_and_a_made_up_cursor_is_no_fault_of_ours(front: Front) -> None:
+    for query in ("order=changed", "order=changed&text=x", "order=newest", "order=oldest&text=x"):
+        assert front.get(f"/api/jobs?{query}&cursor={'9' * 5000}").status == 200, query
+    assert front.get(f"/api/jobs?text={'a+' * 101}").status == 422
+    assert front.get("/api/jobs?" + "&".join(f"tag=t{number}" for number in range(21))).status == 422
+
+
+def test_a_link_in_the_place_of_output_hides_nothing_and_shows_nothing(front: Front) -> None:
+    job_id, home = running(front)
+    for step in ("1", "2", "3"):
+        (home / step).mkdir(parents=True)
+    (home / "1/stdout").write_text("said\n")
+    (home / "2/stdout").symlink_to("/etc/passwd")
+    os.mkfifo(home / "3/stdout")
+    for query in ("", "?tail=5"):
+        told = front.get(f"/api/jobs/{job_id}/logs{query}").json["output"]
+        assert [(one["step"], one["text"]) for one in told] == [("1", "said\n")]
+
+
+def test_all_output_of_one_answer_is_bounded_and_the_last_is_told(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "LOG_BYTES", 1000)
+    monkeypatch.setattr(looking, "LOGS_BYTES", 2500)
+    job_id, home = running(front)
+    for step in range(5):
+        (home / str(step)).mkdir(parents=True)
+        (home / f"{step}/stdout").write_text("x" * 5000)
+    for query in ("", "?tail=100"):
+        told = front.get(f"/api/jobs/{job_id}/logs{query}").json["output"]
+        assert [len(one["text"]) for one in told] == [0, 0, 500, 1000, 1000]
+        assert all(one["truncated"] for one in told)
+
+
+def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(front: Front) -> None:
+    job_id, home = running(front)
+    (home / "1").mkdir(parents=True)
+    over = threading.Event()
+
+    def talk() -> None:
+        with open(home / "1/stdout", "w", buffering=1) as said:
+            while not over.is_set():
+                said.write("word\n")
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    stream = front.events(f"/api/jobs/{job_id}/logs/stream")
+    try:
+        begun, pieces = time.monotonic(), 0
+        for kind, _ in stream:
+            pieces += kind == "output"
+            if pieces == 5:
+                break
+        assert time.monotonic() - begun > 0.9  # else it looks as often as it can, and takes a core for it
+    finally:
+        over.set()
+        thread.join()
+        stream.close()
+
+
+def running(front: Front) -> tuple[str, Path]:
+    """A job in somebody's hands, and where its steps lie."""
+    front.store.enqueue(submission())
+    claim = front.store.claim(front.store.join("hands", role="Runner"))
+    assert claim is not None
+    return claim.job_id, Path(claim.folder) / "steps"

@@ -74,6 +74,21 @@ class Said:
 
 
 @dataclass(frozen=True, eq=False)
+class Length:
+    """How long a text may be."""
+
+    at_most: int
+
+    def fault(self, value: str, /) -> str | None:
+        if len(value) > self.at_most:
+            return f"may have at most {self.at_most} characters; it has {len(value)}"
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        return {"maxLength": self.at_most}
+
+
+@dataclass(frozen=True, eq=False)
 class Bounds:
     """How large a number may be."""
 

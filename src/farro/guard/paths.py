@@ -162,6 +162,22 @@ def beneath(base: str, path: str) -> str:
         os.close(fd)
 
 
+def open_file(base: str, path: str) -> int:
+    """A descriptor for reading what `path` leads to from `base`, or OSError as `beneath`. Looked up and opened in one
+    call: whoever runs in there may put a link on the way between two. The caller closes it, and looks what it is."""
+    if not hasattr(os, "O_PATH"):  # not Linux
+        return fs.open_read(_beneath_by_name(base, path))
+    folder = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: TID251 - opens nothing
+    try:
+        return kernel_calls.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return fs.open_read(_beneath_by_name(base, path))
+    finally:
+        os.close(folder)
+
+
 def _beneath_by_name(base: str, path: str) -> str:
     """For systems that cannot be asked in one call. Whoever swaps a link in meanwhile is met by `pin`."""
     place = os.path.realpath(os.path.join(base, path))

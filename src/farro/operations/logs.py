@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -98,11 +99,19 @@ def _sources(folder: str, attempt: int, chosen: Chosen) -> Iterator[Source]:
         if chosen.step in (None, step):
             for stream in chosen.streams:
                 path = f"{folder}/attempts/{attempt:04d}/steps/{step}/{stream}"
-                if fs.exists(path):
+                if _is_file(path):
                     yield Source(attempt=attempt, step=step, stream=stream, path=path)
     path = f"{folder}/attempts/{attempt:04d}/{RUNNER_LOG}"
-    if chosen.step is None and tuple(chosen.streams) == STREAMS and fs.exists(path):
+    if chosen.step is None and tuple(chosen.streams) == STREAMS and _is_file(path):
         yield Source(attempt=attempt, step=None, stream=RUNNER, path=path)
+
+
+def _is_file(path: str) -> bool:
+    """A step may leave a link or a FIFO in the place of its output: nobody reads that, and the others' are shown."""
+    try:
+        return stat.S_ISREG(fs.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _steps(folder: str, attempt: int) -> list[str]:
@@ -163,18 +172,19 @@ def read(path: str, offset: int, end: int | None = None) -> Iterator[bytes]:
         os.close(fd)
 
 
-def tail_offset(path: str, lines: int) -> tuple[int, int]:
+def tail_offset(path: str, lines: int, most: int | None = None) -> tuple[int, int]:
     """Where the last `lines` lines of a file begin, and how many there are (fewer when it is short). Read from the end:
-    a file of gigabytes costs as much as its last lines do."""
+    a file of gigabytes costs as much as its last lines do. `most`: bytes that are looked at, at the most: gigabytes may
+    be one line."""
     fd = fs.open_read(path)
     try:
         end = os.fstat(fd).st_size
         if lines <= 0 or end == 0:
             return end, 0
         found = 0 if os.pread(fd, 1, end - 1) == b"\n" else 1  # an unfinished last line is a line too
-        position = end
-        while position > 0:
-            start = max(0, position - BLOCK)
+        position, first = end, 0 if most is None else max(0, end - most)
+        while position > first:
+            start = max(first, position - BLOCK)
             block = os.pread(fd, position - start, start)
             at = len(block)
             while (at := block.rfind(b"\n", 0, at)) >= 0:
@@ -182,16 +192,17 @@ def tail_offset(path: str, lines: int) -> tuple[int, int]:
                     return start + at + 1, lines
                 found += 1
             position = start
-        return 0, found
+        return first, found
     finally:
         os.close(fd)
 
 
-def last_lines(sources: Sequence[Source], lines: int) -> list[tuple[Source, int]]:
-    """The last `lines` lines of all of them together, as one reads them: where to begin in each."""
+def last_lines(sources: Sequence[Source], lines: int, most: int | None = None) -> list[tuple[Source, int]]:
+    """The last `lines` lines of all of them together, as one reads them: where to begin in each. `most`: see
+    `tail_offset`."""
     begin: list[tuple[Source, int]] = []
     for source in reversed(sources):
-        offset, found = tail_offset(source.path, lines)
+        offset, found = tail_offset(source.path, lines, most)
         lines -= found
         begin.append((source, offset))
     return list(reversed(begin))

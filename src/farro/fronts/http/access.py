@@ -15,9 +15,9 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,6 +28,8 @@ from farro.fronts.http.troubles import Wrong
 COOKIE = "farro_session"
 SESSION_S = 7 * 86_400
 OPEN = ("/healthz", "/login")  # without a token
+SESSION_LEFT = "farro.session_s"  # in a request's scope: for how long its session lasts; what streams ends with it
+_SIGNED_OUT = 10_000  # sessions that are remembered as ended
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 HEADERS: Mapping[str, str] = {
@@ -58,6 +60,8 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        self._cookie = cookie_name(access.key)
+        self._ended: dict[str, None] = {}  # signatures of sessions that were signed out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,8 +81,9 @@ class Guard:
         if scope["path"] == "/login":
             await self._login(scope)(scope, receive, guarded)
         elif scope["path"] == "/logout" and scope["method"] == "POST":
+            self._sign_out(Headers(scope=scope))
             answer = Response(status_code=204)
-            answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self._access.secure)
+            answer.delete_cookie(self._cookie, httponly=True, samesite="strict", secure=self._access.secure)
             await answer(scope, receive, guarded)
         else:
             await self._app(scope, receive, guarded)
@@ -99,7 +104,8 @@ class Guard:
             return
         if self._bears_token(headers):
             return
-        if not self._has_session(headers):
+        left_s = self._session_s(headers)
+        if left_s <= 0:
             raise Wrong(
                 401,
                 "unauthorized",
@@ -108,6 +114,7 @@ class Guard:
             )
         if scope["method"] not in _SAFE and not origins:
             raise Wrong(403, "forbidden_origin", "a change by cookie needs the Origin of this server's own page")
+        scope[SESSION_LEFT] = left_s
 
     # --- where it comes from ---
 
@@ -133,15 +140,24 @@ class Guard:
         kind, _, token = headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and _same(token.strip(), self._access.token)
 
-    def _has_session(self, headers: Headers) -> bool:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        until, _, signature = ("" if found is None else found.value).partition(".")
+    def _session_s(self, headers: Headers) -> float:
+        """For how many seconds it lasts; nothing: there is none, or it is over."""
+        until, _, signature = self._told(headers).partition(".")
         if not until.isdecimal() or not until.isascii() or len(until) > 12:
-            return False
-        return _same(signature, sign(self._access.key, until)) and int(until) > self._access.now_s()
+            return 0.0
+        if not _same(signature, sign(self._access.key, until)) or signature in self._ended:
+            return 0.0
+        return int(until) - self._access.now_s()
+
+    def _told(self, headers: Headers) -> str:
+        """Other programs of this machine set cookies too, of any form: theirs must not hide ours."""
+        return cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
+
+    def _sign_out(self, headers: Headers) -> None:
+        if self._session_s(headers) > 0:
+            self._ended[self._told(headers).partition(".")[2]] = None
+            if len(self._ended) > _SIGNED_OUT:
+                del self._ended[next(iter(self._ended))]
 
     def _login(self, scope: Scope) -> Response:
         code = QueryParams(scope["query_string"]).get("code", "")
@@ -150,7 +166,7 @@ class Guard:
         until = str(int(self._access.now_s()) + SESSION_S)
         answer = RedirectResponse("/", status_code=303)
         answer.set_cookie(
-            COOKIE,
+            self._cookie,
             f"{until}.{sign(self._access.key, until)}",
             max_age=SESSION_S,
             httponly=True,
@@ -158,6 +174,11 @@ class Guard:
             secure=self._access.secure,
         )
         return answer
+
+
+def cookie_name(key: bytes) -> str:
+    """Browsers send the cookies of every port of a machine to each of them: two servers must not share a name."""
+    return f"{COOKIE}_{hashlib.sha256(key).hexdigest()[:8]}"
 
 
 def sign(key: bytes, text: str) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from farro.documents import Document
-from farro.documents.constraints import Said, Size
+from farro.documents.constraints import Length, Said, Size
 from farro.errors import FarroError, InputError
 from farro.fronts.http import answers, troubles
 from farro.fronts.http.endpoints import Asked, Endpoint, get, post
@@ -40,7 +40,7 @@ _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 class Noted:
     """Why; kept in the job's history."""
 
-    note: Annotated[str, Size(at_most=4000)] | None = None
+    note: Annotated[str, Length(4000)] | None = None
 
 
 # --- one job -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from farro.errors import FarroError
 from farro.fronts.http import overview, troubles
+from farro.fronts.http.access import SESSION_LEFT
 from farro.fronts.http.house import House
 from farro.kernel.moments import timestamp
 from farro.operations.catalog.telling import Told
@@ -36,6 +37,7 @@ BEAT_S = 15.0
 SLOW_S = 10.0  # a connection that takes nothing for so long is closed
 COMPARE_S = 60.0  # how often what the feed does not tell is looked for, at the most
 COUNTS_S = 1.0
+QUIET_LOOK_S = 2.0  # how often what no change of a job tells is looked for
 VIEWERS = 1000
 
 
@@ -127,7 +129,13 @@ class Stream(Response):
         leaving = asyncio.ensure_future(_gone(receive))
         sending = asyncio.ensure_future(self._send(send))
         try:
-            await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+            # A stream lasts no longer than the session that opened it: who comes back is judged again.
+            left_s = scope.get(SESSION_LEFT)
+            done, _ = await asyncio.wait({leaving, sending}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             for task in (leaving, sending):
                 task.cancel()
@@ -162,6 +170,9 @@ class Follower:
         self._counted = 0.0
         self._counts_due = False
         self._agents: frozenset[str] = frozenset()
+        self._looked = 0.0
+        self._lines: list[dict[str, Any]] = []
+        self._missed = False
 
     def start(self) -> None:
         self._thread.start()
@@ -180,11 +191,17 @@ class Follower:
                     self._compared = time.monotonic()
                     self._hub.tell("ready", {"jobs": len(self._house.catalog)})
                 self.run_once()
+                if self._missed:  # what came while it failed may have been told to nobody
+                    self._missed = False
+                    self._hub.tell("gap", {"why": "store"})
                 trouble = None
-            except (FarroError, OSError) as error:  # the store is away: pages say so, and it is tried again
-                if str(error) != trouble:
-                    trouble = str(error)
-                    self._house.log("error", "changes cannot be followed", {"why": trouble})
+            except Exception as error:  # noqa: BLE001 - the store is away, or we are wrong: pages must not stand still
+                known = isinstance(error, FarroError | OSError)
+                why = str(error) if known else f"{type(error).__name__}: {error}"
+                if why != trouble:
+                    trouble = why
+                    self._house.log("error", "changes cannot be followed", {"why": why})
+                self._missed = True
                 self._stop.wait(1.0)
 
     def run_once(self) -> None:
@@ -193,7 +210,7 @@ class Follower:
         busy = catalog.unread > 0 or self._counts_due
         told = catalog.follow(0.05 if busy else 1.0)
         now = time.monotonic()
-        if now - self._compared > max(COMPARE_S, 50 * self._took):
+        if self._missed or now - self._compared > max(COMPARE_S, 50 * self._took):
             told += catalog.compare()
             self._compared = time.monotonic()
             self._took = self._compared - now
@@ -203,6 +220,8 @@ class Follower:
         catalog.fill(4 if told else 50)  # while there is much to do the queue's workers need the machine more
         if self._counts_due and now - self._counted >= COUNTS_S:
             self._tell_counts(now)
+        if self._hub.viewers and now - self._looked >= QUIET_LOOK_S:
+            self._look_around(now)
 
     def _tell(self, told: Sequence[Told]) -> None:
         self._counts_due = True
@@ -213,12 +232,17 @@ class Follower:
 
     def _tell_counts(self, now: float) -> None:
         self._counted, self._counts_due = now, False
-        at = timestamp(self._house.clock.now())
-        self._hub.tell("counts", {"at": at, "queues": overview.queue_lines(self._house)})
+        self._lines = overview.queue_lines(self._house)
+        self._hub.tell("counts", {"at": timestamp(self._house.clock.now()), "queues": self._lines})
+
+    def _look_around(self, now: float) -> None:
+        """What changes while no job does: a delay is over, a worker comes or goes."""
+        self._looked = now
+        self._counts_due = self._counts_due or self._lines != overview.queue_lines(self._house)
         agents = frozenset(agent.id for agent in self._house.store.agents() if agent.alive)
         if agents != self._agents:
             self._agents = agents
-            self._hub.tell("workers", {"at": at})
+            self._hub.tell("workers", {"at": timestamp(self._house.clock.now())})
 
 
 def _change(one: Told) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from farro.documents.constraints import Bounds
+from farro.documents.constraints import Bounds, Length, Size
 from farro.errors import UnknownJob
 from farro.fronts.http import answers
 from farro.fronts.http.endpoints import Asked, Bytes, Endpoint, get
@@ -36,6 +36,7 @@ from farro.system import fs
 
 FILE_BYTES = 64 << 20
 LOG_BYTES = 1 << 20  # of one stream in one document
+LOGS_BYTES = 16 << 20  # … and of all of them: a plan may have a thousand steps
 _NARRATIVE = 1 << 20
 _STATUSES = Literal["queued", "in_progress", "succeeded", "failed", "stale", "killed"]
 
@@ -44,8 +45,8 @@ _STATUSES = Literal["queued", "in_progress", "succeeded", "failed", "stale", "ki
 class ListQuery:
     role: tuple[str, ...] = ()
     status: tuple[_STATUSES, ...] = ()
-    tag: tuple[str, ...] = ()
-    text: str | None = None
+    tag: Annotated[tuple[str, ...], Size(at_most=20)] = ()
+    text: Annotated[str, Length(200)] | None = None  # each word is looked for in every row
     task: str | None = None
     person: bool = False
     limit: Annotated[int, Bounds(at_least=1, at_most=500)] = 50
@@ -65,7 +66,7 @@ def listed(house: House, asked: Asked) -> Any:
             roles=query.role,
             statuses=tuple(Status(status) for status in query.status),
             tags=query.tag,
-            words=tuple((query.text or "").split()),
+            words=tuple(dict.fromkeys((query.text or "").casefold().split())),
             task=query.task,
             person=query.person,
             order=query.order,
@@ -200,7 +201,7 @@ def file(house: House, asked: Asked) -> Bytes:
     if any(part in ("", ".", "..") for part in parts) or "\0" in name:
         raise Wrong(404, "not_found", "no such file in this job")
     try:
-        fd = fs.open_read(physical.beneath(folder, name))
+        fd = physical.open_file(folder, name)
     except OSError:
         raise Wrong(404, "not_found", "no such file in this job") from None
     try:
@@ -209,7 +210,7 @@ def file(house: House, asked: Asked) -> Bytes:
             raise Wrong(404, "not_found", "no such file in this job")
         if status.st_size > FILE_BYTES:
             raise Wrong(413, "too_large", f"the file has more than {FILE_BYTES} bytes; read it where it lies")
-        data = b"".join(iter(lambda: os.read(fd, 1 << 20), b""))
+        data = os.pread(fd, status.st_size, 0)  # no more than was judged: a step may be writing it
     finally:
         os.close(fd)
     text = not asked.query.download and b"\0" not in data[:8192] and _is_text(data)
@@ -253,16 +254,21 @@ def said(house: House, asked: Asked) -> Any:
     if query.step is not None:
         logs.check_step(house.store, told, query.step)
     begin = (
-        [(source, 0) for source in told.sources] if query.tail is None else logs.last_lines(told.sources, query.tail)
+        [(source, 0) for source in told.sources]
+        if query.tail is None
+        else logs.last_lines(told.sources, query.tail, LOG_BYTES + 1)  # one more: so that it is told as cut
     )
-    output = []
-    for source, offset in begin:
+    output: list[dict[str, Any]] = []
+    left = LOGS_BYTES
+    for source, offset in reversed(begin):  # what was said last matters most
         size = fs.lstat(source.path).st_size
-        start = max(offset, size - LOG_BYTES)
+        start = min(size, max(offset, size - min(LOG_BYTES, left)))
         data = b"".join(logs.read(source.path, start, size))
+        left -= len(data)
         output.append(
             {"step": source.step, "stream": source.stream, **text_or_base64(data), "truncated": start > offset}
         )
+    output.reverse()
     life = told.view.lifecycle
     return {"job_id": life.job_id, "status": life.status, "attempt": told.attempt, "output": output}
 

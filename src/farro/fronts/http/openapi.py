@@ -77,7 +77,12 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
         "components": {
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
-                "session": {"type": "apiKey", "in": "cookie", "name": "farro_session"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "farro_session",
+                    "description": "Set by the link; its name ends in a mark of the server.",
+                },
             },
             "schemas": {"Error": schema(Failure), **dict(sorted(shapes.items()))},
             "responses": {f"E{status}": {"description": told, "content": error} for status, told in _REFUSALS.items()},

@@ -57,7 +57,7 @@ class Followers:
         told = logs.output(self._house.store, self._house.root, view.job_id, query.chosen)
         follower = Follower(self._house.store, self._house.root, view.job_id, query.chosen)
         if query.tail is not None:
-            follower.skip_to(logs.last_lines(told.sources, query.tail))
+            follower.skip_to(logs.last_lines(told.sources, query.tail, looking.LOG_BYTES))
         return follower
 
     async def _said(self, follower: Follower) -> AsyncIterator[bytes]:
@@ -69,8 +69,9 @@ class Followers:
         while not self._hub.closed:
             try:
                 life, pieces, more = await self._pool.run(lambda: _look(follower))
-            except FarroError as error:
-                yield event("trouble", {"error": troubles.told(error)})
+            except (FarroError, OSError) as error:
+                away = troubles.Wrong(503, "storage_trouble", str(error)) if isinstance(error, OSError) else error
+                yield event("trouble", {"error": troubles.told(away)})
                 return
             now = _state(life)
             if now != state:
@@ -81,9 +82,10 @@ class Followers:
             if life.terminal and not more:
                 yield event("end", state)
                 return
-            if pieces or more:
-                quiet_s, pause_s = 0.0, LOOK_S
+            if more:
                 continue
+            if pieces:  # a step that talks without a pause is listened to at intervals: each look costs the same
+                quiet_s, pause_s = 0.0, LOOK_S
             quiet_s += pause_s
             if quiet_s > QUIET_S:
                 pause_s = min(2 * pause_s, 1.0)

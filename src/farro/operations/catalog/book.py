@@ -201,7 +201,7 @@ class Book:
         by = _NUMBER if wanted.order == "changed" else _KEY
         after = wanted.cursor
         if after is not None and wanted.order == "changed":
-            number = int(after) if after.isdecimal() else 0
+            number = _number(after) or 0
             fitting = [row for row in fitting if row.number < number]
         elif after is not None and wanted.order == "newest":
             fitting = [row for row in fitting if row.key < after]
@@ -247,7 +247,7 @@ class Book:
 
     def _by_change(self, wanted: Wanted) -> Iterator[Row]:
         """The last changed first. Few rows are sorted; of many the whole order is gone through."""
-        before = int(wanted.cursor) if wanted.cursor is not None and wanted.cursor.isdecimal() else None
+        before = _number(wanted.cursor)
         chosen = self._chosen(wanted)
         rows: Iterator[Row]
         if sum(map(len, chosen)) <= _FEW:
@@ -262,6 +262,11 @@ class Book:
                 and (not wanted.statuses or row.status in wanted.statuses)
             ):
                 yield row
+
+
+def _number(cursor: str | None) -> int | None:
+    """Anybody may have made it up."""
+    return int(cursor) if cursor is not None and cursor.isdecimal() and len(cursor) < 20 else None
 
 
 def _fits(row: Row, wanted: Wanted) -> bool:

@@ -35,6 +35,8 @@ export function job(ctx, route) {
     ctx.redraw();
   }, 700);
   reload();
+  // No event tells that a step began: it is looked at while the job runs.
+  const timer = setInterval(() => { if (page.job && page.job.status === "in_progress" && !document.hidden) reload(); }, 2000);
 
   async function readResult() {
     const whole = page.job;
@@ -77,7 +79,7 @@ export function job(ctx, route) {
       const own = page.job ? page.job.job_id : id;
       if (["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.some((one) => one.job_id === own))) reload();
     },
-    stop: () => { aborted.abort(); reload.stop(); if (stream) stream.stop(); },
+    stop: () => { aborted.abort(); clearInterval(timer); reload.stop(); if (stream) stream.stop(); },
     view() {
       if (!page.job) return page.error ? failure(page.error, reload) : loading("Reading the job");
       return h("div.job",
