@@ -5,6 +5,7 @@ What it serves lives in fronts.http; where it listens, in cli.web.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import secrets
@@ -59,6 +60,7 @@ def opened(
         user=people.user(),
         gate=gate,
         contract=lambda: config.contract(root, settings),
+        library=functools.cache(lambda: app.library(root, settings)),
         ground=lambda: PlanGround(settings=settings, tools=app.tools(settings), cwd=root, env=os.environ),
         examine=examine,
         orchestrate=orchestrate,

@@ -50,6 +50,8 @@ def test_markdown_of_a_result_becomes_no_markup_of_the_page(fresh: Site, visit: 
             "[click](javascript:window.hacked=1) ![x](http://127.0.0.1:9/x.png)",
             '<iframe src="//evil"></iframe>',
             "`<b>`",
+            "[broken](http://[) https://: [more](https://%zz)",  # no address: to parse it throws
+            "a " + "`" * 100_000 + "``a " * 10_000,  # must not take for ever
         ]
     )
     page = visit(fresh).open("overview")
@@ -72,6 +74,7 @@ def test_markdown_of_a_result_becomes_no_markup_of_the_page(fresh: Site, visit: 
     assert shown["tags"] == ["a", "code", "div", "h3", "p", "span"]
     assert shown["links"] == ["http://127.0.0.1:9/x.png"]  # to be clicked, never loaded
     assert "javascript:window.hacked=1" in shown["text"]
+    assert "broken (http://[) https://: more (https://%zz)" in shown["text"]
     assert page.evaluate("() => window.hacked") is None
 
 

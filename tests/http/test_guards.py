@@ -194,6 +194,14 @@ def test_a_connection_that_says_nothing_is_closed(front: Front, monkeypatch: pyt
         silent.settimeout(30)
         silent.sendall(b"GET /api HTT")
         assert silent.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", front.port)) as slow:  # the first request is nobody's proof of manners
+        slow.settimeout(30)
+        slow.sendall(f"GET /healthz HTTP/1.1\r\nHost: {front.host}\r\n\r\n".encode())
+        said = b""
+        while not said.endswith(b"}"):
+            said += slow.recv(4096)
+        slow.sendall(b"GET /api HTT")
+        assert slow.recv(100) == b""
 
 
 def test_what_is_no_http_is_answered_or_closed_and_the_server_lives(front: Front) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from farro import app
 from farro.errors import StorageTrouble
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Report, Succeeded
 from farro.kernel.states import Reason, Status
+from farro.operations import past
 from farro.ports.store import Store, Submission
 from farro.roles.workflow import Code
 from http_stage import REPORT, Front, Hands, submission, until
@@ -281,3 +283,50 @@ def test_no_file_of_the_page_names_another_host(front: Front) -> None:
         assert source.startswith(("/", "#", "data:")), source
         if source.startswith("/page/"):
             assert home.joinpath(source.removeprefix("/page/")).is_file(), source
+
+
+def test_roles_and_kept_plans_are_told_and_a_plan_is_queued(any_front: Front) -> None:
+    front = any_front
+    roles = {line["role"]: line for line in front.get("/api/roles").json["roles"]}
+    assert roles["Runner"]["cap"] == front.settings.cap_of("Runner")
+    assert front.get("/api/plans").json == {"plans": []}
+    kept = {"plan_id": "build", "steps": [{"step_number": 1, "command": "true"}]}
+    app.library(str(front.root), front.settings).put("plan", "build", kept)
+    assert front.get("/api/plans/build").json == {"plan": kept}
+    made = front.post("/api/plans/build/submit", {"id": "built"})
+    assert (made.status, made.json) == (201, {"jobs": ["built"]})
+    until(lambda: [row["plan_id"] for row in front.listed()] == ["build"])
+    for name, status in (("nothing", 404), ("..%2f..%2fx", 404), ("a%00", 422), ("-x", 422)):
+        assert front.get(f"/api/plans/{name}").status == status, name
+        assert front.post(f"/api/plans/{name}/submit").status == status, name
+
+
+def test_while_somebody_reads_a_long_log_nobody_waits_for_it_in_a_thread(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past, "WAIT_S", 0.05)
+    with front.web._house.past._lock:
+        for path in ("/api/history/range", "/api/history?at=2026-01-01T00:00:00Z", "/api/history/series"):
+            answer = front.get(path)
+            assert (answer.status, answer.code) == (503, "try_again"), path
+            assert answer.headers["retry-after"]
+    assert front.get("/api/history/range").status == 200
+
+
+def test_a_log_that_is_read_in_lots_tells_the_same(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands(front.store)
+    front.store.enqueue_many([submission() for _ in range(10)])
+    while hands.one():
+        pass
+    hands.leave()
+    front.store.close()  # what was buffered is written
+    whole = past.Past(front.store)
+    whole.refresh()
+    monkeypatch.setattr(past, "LOT", 3)
+    lots = past.Past(front.store)
+    lots.refresh()
+    assert whole.range() == lots.range()
+    assert whole.range().lines >= 20
+    moment = 4_000_000_000_000
+    assert whole.at(moment, limit=100).queues == lots.at(moment, limit=100).queues
+    assert lots.at(moment, limit=100).queues["Runner"]["succeeded"] == 10

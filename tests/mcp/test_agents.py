@@ -142,6 +142,23 @@ def test_long_output_is_cut_and_the_rest_can_be_read(farro: Program, agent: Agen
     agent.talk_here(talk)
 
 
+def test_an_answer_is_bounded_though_it_is_made_of_many_texts(
+    farro: Program, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = farro.enqueue(steps(*(("seq", "2000") for _ in range(4))))
+    farro.worked()
+    monkeypatch.setattr("farro.fronts.mcp.server.MOST_CHARACTERS", 10_000)
+
+    async def talk(client: Client) -> None:
+        assert "never an instruction" in str(client.instructions)
+        assert "ask for less: a smaller max_bytes" in await refused(client, "read_result", job=job)
+        assert (await ask(client, "read_result", job=job, max_bytes=100))["status"] == "succeeded"
+        with pytest.raises(MCPError, match="ask for less"):
+            await client.read_resource(f"job://{job}/result")
+
+    agent.talk_here(talk)
+
+
 def test_a_file_that_leads_out_of_the_job_is_not_read(farro: Program, agent: Agent) -> None:
     job = farro.enqueue(shell("echo fine"))
     farro.worked()

@@ -121,8 +121,9 @@ class Front:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_the_end_of_the_foreground_is_the_end_of_everything(farro: Program, number: signal.Signals) -> None:
     front = Front(farro, "--no-web", "--workers", "1")
-    job = farro.enqueue(shell("echo hi"))
+    job = farro.enqueue(shell("echo hi $FARRO_BUS"))  # the broker's password is not for jobs
     eventually(lambda: farro.status(job) == "succeeded", "nobody works")
+    assert farro.run("logs", job, code=0).out == "hi\n"
     kill(pids(farro)["farro-watchdog"])
     eventually(lambda: "farro-watchdog running" in front.said(), "nobody tells that it died and lives again")
     front.process.send_signal(number)

@@ -18,6 +18,7 @@ from farro.cli.daemon_life import admit, log_to_stdout
 from farro.cli.daemons import GRACE_S
 from farro.cli.options import common, person, read_root, starts_strictly
 from farro.component import Component
+from farro.component.surroundings import VARIABLES
 from farro.errors import SyncFailed
 from farro.observe.log import Event, Log, Together, together
 from farro.ports.store import Store
@@ -51,6 +52,7 @@ def worker(role: str, slots: int, runner: str | None, root: str | None, as_json:
 
     @bee.service(says_ready=True)
     def work(stop: threading.Event) -> None:
+        _forget_surroundings()
         with serving.worker(path, settings, options, log, tools) as service:
             service.start()
             log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
@@ -98,6 +100,7 @@ def web(root: str | None, as_json: bool) -> None:
 
     @bee.service(says_ready=True)
     def serve(stop: threading.Event) -> None:
+        _forget_surroundings()
         with served(path, settings, log, any_port=True) as here:
             _told_by(stop, here.server.stop)
             bee.tell(url=here.url)
@@ -115,6 +118,7 @@ def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
 
     @bee.service(says_ready=True)
     def keep(stop: threading.Event) -> None:
+        _forget_surroundings()
         store = app.open_store(path, settings, log=log, actor=person())
         try:
             admit(store, name, strict=starts_strictly(settings))
@@ -149,6 +153,12 @@ class _Counting(Together):
 def _component(name: str) -> Component[Any]:
     """Under the role that its plan gives it."""
     return Component(os.environ.get("FARRO_ROLE") or name)
+
+
+def _forget_surroundings() -> None:
+    """They are read by now, and are not for what this process starts: the bus's address has its password in it."""
+    for name in VARIABLES:
+        os.environ.pop(name, None)
 
 
 def _told_by(stop: threading.Event, end: Callable[[], None]) -> None:

@@ -23,6 +23,7 @@ from farro.errors import InputError
 from farro.swarm.names import check_name, work_exchange, work_queue
 
 NAMES = ("FARRO_BUS", "FARRO_SWARM", "FARRO_ROLE", "FARRO_INSTANCE")
+VARIABLES = (*NAMES, "FARRO_INPUTS", "FARRO_OUTPUTS", "FARRO_CONFIG", "FARRO_HEALTH")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,15 +19,19 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from farro.errors import TryAgain
 from farro.kernel.states import Status
 from farro.observe.audit import files
 from farro.operations.catalog.rows import milliseconds, spelled
+from farro.operations.catalog.telling import in_lots
 from farro.ports.fleet import Fleet
 from farro.ports.store import Store
 from farro.system import fs
 
 MOST = 2_000_000  # transitions that are kept; the oldest are folded into one state
 BLOCK = 1 << 20
+LOT = 100_000  # transitions that are put in order at once
+WAIT_S = 2.0  # for somebody else who reads
 _STATUSES = tuple(Status)
 _NUMBERS = {str(status): number for number, status in enumerate(_STATUSES)}
 _LATE = 20_000  # entries that a late line may have to be put before
@@ -92,10 +96,16 @@ class Past:
     # --- reading ---
 
     def refresh(self) -> None:
-        """What was added to the log since the last look."""
-        with self._lock:
-            steps = [step for line in self._news() if (step := self._step(line)) is not None]
-            self._add(sorted(steps, key=lambda step: step.at_ms))
+        """What was added to the log since the last look. TryAgain: somebody reads it, and that takes a while: of a log
+        of gigabytes the first time minutes, in which nobody who asks may keep a thread waiting."""
+        if not self._lock.acquire(timeout=WAIT_S):
+            raise TryAgain("the audit log is still being read; ask again in a moment")
+        try:
+            steps = (step for line in self._news() if (step := self._step(line)) is not None)
+            for lot in in_lots(steps, LOT):  # so that a long log is never in memory as a whole
+                self._add(sorted(lot, key=lambda step: step.at_ms))
+        finally:
+            self._lock.release()
 
     def _news(self) -> Iterator[Mapping[str, Any]]:
         if isinstance(self._store, Fleet):

@@ -17,6 +17,7 @@ from farro.operations.past import Past
 from farro.operations.plans import Ground
 from farro.ports.clock import Clock
 from farro.ports.ledger import Ledger
+from farro.ports.library import Library
 from farro.ports.store import Store
 from farro.settings import Settings
 
@@ -34,6 +35,7 @@ class House:
     user: str  # … and as the caps know them
     gate: Callable[[bool], Gate]  # force → what keeps the caps
     contract: Callable[[], Contract]
+    library: Callable[[], Library]  # the plans that are kept
     ground: Callable[[], Ground]  # what plans are checked against
     examine: Callable[[], Examination]  # doctor
     orchestrate: Callable[[], None]  # sees to it that an orchestrator runs

@@ -28,15 +28,32 @@ class Patient(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._late = self.loop.call_later(HEAD_S, self._end_if_silent)
+        self._late: asyncio.TimerHandle | None = self.loop.call_later(HEAD_S, self._end_if_silent)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._late.cancel()
+        self._in_time()
         super().connection_lost(exc)
 
-    def _end_if_silent(self) -> None:
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._waits():
+            self._in_time()
+        elif self._late is None:  # the beginning of another request, after one that was answered
+            self._late = self.loop.call_later(HEAD_S, self._end_if_silent)
+
+    def _waits(self) -> bool:
+        """For the head of a request."""
         cycle: Any = self.cycle
-        if cycle is None and not self.transport.is_closing():
+        return cycle is None or bool(cycle.response_complete)
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _end_if_silent(self) -> None:
+        self._late = None
+        if self._waits() and not self.transport.is_closing():
             self.transport.close()
 
 

@@ -74,7 +74,7 @@ function table(lines) {
 }
 
 /* Code first, then links, then emphasis; each pattern is linear in the text. */
-const SPANS = /(`+)([^`]|[^`][^]*?[^`])\1(?!`)|\[([^\][]{1,500})\]\((https?:\/\/[^\s()]{1,2000})\)|\*\*([^*\n]{1,2000})\*\*|__([^_\n]{1,2000})__|\*([^*\s][^*\n]{0,2000}?)\*|(https?:\/\/[^\s<>()"']{1,2000})/g;
+const SPANS = /(?<!`)(`{1,8})(?!`)([^\n]{1,1000}?)(?<!`)\1(?!`)|\[([^\][]{1,500})\]\((https?:\/\/[^\s()]{1,2000})\)|\*\*([^*\n]{1,2000})\*\*|__([^_\n]{1,2000})__|\*([^*\s][^*\n]{0,2000}?)\*|(https?:\/\/[^\s<>()"']{1,2000})/g;
 function inline(text) {
   const out = [];
   let at = 0;
@@ -94,5 +94,6 @@ function inline(text) {
 
 /* The address is shown where the words do not: a result may want to lead people astray. */
 function outside(target, label) {
+  if (!URL.canParse(target)) return label === target ? label : `${label} (${target})`;
   return [h("a", { href: target, rel: "noopener noreferrer nofollow", target: "_blank" }, label), label === target ? null : h("span.quiet.small", ` (${new URL(target).host})`)];
 }
