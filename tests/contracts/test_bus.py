@@ -302,7 +302,7 @@ def test_a_dead_consumers_messages_come_back(folder: str) -> None:
             consumer = await bus.consume("q", prefetch=3)
             again = [await take(consumer) for _ in range(2)]
             assert [(one.message.message_id, one.redelivered) for one in again] == [("m1", True), ("m2", True)]
-            assert sweep(folder) == ["mine"]
+            assert sweep(folder) == []  # who listens has swept
             assert await bus.depth("mine") is None
 
     run(play)
@@ -506,5 +506,23 @@ def test_who_listens_to_a_queue_that_is_gone_is_told(opened: Open) -> None:
             await ears.check()
             with pytest.raises(BusTrouble, match="was deleted"):
                 await ears.check()
+
+    run(play)
+
+
+def test_what_killed_publishers_left_is_swept_by_who_listens_next(folder: str) -> None:
+    """And a bus keeps no list of those who stopped listening, however often one is switched on and off."""
+
+    async def play() -> None:
+        async with in_files(folder) as bus:
+            await bus.declare("q")
+            left, fresh = Path(folder, ".staging", "left"), Path(folder, ".staging", "fresh")
+            for path in (left, fresh):
+                path.write_bytes(b"")
+            os.utime(left, (0, 0))
+            for _ in range(5):
+                await (await bus.consume("q")).close()
+            assert (left.exists(), fresh.exists()) == (False, True)
+            assert len(bus._consumers) == 1
 
     run(play)

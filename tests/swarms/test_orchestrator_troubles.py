@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from farro.cli.swarm_showing import page
 from farro.errors import InputError
 from farro.operations import own_swarm, swarms
+from farro.operations.swarm_place import Place
 from farro.ports.bus import Message
 from farro.swarm import messages, names
 from farro.swarm.names import Signal
@@ -224,3 +226,30 @@ def test_who_waits_for_a_broker_that_is_away_is_told_so(shm: Path) -> None:
     with pytest.raises(own_swarm.Left):
         steering._end_of(str(uuid.uuid4()))
     assert told == ["still waiting; the log of the orchestrator ends with: no RabbitMQ answers at broker:5672"] * 2
+
+
+def test_the_folder_of_swarms_is_its_owners_and_stays_as_he_opens_it(shm: Path) -> None:
+    """Plans may hold passwords in `env`."""
+    place = Place(str(shm / "swarms"))
+    place.make()
+    assert stat.S_IMODE((shm / "swarms").stat().st_mode) == 0o700
+    (shm / "swarms").chmod(0o750)
+    place.make()
+    assert stat.S_IMODE((shm / "swarms").stat().st_mode) == 0o750
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_a_clock_that_is_set_changes_no_end(court: Callable[[Act], None], seconds: float) -> None:
+    async def act(court: Court) -> None:
+        assert court.orchestrator is not None
+        ends = []
+        for signal, args in ((Signal.CREATE, None), (Signal.TEMPLATE, PLAN), (Signal.START, None)):
+            asked = court.ask(signal, args=args)
+            await court.orchestrator.turn()
+            court.clock.jump(seconds)
+            await court.settle()
+            ends.append(court.ended(asked).state)
+        assert ends == ["Creating", "Ready", "Running"]
+        assert court.violations() == []
+
+    court(act)

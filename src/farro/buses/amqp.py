@@ -149,7 +149,7 @@ class AmqpBus:
             consumer = AmqpConsumer(channel, max(1, prefetch))
             found = await channel.declare_queue(queue, passive=True)  # one that is consumed again after a reconnect
             await found.consume(consumer.hear)
-            self._consumers.append(consumer)
+            self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
             return consumer
 
         return await self._patiently(consume, f"consume {queue}")
@@ -325,6 +325,10 @@ class AmqpConsumer:
         self._came.put_nowait(
             AmqpDelivery(message=message, redelivered=before, tag=incoming.delivery_tag, acks=self._acks)
         )
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def __aiter__(self) -> AmqpConsumer:
         return self

@@ -45,6 +45,7 @@ class FilesBus:
         self._known: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → its file's inode, and what it says
         self._exclusive: dict[str, leases.Lease] = {}
         self._consumers: list[FilesConsumer] = []
+        self._swept = False
         self._generation: str | None = None
         self._names: list[str] = []  # of queues, as they were then
         self._reached: dict[tuple[str, str], list[str]] = {}  # exchange and key → queues, as they were then
@@ -244,9 +245,12 @@ class FilesBus:
 
     async def consume(self, queue: str, *, prefetch: int = 1) -> FilesConsumer:
         layout.check(queue)
+        if not self._swept:  # whoever was killed is followed by one that begins to listen
+            self._swept = True
+            await self._do(lambda: sweep(self._layout.folder))
         folder = await self._do(lambda: consuming.join(self._layout, queue))
         consumer = FilesConsumer(self._layout, queue, *folder, prefetch=prefetch, do=self._do)
-        self._consumers.append(consumer)
+        self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
         await consumer.open()
         return consumer
 
@@ -267,7 +271,8 @@ class FilesBus:
 
 
 def sweep(folder: str) -> list[str]:
-    """Remove what dead processes left: staged messages, exclusive queues. What they had taken, consumers take back."""
+    """Remove what dead processes left: staged messages, exclusive queues. What they had taken, consumers take back.
+    [test_what_killed_publishers_left_is_swept_by_who_listens_next]"""
     place = Layout(folder)
     gone = []
     for queue in place.names():

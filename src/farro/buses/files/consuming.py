@@ -130,6 +130,10 @@ class FilesConsumer:
         asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._hear)
         await self._do(lambda: recover(self._place, self._queue))
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def __aiter__(self) -> FilesConsumer:
         return self
 

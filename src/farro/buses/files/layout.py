@@ -75,7 +75,7 @@ def decode(data: bytes, path: str) -> Message:
 
 class Layout:
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self.staging = f"{folder}/.staging"
         self.queues = f"{folder}/queues"
         self.lock = f"{folder}/.lock"
@@ -84,7 +84,7 @@ class Layout:
 
     def make(self) -> None:
         with contextlib.suppress(FileExistsError):
-            fs.mkdir_private(self._folder)  # what is said, plans with their `env` among it, is nobody else's
+            fs.mkdir_private(self.folder)  # what is said, plans with their `env` among it, is nobody else's
         for path in (self.staging, self.queues):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(path)

@@ -234,8 +234,12 @@ class Commands:
 
     async def handshake(self, swarm: str, at: str) -> None:
         """Its controller is up: a create that launched it has had its effect."""
+        now = self._realm.now()
         for entry in self._realm.ledger.open():
-            if (entry.signal, entry.swarm) == (Signal.CREATE, swarm) and entry.started_at and at >= entry.started_at:
+            began = entry.started_at
+            if (entry.signal, entry.swarm) != (Signal.CREATE, swarm) or began is None:
+                continue
+            if at >= began or began > now:  # not the word of one before it; but somebody may have set the clock back
                 await self.end(entry, End(good=True, state=str(SwarmState.CREATING)))
 
     def of(self, correlation_id: str) -> Entry | None:
