@@ -17,7 +17,7 @@ LINUX = sys.platform.startswith("linux")
 _PF_KTHREAD = 0x0020_0000
 _BECOMING_S = 0.25  # to become another program takes microseconds, or a read from the disk
 _PAUSE_S = 0.0005
-_LOOKS = 3
+_LOOKS = 3  # at a program that has arguments, no environment, and sleeps: it has become whatever it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ def _environment(pid: int) -> bytes:
         found = entry(pid)
         if found is None or not found.alive or found.kernel:
             return b""
-        looks += bool(_read(f"/proc/{pid}/cmdline"))  # a whole program without an environment, unless this was close
+        # The kernel gives it its arguments first: one that had to wait for a core in between has those alone.
+        looks += found.state == "S" and bool(_read(f"/proc/{pid}/cmdline"))
         time.sleep(_PAUSE_S)
         told = _readable(f"/proc/{pid}/environ")
     return told or b""
