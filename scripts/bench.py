@@ -5,6 +5,7 @@ What is measured lives in bench/; this only runs it in order. Standard library o
     make bench                   five rounds; writes docs/benchmarks.md and its chart. About twenty minutes on two cores
     make bench QUICK=1           few jobs, one round, nothing written, exit 0
     make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
+    make bench ARGS="--only swarms,web --add"   these parts anew, beside what the last full run measured of the rest
     make bench ARGS=--render     the documents again, from what the last run measured
 
 QUICK, BENCH_JOBS, BENCH_ROUNDS and BENCH_ONLY say the same through the environment. A peer that cannot be installed is
@@ -28,6 +29,7 @@ from bench.machine import Missing, tell
 
 KEPT = os.path.join(places.BUILD, "results.json")
 FULL_JOBS, FULL_ROUNDS = 1000, 5  # a second or so of each: in less the start of a round is most of it
+PARTS = ("swarms", "web")  # measured by themselves, with what they are compared with
 ASIDE_ROUNDS = 2  # for who is shown beside the table only: farro with other numbers of slots
 UNEVEN = 4.0  # between the cheapest and the dearest sync of a run that is worth comparing
 SPACE_BYTES = 25 << 30  # a job's folder takes about 50 KiB in blocks, and nothing is removed before the end
@@ -58,10 +60,15 @@ def main() -> int:
     if full and shutil.disk_usage(places.ROOT).free < SPACE_BYTES:
         print(f"The full run needs {SPACE_BYTES >> 30} GiB of free space; `make bench QUICK=1` needs less than one.")
         return 2
+    if options.add and not set(only) <= set(PARTS):
+        print(f"--add is for the parts that are measured by themselves: --only {','.join(PARTS)}")
+        return 2
     warn_of_load()
     scratch = places.Scratch()
     try:
         found = measure(size, only, full, scratch)
+        if options.add:
+            found = added(found)
         bars = results.bars(found)
         write(found, bars)
         print("\n" + report.terminal(found, bars), flush=True)
@@ -81,9 +88,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", default=env.get("BENCH_ONLY", ""), help="names that have one of these words; own; swarms; web"
     )
+    parser.add_argument("--add", action="store_true", help="put these parts beside the last full run's, and write")
     parser.add_argument("--keep", action="store_true", help="leave the scratch folders; the next run removes them")
     parser.add_argument("--render", action="store_true", help="write the documents again, measure nothing")
     return parser.parse_args()
+
+
+def added(parts: results.Results) -> results.Results:
+    """The last full run, with these parts instead of its own. Each of them has what it is compared with in itself."""
+    with open(KEPT, encoding="utf-8") as file:
+        whole = results.Results.from_json(json.load(file))
+    whole.own |= parts.own
+    whole.missing = {name: why for name, why in whole.missing.items() if name not in parts.own} | parts.missing
+    names = ", ".join(sorted(parts.own))
+    whole.machine[f"{names}: in a run of their own"] = f"load at the end {parts.machine['load at the end']}"
+    return whole
 
 
 def render() -> int:
