@@ -81,8 +81,10 @@ class ProcessRuntime:
         record = self._read(name)
         if not record:
             return None
-        self._reap()
-        if "pid" not in record:
+        if "pid" in record:
+            self._reap(record["pid"])  # that one alone: who looks at all of them asks for each once
+        else:
+            self._reap()
             record = self._found(record)
         alive = process_identity.matches(record)
         return _seen(record, alive=alive, exit_code=None if alive else self._exit_code(record))
@@ -179,9 +181,11 @@ class ProcessRuntime:
                 self._clock.sleep(_PAUSE_S)
         return dict(record)
 
-    def _reap(self) -> None:
-        """Take away those of our own that ended: a zombie would keep its number."""
-        for pid, (name, mark) in [*self._children.items()]:
+    def _reap(self, only: int | None = None) -> None:
+        """Take away those of our own that ended, or that one: a zombie would keep its number."""
+        known = self._children.copy()  # threads launch, look and stop at once
+        for pid in known if only is None else {only} & known.keys():
+            name, mark = known[pid]
             with contextlib.suppress(ChildProcessError):
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done == 0:
