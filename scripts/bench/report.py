@@ -261,9 +261,10 @@ READING = """## How to read this
   start, with the listing of the queue, to the steady rate of the short one.
 - **Swarms.** To start a component beyond its process: the CPU of a controller and of all its components from the
   signal to the confirmation that they work, less what each component had used when it had imported everything; the
-  time is that of a start beside one of as many bare processes that import the SDK and open the bus. A controller's CPU is taken while processes that only sleep have their status told by
-  another. The pipelines are three processes each, with persistent messages, publisher confirms, an acknowledgement
-  after the confirm of what came of an item, and the same prefetch; on files every item is synced.
+  time is that of a start beside one of as many bare processes that import the SDK and open the bus. A controller's
+  CPU is taken while processes that only sleep have their status told by another. The pipelines are three processes
+  each, with persistent messages, publisher confirms, an acknowledgement after the confirm of what came of an item,
+  and the same prefetch; on files every item is synced.
 - Scratch folders are removed at the very end and in small pieces: beside mass deletes ext4 creates files ten to
   forty times slower, and the next contestant would pay for it.
 """
