@@ -1,34 +1,3 @@
 """A fresh root with the program in it; whatever a test started is ended after it."""
 
-from __future__ import annotations
-
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from flows.program import Program
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Program]:
-    """farro in an empty folder."""
-    program = Program(tmp_path)
-    yield program
-    program.clean_up()
-
-
-@pytest.fixture(scope="session")
-def fresh_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `farro init` makes, made once."""
-    path = tmp_path_factory.mktemp("fresh")
-    Program(path).run("init", code=0)
-    return path
-
-
-@pytest.fixture
-def farro(empty: Program, fresh_root: Path) -> Program:
-    """farro in a root of its own."""
-    shutil.copytree(fresh_root, empty.path, dirs_exist_ok=True)
-    return empty
+from flows.roots import empty, farro, fresh_root  # noqa: F401 - fixtures

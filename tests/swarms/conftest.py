@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from servers import RabbitServer
+from swarms import court as courts
 from swarms.hive import Act, Play, played
 
 
@@ -19,3 +21,9 @@ def play(request: pytest.FixtureRequest, tmp_path: Path, shm: Path) -> Play:
         played(act, f"files:{shm}" if server is None else server.url, tmp_path)
 
     return run
+
+
+@pytest.fixture
+def court(shm: Path) -> Callable[[courts.Act], None]:
+    """Holds court: an orchestrator without processes and without waiting."""
+    return lambda act: courts.held(act, shm)

@@ -6,10 +6,11 @@ What a life of the orchestrator knows only in memory is gone with it; the bus, t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,25 @@ def _now(clock: ManualClock) -> str:
 
 
 def _no_log(level: str, message: str, fields: Any) -> None: ...
+
+
+Act = Callable[[Court], Awaitable[None]]
+
+
+def held(act: Act, folder: Path) -> None:
+    """A court in that folder, for as long as the act takes."""
+
+    async def bounded() -> None:
+        court = Court(folder)
+        await court.begin()
+        async with asyncio.timeout(60):
+            await act(court)
+
+    asyncio.run(bounded())
+
+
+async def ready(court: Court) -> None:
+    """A swarm with its plan applied."""
+    court.ask(Signal.CREATE)
+    court.ask(Signal.TEMPLATE, args=PLAN)
+    await court.settle()

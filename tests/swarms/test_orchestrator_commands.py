@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,30 +17,7 @@ from farro.services.swarms.auditing import Trail
 from farro.swarm import messages, names, timing
 from farro.swarm.messages import ControlSignal
 from farro.swarm.names import Signal
-from swarms.court import PLAN, SWARM, Court, Delivery, marshal
-
-Act = Callable[[Court], Awaitable[None]]
-
-
-@pytest.fixture
-def court(shm: Path) -> Callable[[Act], None]:
-    def play(act: Act) -> None:
-        async def bounded() -> None:
-            held = Court(shm)
-            await held.begin()
-            async with asyncio.timeout(60):
-                await act(held)
-
-        asyncio.run(bounded())
-
-    return play
-
-
-async def ready(court: Court) -> None:
-    """A swarm with its plan applied."""
-    court.ask(Signal.CREATE)
-    court.ask(Signal.TEMPLATE, args=PLAN)
-    await court.settle()
+from swarms.court import PLAN, SWARM, Act, Court, Delivery, marshal, ready
 
 
 def test_a_swarm_goes_through_its_life(court: Callable[[Act], None]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import stat
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +20,9 @@ from farro.ports.bus import Message
 from farro.swarm import messages, names
 from farro.swarm.names import Signal
 from farro.system.clock import ManualClock
-from swarms.court import PLAN, SWARM, Court, Delivery, MemoryBus, Puppets, marshal
+from swarms.court import PLAN, SWARM, Act, Court, Delivery, MemoryBus, Puppets, marshal, ready
 
-Act = Callable[[Court], Awaitable[None]]
 ABOUT = {"role": "generator", "instance": "demo-generator"}
-
-
-@pytest.fixture
-def court(shm: Path) -> Callable[[Act], None]:
-    def play(act: Act) -> None:
-        async def bounded() -> None:
-            held = Court(shm)
-            await held.begin()
-            async with asyncio.timeout(60):
-                await act(held)
-
-        asyncio.run(bounded())
-
-    return play
-
-
-async def ready(court: Court) -> None:
-    court.ask(Signal.CREATE)
-    court.ask(Signal.TEMPLATE, args=PLAN)
-    await court.settle()
 
 
 async def hear(court: Court, key: str, body: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from farro.operations import (
     logs,
     status,
     submit,
+    swarm_place,
     swarms,
     waiting,
 )
@@ -297,7 +298,7 @@ def check_plan(desk: Desk, args: asking.PlanChecked) -> Answer:
 
 
 def list_swarms(desk: Desk, args: asking.Nothing) -> Answer:
-    return {"swarms": [asdict(view) for view in swarms.list_(f"{desk.root}/swarms", clock=desk.clock)]}
+    return {"swarms": [asdict(view) for view in swarms.list_(f"{desk.root}/{swarm_place.FOLDER}", clock=desk.clock)]}
 
 
 def examine(desk: Desk, args: asking.Nothing) -> Answer:

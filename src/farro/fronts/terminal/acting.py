@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from farro.kernel.states import Status
-from farro.operations import inbox, jobs, retry, swarms
+from farro.operations import inbox, jobs, retry, swarm_place, swarms
 from farro.operations.admission import Gate
 from farro.ports.clock import Clock
 from farro.ports.store import Store
@@ -74,7 +74,7 @@ def _refuse(hands: Hands, job_id: str, note: str | None) -> str:
 
 def _swarm(signal: str) -> Callable[[Hands, str, str | None], str]:
     def do(hands: Hands, swarm: str, note: str | None) -> str:
-        place = f"{hands.store.root}/swarms"
+        place = f"{hands.store.root}/{swarm_place.FOLDER}"
         swarms.ask(place, signal, swarm, origin=hands.by, clock=hands.clock)
         told = hands.rouse()
         return f"{signal} of {swarm} is asked for" + (f"; {told}" if told else "")

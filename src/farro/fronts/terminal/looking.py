@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from farro.errors import FarroError
 from farro.fronts.terminal import texts
 from farro.kernel.states import Status
-from farro.operations import alerts, inbox, lanes, listing, steps, swarms, tree, watching, workers
+from farro.operations import alerts, inbox, lanes, listing, steps, swarm_place, swarms, tree, watching, workers
 from farro.operations.alerts import Alerts
 from farro.operations.inbox import Waiting
 from farro.operations.lanes import Lanes
@@ -181,7 +181,7 @@ class Looking:
 
     @property
     def place(self) -> str:
-        return f"{self.store.root}/swarms"
+        return f"{self.store.root}/{swarm_place.FOLDER}"
 
     def attention(self) -> Attention:
         told = alerts.alerts(self.store, self.store.root, self.settings, now=self.clock.now())
