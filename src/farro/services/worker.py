@@ -137,7 +137,7 @@ class Slot:
             raise
         if self._clock.monotonic_s() - began_s >= ROW_S:
             self._reach = max(1, self._reach // 2)
-        elif number == self._reach:
+        elif number == self._reach and self._bulk is not None:
             self._reach = min(2 * self._reach, ROW)
         return Turn.WORKED
 
