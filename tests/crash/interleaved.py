@@ -888,6 +888,8 @@ SCENARIOS = (
     Scenario("a stranger's folder", _strange, strangers=True),
     Scenario("a watchdog and a zombie", _hasty_two, hasty=True),
     Scenario("everybody is taken for hung", _hasty_all, hasty=True),
+    Scenario("journals, one id, two submitters", _submitters, sweeping=True, durable=True, journal=True, small=False),
+    Scenario("journals, one id, two contents", _two_contents, durable=True, journal=True, small=False),
     Scenario("rows of small jobs", _rows, small=False),
     Scenario("rows, and a zombie resumes", _hasty_rows, hasty=True, small=False),
     Scenario("journals, rows, and a zombie", _hasty_rows, hasty=True, durable=True, journal=True, small=False),
