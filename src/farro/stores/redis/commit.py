@@ -28,7 +28,7 @@ from farro.stores.redis.ground import Ground, agent_lost, claim_lost
 from farro.stores.redis.records import New, due_ms, files, line, posted, where
 from farro.stores.redis.server import Arg
 
-PART_BYTES = 4 << 20  # of one call: a script keeps everybody else waiting
+PART, PART_BYTES = 200, 4 << 20  # of one call: a script keeps everybody else waiting
 Committed = tuple[
     Lifecycle, list[str]
 ]  # and the jobs to look at: those that waited for it, children that need not wait
@@ -64,7 +64,7 @@ def commit_some(
     for claim, outcome in ended:
         decided = _decide(ground, claim, outcome, move, token)
         weight = sum(len(arg) for arg in decided.args if isinstance(arg, bytes | str))
-        if part and size + weight > PART_BYTES:
+        if part and (len(part) >= PART or size + weight > PART_BYTES):
             told += _send(ground, part)
             part, size = [], 0
         part.append(decided)
