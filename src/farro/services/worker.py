@@ -26,6 +26,7 @@ from farro.observe.log import Event, Log, together
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Bulk, Claim, Working
 from farro.services.handover import Handover
+from farro.services.lookout import Lookout
 from farro.services.perform import Performer
 from farro.system import signals
 from farro.system.turns import Turns
@@ -81,6 +82,7 @@ class Slot:
         log: Log,
         idle_s: float = IDLE_S,
         turns: Turns | None = None,
+        lookout: Lookout | None = None,
         handover: Handover | None = None,
     ) -> None:
         self._store = store
@@ -94,6 +96,7 @@ class Slot:
         self._clock = clock
         self._log = together(log)
         self._turns = turns or Turns()
+        self._lookout = lookout or Lookout()
         self._handover = handover
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, Bulk) else None
@@ -125,9 +128,10 @@ class Slot:
             return Turn.IDLE
         began_s, number = self._clock.monotonic_s(), len(claims)
         ended: list[tuple[Claim, Outcome]] = []
+        small = True
         try:
-            while claims and not (self._bulk is not None and self._stop.requested):
-                self._go_on(agent, claims, ended)
+            while claims and not (number > 1 and self._stop.requested):
+                small = self._go_on(agent, claims, ended) and small
             self._settle(agent, ended, claims)
         except AgentLost:
             raise
@@ -137,7 +141,7 @@ class Slot:
             raise
         if self._clock.monotonic_s() - began_s >= ROW_S:
             self._reach = max(1, self._reach // 2)
-        elif number == self._reach and self._bulk is not None:
+        elif small and number == self._reach and self._bulk is not None:
             self._reach = min(2 * self._reach, ROW)
         return Turn.WORKED
 
@@ -151,9 +155,10 @@ class Slot:
         self._log.many([self._line(claim, "info", "job claimed", event) for claim in claims])
         return claims
 
-    def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> None:
+    def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> bool:
         """Perform the next of them: as many as are over in a moment, or else one. What is over already does not wait
-        for one that takes longer, and what is not begun is not kept from others meanwhile."""
+        for one that takes longer, and what is not begun is not kept from others meanwhile. Whether it was such a row:
+        else it is no use to claim several."""
         row = [] if self._stop.requested else self._performer.row(claims)
         for came in row:
             claim = claims.popleft()
@@ -167,10 +172,15 @@ class Slot:
             claim = claims.popleft()
             self._settle(agent, ended, claims)
             self._perform(agent, claim, None)
+        return bool(row)
 
     def _perform(self, agent: Agent, claim: Claim, begun: Begun | None) -> None:
         """One job, watched, to its end."""
         try:
+            if begun is None or begun.run.exit is None:
+                self._lookout.relieve()
+                if self._bulk is not None:
+                    self._bulk.write_down(claim)
             tick = lambda: self._beat(agent, claim)  # noqa: E731
             outcome = self._performer.perform(claim, tick, self._stop, begun)
             self._log(*self._committed(claim, self._commit(agent, claim, outcome)))
@@ -238,18 +248,25 @@ class Slot:
                 if over:
                     return
                 if turn is Turn.TROUBLE:
+                    self._lookout.relieve()
                     self._clock.sleep(TROUBLE_S)
                 elif turn is Turn.IDLE:
                     cursor = self._waited(cursor, until)
         finally:
+            self._lookout.relieve()
             self.leave()
 
     def _waited(self, cursor: int, until: Until) -> int:
         """Until something comes, or for as long as an idle slot waits."""
+        patience_s = self._patience_s(until)
         try:
-            return self._store.changes(cursor, role=self._role, timeout_s=self._patience_s(until)).cursor
+            seen = self._lookout.wait(
+                lambda: self._store.changes(cursor, role=self._role, timeout_s=patience_s), patience_s
+            )
+            return (seen or self._store.changes(None, role=self._role)).cursor
         except TryAgain as error:  # a server that is away
             self._trouble(f"{type(error).__name__}: {error}")
+            self._lookout.relieve()
             self._clock.sleep(TROUBLE_S)
             return cursor
 
