@@ -21,6 +21,7 @@ from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
 from farro.kernel.states import Reason
 from farro.operations import submit
 from farro.operations.admission import Gate, admitted
+from farro.operations.alike import Alike
 from farro.operations.contract import STRICT, Contract
 from farro.operations.history import read_result
 from farro.operations.logs import STREAMS
@@ -86,13 +87,23 @@ def push_all(
 
 def _prepared(store: Store, asked: Push, contract: Contract) -> list[Submission]:
     several = len(asked.texts) > 1
-    documents = [_read(text, f"value {at}" if several else "") for at, text in enumerate(asked.texts, start=1)]
+    read: list[Submission | Document] = [
+        _alike.of(text, asked.role) or _read(text, f"value {at}" if several else "")
+        for at, text in enumerate(asked.texts, start=1)
+    ]
     wanted: list[Submission] = []
-    for document in documents:
-        wanted += _wanted(store, document, asked.role, asked.queue, contract)
+    for text, item in zip(asked.texts, read, strict=True):
+        if isinstance(item, Submission):
+            wanted.append(item)
+            continue
+        wanted += _wanted(store, item, asked.role, asked.queue, contract)
+        _alike.learn(text, item.data, wanted[-1])
     if several:
         _check_twins(store, wanted)
     return wanted
+
+
+_alike = Alike()  # most producers push one plan over and over
 
 
 def _read(text: bytes, source: str) -> Document:
@@ -285,7 +296,11 @@ def _seconds(value: Any) -> float:
 
 
 def _plan(claim: Claim) -> Plan:
-    return _plans.of(claim.envelope.prompt)
+    """The plan of a claimed job, but for its id: jobs that differ in nothing else have one."""
+    prompt = claim.envelope.prompt
+    if prompt.get("id") == claim.job_id:
+        prompt = {name: value for name, value in prompt.items() if name != "id"}
+    return _plans.of(prompt)
 
 
 _plans = Plans()  # asked when a job is given out, and again when its result comes
