@@ -17,7 +17,7 @@ from farro.execution import results
 from farro.execution.results import NOTHING, Inline, PlanResult, StepResult
 from farro.execution.work import Plans
 from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
+from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
 from farro.kernel.states import Reason
 from farro.operations import submit
 from farro.operations.admission import Gate, admitted
@@ -205,18 +205,18 @@ def of_status(claim: Claim, *, success: bool, stdout: str, stderr: str) -> Poste
     return PostedResult(success=success, step_results=(step,))
 
 
-def commit(
-    store: Store, claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
-) -> Lifecycle:
-    """End the claim's attempt as the worker says. ClaimLost: somebody else has it by now."""
+def outcome(
+    claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
+) -> Succeeded | Failed:
+    """What the worker's word makes of the claim's attempt; its output is written. ClaimLost: somebody else has it by
+    now."""
     try:
-        outcome = _outcome(claim, posted, document, worker)
+        return _outcome(claim, posted, document, worker)
     except FileNotFoundError as error:  # its folder moved on with the job
         raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)") from error
-    return store.commit(claim, outcome)
 
 
-def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Outcome:
+def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Succeeded | Failed:
     plan = _plan(claim)
     raw = document.get("step_results")
     extras = raw if isinstance(raw, list) else [{}] * len(posted.step_results)

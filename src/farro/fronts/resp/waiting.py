@@ -2,8 +2,8 @@
 
 Claiming lives in workers; where wake-ups come from lives in feeds.
 
-- A client may wait for several roles; it gets one job, and while a claim is tried for it in one role the others pass it
-  over.
+- A client may wait for several roles; it gets jobs of one, and while a claim is tried for it in one role the others
+  pass it over.
 - A client that went away, or whose time is over, gets none: what was claimed for it meanwhile is handed back.
 - Nobody waits in a thread: a role has one that waits for all.
 """
@@ -14,19 +14,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from farro.fronts.resp.workers import Held, Worker, Workers
+from farro.fronts.resp.roster import Held, Worker
+from farro.fronts.resp.workers import Workers
 
 _SOON_S = 0.01
 
 
 class Waiter:
-    """One client in a blocking pop. Ends once: with a job, with nothing, or with what went wrong."""
+    """One client in a blocking pop. Ends once: with jobs, with none, or with what went wrong."""
 
-    def __init__(self, connection: Any, workers: Workers, queues: Sequence[RoleQueue]) -> None:
+    def __init__(self, connection: Any, workers: Workers, queues: Sequence[RoleQueue], limit: int = 1) -> None:
         self._connection = connection
         self._workers = workers
         self.queues = queues
-        self.future: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
+        self.limit = limit  # jobs of one role that it gets at most
+        self.future: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
         self.claiming = False
         self._expired = False
 
@@ -48,13 +50,13 @@ class Waiter:
     def expire(self) -> None:
         self._expired = True
         if not self.claiming:
-            self.end(None)
+            self.end([])
 
     def leave(self) -> None:
         """Its client is gone."""
-        self.end(None)
+        self.end([])
 
-    def end(self, result: Held | Exception | None) -> None:
+    def end(self, result: list[Held] | Exception) -> None:
         for queue in self.queues:
             queue.waiters.pop(self, None)
         if self.future.done():
@@ -67,7 +69,7 @@ class Waiter:
     def claimed_nothing(self, by: RoleQueue) -> None:
         self.claiming = False
         if self._expired:
-            self.end(None)
+            self.end([])
         for queue in self.queues:
             if queue is not by:
                 queue.kick()  # it passed this one over meanwhile
@@ -129,16 +131,17 @@ class RoleQueue:
         """Claim for that one. False: there is nothing more."""
         waiter.claiming = True
         try:
-            held = await self._workers.claim(waiter.worker, self.role)
+            found = await self._workers.claim(waiter.worker, self.role, waiter.limit)
         except Exception as error:  # noqa: BLE001 - told to the one who waits; the others are still served
             waiter.claiming = False
             waiter.end(error)
             return True
-        if held is None:
+        if not found:
             waiter.claimed_nothing(self)
             return False
         if waiter.over:
-            await self._workers.give_back(held, "its client went away while it waited")
+            for held in found:
+                await self._workers.give_back(held, "its client went away while it waited")
         else:
-            waiter.end(held)
+            waiter.end(found)
         return True
