@@ -46,6 +46,7 @@ def test_kill_at_every_call(name: str, durable: bool, shm: Path) -> None:
 JOURNALLED = {
     "enqueue",
     "commit_success",
+    "commit_a_row",
     "commit_failure",
     "commit_for_another_try",
     "commit_with_routing",

@@ -125,9 +125,10 @@ class Slot:
             return Turn.IDLE
         began_s, number = self._clock.monotonic_s(), len(claims)
         ended: list[tuple[Claim, Outcome]] = []
+        small = True
         try:
-            while claims and not (self._bulk is not None and self._stop.requested):
-                self._go_on(agent, claims, ended)
+            while claims and not (number > 1 and self._stop.requested):
+                small = self._go_on(agent, claims, ended) and small
             self._settle(agent, ended, claims)
         except AgentLost:
             raise
@@ -137,7 +138,7 @@ class Slot:
             raise
         if self._clock.monotonic_s() - began_s >= ROW_S:
             self._reach = max(1, self._reach // 2)
-        elif number == self._reach and self._bulk is not None:
+        elif small and number == self._reach and self._bulk is not None:
             self._reach = min(2 * self._reach, ROW)
         return Turn.WORKED
 
@@ -151,9 +152,10 @@ class Slot:
         self._log.many([self._line(claim, "info", "job claimed", event) for claim in claims])
         return claims
 
-    def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> None:
+    def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> bool:
         """Perform the next of them: as many as are over in a moment, or else one. What is over already does not wait
-        for one that takes longer, and what is not begun is not kept from others meanwhile."""
+        for one that takes longer, and what is not begun is not kept from others meanwhile. Whether it was such a row:
+        else it is no use to claim several."""
         row = [] if self._stop.requested else self._performer.row(claims)
         for came in row:
             claim = claims.popleft()
@@ -167,10 +169,13 @@ class Slot:
             claim = claims.popleft()
             self._settle(agent, ended, claims)
             self._perform(agent, claim, None)
+        return bool(row)
 
     def _perform(self, agent: Agent, claim: Claim, begun: Begun | None) -> None:
         """One job, watched, to its end."""
         try:
+            if self._bulk is not None and (begun is None or begun.run.exit is None):
+                self._bulk.write_down(claim)
             tick = lambda: self._beat(agent, claim)  # noqa: E731
             outcome = self._performer.perform(claim, tick, self._stop, begun)
             self._log(*self._committed(claim, self._commit(agent, claim, outcome)))

@@ -65,6 +65,10 @@ class QueueView:
                     return name, entered_ns
             return None
 
+    def __len__(self) -> int:
+        """How many are known to be ready."""
+        return len(self._ready)
+
     def enter(self, name: str, entered_ns: int) -> None:
         """It left and came back while it stood here: its turn is another now, after whatever came before it did."""
         with self._lock:

@@ -97,6 +97,9 @@ class RedisStore:
     def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
         return claim.claim_some(self._ground, agent, limit)
 
+    def write_down(self, claim: Claim) -> None:
+        """Nothing is left to write: the script wrote it."""
+
     def hand_back(self, claims: Sequence[Claim]) -> None:
         if claims:
             claim.hand_back(self._ground, claims)
