@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
         self._ended(await self._outcome(running))
 
     def _answered(self, answer: Any) -> None:
-        self._ended(self._told(answer) if isinstance(answer, Exception) else answer)
+        self._ended(self.told(answer) if isinstance(answer, Exception) else answer)
 
     def _ended(self, answer: Any) -> None:
         self.server.return_budget(self._parser)
@@ -231,15 +231,16 @@ class Connection(asyncio.Protocol):
         try:
             return command.run(self, args)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
-            return self._told(error)
+            return self.told(error)
 
     async def _outcome(self, running: Any) -> Any:
         try:
             return await (running.wait() if type(running) is Later else running)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
-            return self._told(error)
+            return self.told(error)
 
-    def _told(self, error: Exception) -> CommandError:
+    def told(self, error: Exception) -> CommandError:
+        """What its client is told of that."""
         if isinstance(error, CommandError | FarroError):
             return as_error(error)
         self.server.log("error", "a command broke", {"error": f"{type(error).__name__}: {error}"})

@@ -23,6 +23,17 @@ BATCH_BYTES = 4 << 20
 Do = Callable[[list[Any]], Sequence[Any]]  # in the desk's thread: an answer for each, which may be an exception
 
 
+def each(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Calls that have nothing in common."""
+    answers = []
+    for call in calls:
+        try:
+            answers.append(call())
+        except Exception as error:  # noqa: BLE001 - this one's alone
+            answers.append(error)
+    return answers
+
+
 class Asked(NamedTuple):
     do: Do
     what: Any

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from farro.errors import AgentLost, BadDocument, FarroError
 from farro.fronts.resp.roster import Kind, Seat
+from farro.kernel.outcome import Failed, Succeeded
 from farro.operations import memo
 from farro.plans.memo import PostedResult
 from farro.ports.store import Agent, Bulk, Claim, Store
@@ -20,6 +21,7 @@ class Take(NamedTuple):
     kind: Kind
     seat: Seat | None  # that is free
     limit: int
+    row: bool  # most of them are over in a moment
 
 
 class Taken(NamedTuple):
@@ -57,7 +59,7 @@ class Hands:
                 name, role, tags = asked.kind
                 agent = self._store.join(name, role=role, tags=tags)
             try:
-                jobs = self._claimed(agent, asked.limit)
+                jobs = self._claimed(agent, asked.limit, asked.row)
             except BaseException as error:
                 self.leave(agent)  # what it may have claimed is recovered by a watchdog
                 agent = None
@@ -67,13 +69,14 @@ class Hands:
             seat = asked.seat
             if seat is None or seat.agent is not agent:
                 seat = Seat(agent=agent, kind=asked.kind)
+            seat.row = asked.row
             return Taken(seat, jobs)
         raise AssertionError("unreachable")
 
-    def _claimed(self, agent: Agent, limit: int) -> list[tuple[Claim, bytes]]:
+    def _claimed(self, agent: Agent, limit: int, row: bool) -> list[tuple[Claim, bytes]]:
         while True:
             claims: Sequence[Claim]
-            if limit > 1 and self._bulk is not None:
+            if row and self._bulk is not None:
                 claims = self._bulk.claim_some(agent, limit)
             else:
                 claim = self._store.claim(agent)
@@ -98,21 +101,35 @@ class Hands:
                 ready.append((at, one.claim, memo.outcome(one.claim, one.posted, one.document, worker=one.worker)))
             except Exception as error:  # noqa: BLE001 - this one's alone
                 answers[at] = error
-        if len(ready) > 1 and self._bulk is not None:
+        rows: dict[str, list[tuple[int, Claim, Succeeded | Failed]]] = {}
+        for each in ready:
+            rows.setdefault(each[1].agent.id, []).append(each)
+        for row in rows.values():
+            self._commit(row, answers)
+        return answers
+
+    def _commit(self, row: list[tuple[int, Claim, Succeeded | Failed]], answers: list[Exception | None]) -> None:
+        """Of one agent."""
+        if len(row) > 1 and self._bulk is not None:
             told: Sequence[object]
             try:
-                told = self._bulk.commit_some([(claim, outcome) for _, claim, outcome in ready])
+                told = self._bulk.commit_some([(claim, outcome) for _, claim, outcome in row])
             except Exception as error:  # noqa: BLE001 - nobody knows which of them are kept
-                told = [error] * len(ready)
-            for (at, _, _), what in zip(ready, told, strict=True):
+                told = [error] * len(row)
+            for (at, _, _), what in zip(row, told, strict=True):
                 answers[at] = what if isinstance(what, Exception) else None
-            return answers
-        for at, claim, outcome in ready:
+            return
+        for at, claim, outcome in row:
             try:
                 self._store.commit(claim, outcome)
             except Exception as error:  # noqa: BLE001 - this one's alone
                 answers[at] = error
-        return answers
+
+    def write_down(self, claims: Sequence[Claim]) -> None:
+        if self._bulk is not None:
+            for claim in claims:
+                with contextlib.suppress(FarroError, OSError):  # a heartbeat tells of what was lost
+                    self._bulk.write_down(claim)
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Not begun: back to their places, where the store can; else to the end of the queue."""

@@ -27,6 +27,7 @@ class Seat:
     agent: Agent
     kind: Kind
     held: int = 0
+    row: bool = False  # what it holds was taken in a row
     retired: bool = False  # one of its jobs was lost: it leaves after the others
 
 
@@ -38,6 +39,8 @@ class Held:
     seat: Seat
     text: bytes  # as it was given out
     worker: Worker
+    since_s: float = 0.0
+    shown: bool = False  # the store shows all that it knows of it, if it did not at once
     stdout: str = ""
     stderr: str = ""
     success: bool | None = None  # what a status said, before or without a result

@@ -23,11 +23,14 @@ _SOON_S = 0.01
 class Waiter:
     """One client in a blocking pop. Ends once: with jobs, with none, or with what went wrong."""
 
-    def __init__(self, connection: Any, workers: Workers, queues: Sequence[RoleQueue], limit: int = 1) -> None:
+    def __init__(
+        self, connection: Any, workers: Workers, queues: Sequence[RoleQueue], limit: int = 1, *, row: bool = False
+    ) -> None:
         self._connection = connection
         self._workers = workers
         self.queues = queues
         self.limit = limit  # jobs of one role that it gets at most
+        self.row = row
         self.future: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
         self.claiming = False
         self._expired = False
@@ -131,7 +134,7 @@ class RoleQueue:
         """Claim for that one. False: there is nothing more."""
         waiter.claiming = True
         try:
-            found = await self._workers.claim(waiter.worker, self.role, waiter.limit)
+            found = await self._workers.claim(waiter.worker, self.role, waiter.limit, row=waiter.row)
         except Exception as error:  # noqa: BLE001 - told to the one who waits; the others are still served
             waiter.claiming = False
             waiter.end(error)

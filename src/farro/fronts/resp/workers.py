@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from farro.errors import FarroError, Lost
-from farro.fronts.resp.desk import Desk
+from farro.fronts.resp.desk import Desk, each
 from farro.fronts.resp.hands import Ending, Hands, Take, Taken
 from farro.fronts.resp.later import Later
 from farro.fronts.resp.replies import CommandError
@@ -31,6 +31,7 @@ from farro.operations import memo
 from farro.plans.memo import PostedResult
 from farro.ports.store import Agent, Store
 
+MOMENT_S = 0.2  # what takes longer is shown to whoever looks at the store
 STATUS_GRACE_S = 1.0  # how long a status waits for the result that usually comes with it
 _IDLE = 8  # agents of one kind that are kept for the next claim
 _REMEMBERED = 1024  # results of a worker that it may post again, or acknowledge
@@ -155,14 +156,17 @@ class Workers:
 
     # --- claiming ---
 
-    async def claim(self, worker: Worker, role: str, limit: int = 1) -> list[Held]:
-        """The next jobs of that role for this worker, up to so many; none where there is none."""
+    async def claim(self, worker: Worker, role: str, limit: int = 1, *, row: bool = False) -> list[Held]:
+        """The next jobs of that role for this worker, up to so many; none where there is none. `row`: it takes several
+        in a row, and most of them are over in a moment."""
         later = Later()
-        self.take(worker, role, limit, later.answer)
+        self.take(worker, role, limit, later.answer, row=row)
         held: list[Held] = await later.wait()
         return held
 
-    def take(self, worker: Worker, role: str, limit: int, told: Callable[[list[Held] | Exception], None]) -> None:
+    def take(
+        self, worker: Worker, role: str, limit: int, told: Callable[[list[Held] | Exception], None], *, row: bool
+    ) -> None:
         """The same; `told` has them, or what went wrong."""
         for other in worker.held.values():
             if other.connection is None and other.doubted_s is None:
@@ -170,7 +174,7 @@ class Workers:
         kind = worker.agent_name, role, worker.tags
         waiting = self._idle.get(kind)
         seat = waiting.pop() if waiting else None
-        self._desk.ask(self._hands.take_all, Take(kind, seat, limit), partial(self._taken, worker, told))
+        self._desk.ask(self._hands.take_all, Take(kind, seat, limit, row), partial(self._taken, worker, told))
 
     def _taken(self, worker: Worker, told: Callable[[list[Held] | Exception], None], answer: Taken | Exception) -> None:
         if isinstance(answer, Exception):
@@ -180,7 +184,8 @@ class Workers:
         seat.held = len(jobs)
         if not jobs:
             self._keep(seat, leaves=worker.gone)
-        found = [Held(claim=claim, seat=seat, text=text, worker=worker) for claim, text in jobs]
+        now_s = self._now_s()
+        found = [Held(claim=claim, seat=seat, text=text, worker=worker, since_s=now_s) for claim, text in jobs]
         for held in found:
             self.held[held.job_id] = held
             worker.held[held.job_id] = held
@@ -252,13 +257,19 @@ class Workers:
             held.busy = True
         lost = True
         try:
-            await self._call(self._hands.hand_back, [held.claim for held in unbegun])
+            await self._at_desk(self._hands.hand_back, [held.claim for held in unbegun])
             lost = False
             self.returned += len(unbegun)
         finally:
             for held in unbegun:
                 held.busy = False
                 self._drop(held, lost=lost)
+
+    async def _at_desk(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What is done to a claim is done where claims are committed: never two things to one at once."""
+        later = Later()
+        self._desk.ask(each, partial(function, *args), later.answer)
+        return await later.wait()
 
     async def give_back(self, held: Held, why: str) -> None:
         """Hand it back; a worker that said how it ended has done its part, though."""
@@ -270,7 +281,7 @@ class Workers:
                 await self.commit_status(held)
                 return
             held.busy = True
-            await self._call(memo.let_go, self._store, held.claim, why)
+            await self._at_desk(memo.let_go, self._store, held.claim, why)
             self.returned += 1
             self._log("info", "job handed back", {"job_id": held.job_id, "why": why})
         except Lost:
@@ -295,6 +306,15 @@ class Workers:
             self._keep(seat, leaves=held.worker.gone)
 
     # --- keeping ---
+
+    async def write_down(self) -> None:
+        """Jobs of a row that are not over in a moment: from here on the store shows all that it knows of them."""
+        late_s = self._now_s() - MOMENT_S
+        slow = [held for held in self.held.values() if not (held.shown or held.busy) and held.since_s < late_s]
+        for held in slow:
+            held.shown = True
+        if slow:
+            await self._at_desk(self._hands.write_down, [held.claim for held in slow if held.seat.row])
 
     async def beat(self) -> None:
         """Tell the store that all of them are alive; learn what was taken away."""

@@ -72,7 +72,7 @@ class Line:
                     return say(self._connected(redis))
                 except redis.exceptions.AuthenticationError as error:
                     self.drop()
-                    raise _refused(self.address, str(error)) from None
+                    raise refused(self.address, str(error)) from None
                 except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
                     self.drop()
                     if self._clock.monotonic_s() + PAUSE_S > until_s:
@@ -80,7 +80,7 @@ class Line:
                     self._clock.sleep(PAUSE_S)
                 except redis.exceptions.ResponseError as error:
                     if not (again and "ask again" in str(error) and self._clock.monotonic_s() + PAUSE_S <= until_s):
-                        raise _refused(self.address, str(error)) from None
+                        raise refused(self.address, str(error)) from None
                     self._clock.sleep(PAUSE_S)
 
     def bye(self) -> None:
@@ -150,7 +150,7 @@ def _unreachable(address: Address, error: BaseException) -> StorageTrouble:
     )
 
 
-def _refused(address: Address, text: str) -> FarroError:
+def refused(address: Address, text: str) -> FarroError:
     said = ascii(text)[1:-1][:300]
     if text.startswith("claim lost"):
         return ClaimLost(said)
@@ -161,6 +161,8 @@ def _refused(address: Address, text: str) -> FarroError:
         )
     if "this server has no key" in text:
         return InputError(f"{address}: a key was sent, but this `farro agq` has none: leave AGQ_KEY and agq.key out")
+    if "unknown command" in text:
+        return InputError(f"{address}: that `farro agq` is older than this worker ({said}); update it first")
     if "no queue here" in text:
         return InputError(f"{address}: {said}")
     return FarroError(f"{address} answered: {said}")

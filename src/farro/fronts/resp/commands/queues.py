@@ -157,18 +157,21 @@ def given(connection: Connection, found: list[Held]) -> list[Held]:
     return found
 
 
-async def wait(connection: Connection, roles: list[str], timeout_s: float, limit: int = 1) -> list[Held]:
+async def wait(
+    connection: Connection, roles: list[str], timeout_s: float, limit: int = 1, *, row: bool = False
+) -> list[Held]:
     """Up to so many jobs of one of these roles, as soon as there is one."""
     server = connection.server
+    workers = server.workers
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
     for queue in queues:
         if queue.waiters:
             continue
-        if found := given(connection, await server.workers.claim(server.workers.of(connection), queue.role, limit)):
+        if found := given(connection, await workers.claim(workers.of(connection), queue.role, limit, row=row)):
             return found
     if connection.executing or connection.closed or server.stopping:
         return []
-    waiter = connection.waiter = Waiter(connection, server.workers, queues, limit)
+    waiter = connection.waiter = Waiter(connection, workers, queues, limit, row=row)
     timer = asyncio.get_running_loop().call_later(timeout_s, waiter.expire) if timeout_s else None
     waiter.enter()
     try:

@@ -94,7 +94,7 @@ def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
 
 def _post_result(connection: Connection, job_id: str, value: bytes) -> Any:
     if len(value) > AT_ONCE:
-        return _post_large_result(connection, job_id, value)
+        return settle_large(connection, job_id, value)
     later = Later()
     settle(connection, job_id, value, later.answer)
     return later
@@ -117,7 +117,7 @@ def settle(connection: Connection, job_id: str, value: bytes, told: Callable[[An
     workers.commit(held, posted, document, digest, lambda error: told(OK if error is None else error))
 
 
-async def _post_large_result(connection: Connection, job_id: str, value: bytes) -> Any:
+async def settle_large(connection: Connection, job_id: str, value: bytes) -> Any:
     """The same of one that takes a while to be read."""
     workers = connection.server.workers
     worker = workers.of(connection)
