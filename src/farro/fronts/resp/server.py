@@ -269,7 +269,7 @@ class Server:
             told(answer)
             queue = self._queues.get(asked.role)
             if queue is not None:
-                queue.kick()  # the store's own feed tells of it later
+                queue.came()  # the store's own feed tells of it later
 
         self._pushes.ask(self._push_all, asked, pushed, size=sum(map(len, asked.texts)))
 
@@ -282,10 +282,10 @@ class Server:
         if queue is None:
             queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
         if role not in self._feeds and self._loop is not None:
-            loop, kick = self._loop, queue.kick
+            loop, came = self._loop, queue.came
 
             def told(changes: Changes) -> None:
-                loop.call_soon_threadsafe(kick)
+                loop.call_soon_threadsafe(came)
 
             self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log)
         return queue

@@ -43,6 +43,7 @@ from farro.stores.agq.line import Address, Announcement, Line, refused
 READY, PROCESSING = "queue:ready", "queue:processing"
 READY_ROLE = "Runner"
 SLICE_S = 1.0  # of a blocking pop: whoever stops a worker waits so long at most
+BRIEF_S = 0.01  # … in a stream of small jobs: one trip for the next of them, instead of one in vain and another
 LOOK_S = 1.0  # so often a running job is looked at: whether it was taken away
 _DICE = random.SystemRandom()
 _encode = encoder()
@@ -55,6 +56,7 @@ class _Slot:
     agent: Agent
     line: Line
     popped: list[tuple[int, bytes]] = field(default_factory=list)  # brought by `changes`, for the next claim
+    stream: bool = False  # what it last asked for was there: more is likely to come
     reach: int = 1  # jobs that it last asked for at once
     looked_s: float = field(default=float("-inf"))
     doubtful: bool = False  # a pop without an answer: this id may hold what nobody knows of
@@ -167,7 +169,9 @@ class AgqStore:
         slot = self._mine(agent)
         slot.reach = limit
         found, slot.popped = slot.popped[:limit], slot.popped[limit:]
-        found = found or self._pop(slot, limit)
+        if not found:
+            found = self._pop(slot, limit, wait_s=BRIEF_S if slot.stream and limit > 1 else None)
+            slot.stream = bool(found)
         if not found:
             self._here.slot = slot
         return [self._claimed(slot, attempt, text) for attempt, text in found]
@@ -192,6 +196,8 @@ class AgqStore:
     def _claimed(self, slot: _Slot, attempt: int, text: bytes) -> Claim:
         agent = slot.agent
         job_id, prompt = _job(text)
+        # Without the id, which the lifecycle has: jobs that differ in nothing else are one plan to whoever runs them.
+        alike = {name: value for name, value in prompt.items() if name != "id"}
         now = self._clock.now()
         assert agent.role is not None
         life = moves.claimed(
@@ -209,7 +215,7 @@ class AgqStore:
         scope = f"agq-{self._address.host}-{self._address.port}"
         return LateClaim(
             agent=agent,
-            envelope=Envelope(prompt=prompt, lifecycle=life),
+            envelope=Envelope(prompt=alike, lifecycle=life),
             attempt=attempt,
             folder=place,
             scope=scope,

@@ -20,7 +20,7 @@ from farro.fronts.resp.commands.table import integer, seconds, table
 from farro.fronts.resp.later import Later
 from farro.fronts.resp.replies import NO_ARRAY, CommandError
 from farro.fronts.resp.roster import Held
-from farro.fronts.resp.waiting import Waiter
+from farro.fronts.resp.waiting import RoleQueue, Waiter
 from farro.kernel.states import Status
 from farro.operations import memo
 from farro.operations.memo import Push
@@ -164,16 +164,18 @@ async def wait(
     server = connection.server
     workers = server.workers
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
+    looked: dict[RoleQueue, int] = {}
     for queue in queues:
         if queue.waiters:
             continue
+        looked[queue] = queue.news
         if found := given(connection, await workers.claim(workers.of(connection), queue.role, limit, row=row)):
             return found
     if connection.executing or connection.closed or server.stopping:
         return []
     waiter = connection.waiter = Waiter(connection, workers, queues, limit, row=row)
     timer = asyncio.get_running_loop().call_later(timeout_s, waiter.expire) if timeout_s else None
-    waiter.enter()
+    waiter.enter(looked)
     try:
         return given(connection, await waiter.future)
     finally:
