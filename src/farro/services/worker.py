@@ -26,6 +26,7 @@ from farro.observe.log import Event, Log, together
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Bulk, Claim, Working
 from farro.services.handover import Handover
+from farro.services.lookout import Lookout
 from farro.services.perform import Performer
 from farro.system import signals
 from farro.system.turns import Turns
@@ -81,6 +82,7 @@ class Slot:
         log: Log,
         idle_s: float = IDLE_S,
         turns: Turns | None = None,
+        lookout: Lookout | None = None,
         handover: Handover | None = None,
     ) -> None:
         self._store = store
@@ -94,6 +96,7 @@ class Slot:
         self._clock = clock
         self._log = together(log)
         self._turns = turns or Turns()
+        self._lookout = lookout or Lookout()
         self._handover = handover
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, Bulk) else None
@@ -174,8 +177,10 @@ class Slot:
     def _perform(self, agent: Agent, claim: Claim, begun: Begun | None) -> None:
         """One job, watched, to its end."""
         try:
-            if self._bulk is not None and (begun is None or begun.run.exit is None):
-                self._bulk.write_down(claim)
+            if begun is None or begun.run.exit is None:
+                self._lookout.relieve()
+                if self._bulk is not None:
+                    self._bulk.write_down(claim)
             tick = lambda: self._beat(agent, claim)  # noqa: E731
             outcome = self._performer.perform(claim, tick, self._stop, begun)
             self._log(*self._committed(claim, self._commit(agent, claim, outcome)))
@@ -243,18 +248,25 @@ class Slot:
                 if over:
                     return
                 if turn is Turn.TROUBLE:
+                    self._lookout.relieve()
                     self._clock.sleep(TROUBLE_S)
                 elif turn is Turn.IDLE:
                     cursor = self._waited(cursor, until)
         finally:
+            self._lookout.relieve()
             self.leave()
 
     def _waited(self, cursor: int, until: Until) -> int:
         """Until something comes, or for as long as an idle slot waits."""
+        patience_s = self._patience_s(until)
         try:
-            return self._store.changes(cursor, role=self._role, timeout_s=self._patience_s(until)).cursor
+            seen = self._lookout.wait(
+                lambda: self._store.changes(cursor, role=self._role, timeout_s=patience_s), patience_s
+            )
+            return (seen or self._store.changes(None, role=self._role)).cursor
         except TryAgain as error:  # a server that is away
             self._trouble(f"{type(error).__name__}: {error}")
+            self._lookout.relieve()
             self._clock.sleep(TROUBLE_S)
             return cursor
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from farro.errors import AgentLost, FarroError, InputError, Lost
+from farro.errors import FarroError, InputError, Lost
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
@@ -170,13 +170,7 @@ class FilesStore:
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
         told: list[Lifecycle | Lost] = []
         trouble: FarroError | None = None
-        if not ended:
-            return told
-        try:
-            held = self._ground.mine(ended[0][0].agent)
-        except AgentLost as lost:
-            return [lost for _ in ended]
-        for what in settle.commit_some(self._ground, held, ended):
+        for what in settle.commit_some(self._ground, ended):
             if isinstance(what, Lifecycle):
                 told.append(self._ended(what))
             elif isinstance(what, Lost):
@@ -203,7 +197,7 @@ class FilesStore:
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         if move is not None:
             self._ground.check_role(move.role)
-        return self._ended(settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome, move))
+        return self._ended(settle.commit(self._ground, claim, outcome, move))
 
     def _ended(self, told: Lifecycle) -> Lifecycle:
         """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
@@ -214,7 +208,7 @@ class FilesStore:
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
         self._ground.check_role(role)
         move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note)
-        return settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome, move)
+        return settle.commit(self._ground, claim, outcome, move)
 
     @explained
     def release(self, claim: Claim, note: str = "") -> Lifecycle:

@@ -49,35 +49,35 @@ _TRIED = object()  # a claim's runtime from its first commit on
 _DECIDING = object()  # … and from its decision on
 
 
-def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
     """Decide and carry out. ClaimLost: somebody else has the job, or has carried out this very decision.
 
     A claim is committed once, also by the agent that has the same job again: the path alone would let an old claim
     decide the new attempt. [test_a_claim_is_committed_once]
     """
-    going = _prepared(ground, held, claim, outcome, move)
+    going = _prepared(ground, claim, outcome, move)
     if isinstance(going, Lifecycle):
         return going
     record = _record(ground, going)
     entry = None if record is None else ground.journalled([record])
     try:
-        return _carried(ground, held, going, careful=entry is None)
+        return _carried(ground, going, careful=entry is None)
     finally:
         if entry is not None:
             entry.finished()
 
 
-def commit_some(ground: Ground, held: Held, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
-    """As `commit` for each, with one write of the journal for all: what came of each, or what it raised. Only a failed
-    sync ends it (R7)."""
-    going = [_told(partial(_prepared, ground, held, claim, outcome, None)) for claim, outcome in ended]
+def commit_some(ground: Ground, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
+    """As `commit` for each, whosever claims they are, with one write of the journal for all: what came of each, or what
+    it raised. Only a failed sync ends it (R7)."""
+    going = [_told(partial(_prepared, ground, claim, outcome, None)) for claim, outcome in ended]
     ready = [one for one in going if isinstance(one, Commit)]
     records = [record for one in ready if (record := _record(ground, one)) is not None]
     # All or none: jobs in a row are small, and have one each.
     entry = ground.journalled(records) if records and len(records) == len(ready) else None
     try:
         return [
-            _told(partial(_carried, ground, held, one, careful=entry is None)) if isinstance(one, Commit) else one
+            _told(partial(_carried, ground, one, careful=entry is None)) if isinstance(one, Commit) else one
             for one in going
         ]
     finally:
@@ -98,6 +98,7 @@ def _told(call: Callable[[], T]) -> T | FarroError:
 class Commit:
     """What will be written, and nothing of it is."""
 
+    held: Held
     claim: Claim
     path: str
     lifecycle: Lifecycle
@@ -109,8 +110,9 @@ class Commit:
     exhausted: bool  # it is marked where it lies
 
 
-def _prepared(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None) -> Commit | Lifecycle:
+def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) -> Commit | Lifecycle:
     """The commit; or the lifecycle, where an earlier try had decided it: then it is carried out."""
+    held = ground.mine(claim.agent)
     if held.claims.get(claim.job_id) != claim.attempt:
         raise ClaimLost(f"{claim.job_id}: attempt {claim.attempt} is no longer a claim of {held.agent.id}")
     path = f"{held.folder}/{claim.job_id}"
@@ -139,6 +141,7 @@ def _prepared(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: 
         # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
         sealed = bool(children) or dispatch.is_sealed(path, claim.attempt)
     return Commit(
+        held=held,
         claim=claim,
         path=path,
         lifecycle=lifecycle,
@@ -151,9 +154,9 @@ def _prepared(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: 
     )
 
 
-def _carried(ground: Ground, held: Held, going: Commit, *, careful: bool) -> Lifecycle:
+def _carried(ground: Ground, going: Commit, *, careful: bool) -> Lifecycle:
     """Write it and move the job. Not `careful`: it is in the journal."""
-    claim, path, result, lifecycle = going.claim, going.path, going.result, going.lifecycle
+    held, claim, path, result, lifecycle = going.held, going.claim, going.path, going.result, going.lifecycle
     with folders.fenced(path, claim.job_id):
         if result is not None:
             folders.write_result(ground, claim.folder, result, again=going.again)
