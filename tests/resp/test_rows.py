@@ -1,5 +1,5 @@
-"""Rows of jobs: JOB.TAKE, JOB.DONE and JOB.RETURN, and batches in which one is bad. Each job is as safe as if it had come
-alone.
+"""Rows of jobs: JOB.TAKE, JOB.DONE and JOB.RETURN, and batches in which one is bad. Each job is as safe as if it had
+come alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from farro.errors import AgentLost, Lost
+from farro.errors import AgentLost, Lost, StorageTrouble
 from farro.kernel.outcome import Report, Succeeded
 from farro.operations import memo
 from farro.ports.store import Bulk, Claim
@@ -62,6 +62,33 @@ def test_of_several_results_each_is_taken_or_refused_by_itself(front: Front) -> 
     assert str(said[4]).startswith("claim lost: e is not held by this connection's worker")
     assert [front.status(name) for name in "abcd"] == ["succeeded", "killed", "in_progress", "succeeded"]
     assert client.execute_command("JOB.DONE", "c", result("c")) == ["OK"], "it is still held"
+
+
+def test_trouble_with_one_of_several_results_is_that_ones_alone(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = front.client()
+    push(client, "a", "b", "c")
+    assert len(taken(client)) == 3
+    hands = front.server.workers._hands
+    alone, together = front.store.commit, front.store.commit_some  # type: ignore[attr-defined]
+
+    def torn(ended: Any) -> Any:
+        together([one for one in ended if one[0].job_id != "b"])
+        raise StorageTrouble("no room on the disk")
+
+    def full(claim: Any, outcome: Any, move: Any = None) -> Any:
+        if claim.job_id == "b":
+            raise StorageTrouble("no room on the disk")
+        return alone(claim, outcome, move)
+
+    monkeypatch.setattr(hands._bulk, "commit_some", torn)
+    monkeypatch.setattr(hands._store, "commit", full)
+    words = ["JOB.DONE", "a", result("a"), "b", result("b"), "c", result("c")]
+    said = client.execute_command(*words)
+    assert (said[0], said[2]) == ("OK", "OK")
+    assert "no room on the disk" in str(said[1])
+    monkeypatch.undo()
+    assert client.execute_command(*words) == ["OK", "OK", "OK"], "it is still held, and taken now"
+    assert [front.status(name) for name in "abc"] == ["succeeded"] * 3
 
 
 def test_a_result_of_a_row_is_taken_once(front: Front) -> None:
@@ -218,10 +245,10 @@ def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatc
     view = front.store.find("s2")
     assert view is not None
     assert json.loads(client.rpop("queue:ready")) == json.loads(same % "s2")
-    with pytest.raises(redis.ResponseError, match="invalid job: id: .*con"):
+    with pytest.raises(redis.ResponseError, match=r"invalid job: id: .*con"):
         client.lpush("queue:ready", same % "con")
     with pytest.raises(redis.ResponseError, match="invalid job: id: s3 was submitted before"):
-        client.lpush("queue:ready", '{"plan_id": "other", "id": "s3", "steps": [%s]}' % same[same.index("[{") + 1 : -2])
+        client.lpush("queue:ready", (same % "s3").replace("alike", "other"))
     for step, name in (("x", "n1"), ("y", "n2")):  # the first id in the text is a step's
         del checked[:]
         with pytest.raises(redis.ResponseError) as first:

@@ -9,9 +9,10 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from farro.errors import AgentLost, BadDocument, FarroError
+from farro.errors import AgentLost, BadDocument, FarroError, Lost, SyncFailed
 from farro.fronts.resp.roster import Kind, Seat
 from farro.kernel.outcome import Failed, Succeeded
+from farro.kernel.states import Status
 from farro.operations import memo
 from farro.plans.memo import PostedResult
 from farro.ports.store import Agent, Bulk, Claim, Store
@@ -101,29 +102,42 @@ class Hands:
                 ready.append((at, one.claim, memo.outcome(one.claim, one.posted, one.document, worker=one.worker)))
             except Exception as error:  # noqa: BLE001 - this one's alone
                 answers[at] = error
-        rows: dict[str, list[tuple[int, Claim, Succeeded | Failed]]] = {}
-        for each in ready:
-            rows.setdefault(each[1].agent.id, []).append(each)
-        for row in rows.values():
-            self._commit(row, answers)
+        told = self._together([(claim, outcome) for _, claim, outcome in ready])
+        for number, (at, claim, outcome) in enumerate(ready):
+            answers[at] = self._alone(claim, outcome, after=True) if told is None else told[number]
         return answers
 
-    def _commit(self, row: list[tuple[int, Claim, Succeeded | Failed]], answers: list[Exception | None]) -> None:
-        """Of one agent."""
-        if len(row) > 1 and self._bulk is not None:
-            told: Sequence[object]
-            try:
-                told = self._bulk.commit_some([(claim, outcome) for _, claim, outcome in row])
-            except Exception as error:  # noqa: BLE001 - nobody knows which of them are kept
-                told = [error] * len(row)
-            for (at, _, _), what in zip(row, told, strict=True):
-                answers[at] = what if isinstance(what, Exception) else None
-            return
-        for at, claim, outcome in row:
-            try:
-                self._store.commit(claim, outcome)
-            except Exception as error:  # noqa: BLE001 - this one's alone
-                answers[at] = error
+    def _together(self, ended: list[tuple[Claim, Succeeded | Failed]]) -> list[Exception | None] | None:
+        """None: there was trouble with some of them, and nobody knows with which."""
+        if self._bulk is None or len(ended) == 1:
+            return [self._alone(claim, outcome) for claim, outcome in ended]
+        try:
+            told = self._bulk.commit_some(ended)
+        except SyncFailed as error:
+            return [error] * len(ended)
+        except (FarroError, OSError):
+            return None
+        return [what if isinstance(what, Lost) else None for what in told]
+
+    def _alone(self, claim: Claim, outcome: Succeeded | Failed, *, after: bool = False) -> Exception | None:
+        """`after`: it may be committed already."""
+        try:
+            self._store.commit(claim, outcome)
+        except Lost as lost:
+            return None if after and self._stands(claim) else lost
+        except Exception as error:  # noqa: BLE001 - this one's alone
+            return error
+        return None
+
+    def _stands(self, claim: Claim) -> bool:
+        """Whether this very attempt ended the job."""
+        view = self._store.find(claim.job_id)
+        mine = claim.envelope.lifecycle
+        return (
+            view is not None
+            and view.status in (Status.SUCCEEDED, Status.FAILED)
+            and (view.lifecycle.attempt, view.lifecycle.correlation_id) == (mine.attempt, mine.correlation_id)
+        )
 
     def write_down(self, claims: Sequence[Claim]) -> None:
         if self._bulk is not None:
