@@ -38,7 +38,7 @@ from farro.ports.clock import Clock
 from farro.ports.store import Agent, Changes, Claim, LateClaim
 from farro.ports.workspace import Material, Workspace
 from farro.stores.agq import results
-from farro.stores.agq.line import Address, Announcement, Line, refused
+from farro.stores.agq.line import Address, Announcement, Client, Line, refused
 
 READY, PROCESSING = "queue:ready", "queue:processing"
 READY_ROLE = "Runner"
@@ -99,7 +99,7 @@ class AgqStore:
         )
         told = Announcement(worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()))
         line = Line(self._address, told, self._clock, timeout_s=self._timeout_s)
-        line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
+        line.ask(lambda client: client.say("PING", agent.id), again=False)
         with self._lock:
             self._slots[agent.id] = _Slot(agent=agent, line=line)
             swept, self._swept = self._swept, True
@@ -120,20 +120,16 @@ class AgqStore:
         if now_s - slot.looked_s < (slot.line.alive_s / 4 if claim is None else LOOK_S):
             return
         if claim is None:
-            slot.line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
+            slot.line.ask(lambda client: client.say("PING", agent.id), again=False)
         else:
             self._look(slot, claim)
         slot.looked_s = self._clock.monotonic_s()
 
     def _look(self, slot: _Slot, claim: Claim) -> None:
-        def said(client: Any) -> Mapping[bytes, bytes]:
-            pipe = client.pipeline(transaction=False)
-            pipe.execute_command("PING", slot.agent.id)
-            pipe.hgetall(f"job:{claim.job_id}")
-            found: Mapping[bytes, bytes] = pipe.execute()[1]
-            return found
-
-        found = slot.line.ask(said, again=False)
+        told = slot.line.ask(
+            lambda client: client.say_all(("PING", slot.agent.id), ("HGETALL", f"job:{claim.job_id}"))[1], again=False
+        )
+        found = dict(zip(told[::2], told[1::2], strict=True))
         if _attempt(found) not in (None, claim.attempt) or found.get(b"status") in _OVER:
             raise ClaimLost(f"{claim.job_id}: taken from {slot.agent.id} (recovered or killed)")
 
@@ -188,7 +184,7 @@ class AgqStore:
         if wait_s is not None:
             words.append(f"{max(0.01, wait_s):.3f}")
         slot.doubtful = True
-        said = slot.line.ask(lambda client: client.execute_command(*words), again=False) or ()
+        said = slot.line.ask(lambda client: client.say(*words), again=False) or ()
         slot.doubtful = False
         slot.looked_s = self._clock.monotonic_s()
         return list(zip(said[::2], said[1::2], strict=True))
@@ -288,9 +284,7 @@ class AgqStore:
             return
         slot = self._mine(claims[0].agent)
         try:
-            slot.line.ask(
-                lambda client: client.execute_command("JOB.RETURN", *(claim.job_id for claim in claims)), again=True
-            )
+            slot.line.ask(lambda client: client.say("JOB.RETURN", *(claim.job_id for claim in claims)), again=True)
         finally:
             for claim in claims:
                 self._workspace.end(claim.agent.id, claim.job_id)
@@ -303,7 +297,7 @@ class AgqStore:
         slot = self._mine(claim.agent)
         try:
             words = ("JOB.RELEASE", claim.job_id, note or "released by its worker")
-            slot.line.ask(lambda client: client.execute_command(*words), again=False)
+            slot.line.ask(lambda client: client.say(*words), again=False)
         except ClaimLost:
             pass
         except FarroError:
@@ -319,13 +313,9 @@ class AgqStore:
         if slot is None:
             return 0
 
-        def said(client: Any) -> int:
-            pipe = client.pipeline(transaction=False)
-            pipe.llen(_queue(slot.agent))
-            pipe.llen(PROCESSING)
-            return sum(pipe.execute())
-
-        return slot.line.ask(said, again=True)
+        source = _queue(slot.agent)
+        waiting, held = slot.line.ask(lambda client: client.say_all(("LLEN", source), ("LLEN", PROCESSING)), again=True)
+        return int(waiting) + int(held)
 
     def close(self) -> None:
         with self._lock:
@@ -353,8 +343,8 @@ class AgqStore:
 _OVER = frozenset({b"succeeded", b"completed", b"failed", b"killed", b"cancelled"})
 
 
-def _done(words: Sequence[str | bytes], client: Any) -> list[Any]:
-    answers: list[Any] = client.execute_command("JOB.DONE", *words)
+def _done(words: Sequence[str | bytes], client: Client) -> list[Any]:
+    answers: list[Any] = client.say("JOB.DONE", *words)
     for answer in answers:
         if isinstance(answer, Exception) and "ask again" in str(answer):
             raise answer  # what was posted before the line broke is being kept just now
