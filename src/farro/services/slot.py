@@ -32,7 +32,8 @@ STINT_S = 0.005  # how long a slot works before others of its process have a tur
 ROW = 16  # jobs that a slot claims and commits together at most …
 ROW_S = 0.02  # … and about how long that may take
 STREAM = 3  # turns in a row after which small jobs are taken to come in a stream: then
-GATHER_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many
+GATHER_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many; or in
+LONGEST_GATHER_S = 0.005  # as long as a turn takes, up to this: where the store is slow, turns are dear
 CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
@@ -128,6 +129,8 @@ class Slot:
         try:
             while claims and not (number > 1 and self._stop.requested):
                 small = self._go_on(agent, claims, ended) and small
+            # Without the last commit: where that takes long, to commit several at once is what helps.
+            took_s = self._clock.monotonic_s() - began_s
             self._settle(agent, ended, claims)
         except AgentLost:
             raise
@@ -135,7 +138,7 @@ class Slot:
             with contextlib.suppress(FarroError, OSError):
                 self._settle(agent, ended, claims)
             raise
-        if self._clock.monotonic_s() - began_s >= ROW_S:
+        if took_s >= ROW_S:
             self._reach = max(1, self._reach // 2)
         elif small and number == self._reach and self._bulk is not None:
             self._reach = min(2 * self._reach, ROW)
@@ -269,15 +272,20 @@ class Slot:
     def _stint(self, until: Until) -> tuple[Turn, bool]:
         """Turns for a moment, while there is work: the last of them, and whether it is over. To let another slot work
         after every job, however small, costs more than a small job."""
-        end_s = self._clock.monotonic_s() + STINT_S
+        now_s = self._clock.monotonic_s()
+        end_s = now_s + STINT_S
         while True:
-            turn = self._safe_turn()
+            began_s, turn = now_s, self._safe_turn()
             if until.over(turn):
                 return turn, True
-            if turn is not Turn.WORKED or self._stop.requested or self._clock.monotonic_s() >= end_s:
+            if turn is not Turn.WORKED or self._stop.requested:
                 return turn, False
+            now_s = self._clock.monotonic_s()
             if self._scant and self._streak > STREAM:
-                self._turns.hold(GATHER_S)
+                self._turns.hold(min(max(GATHER_S, now_s - began_s), LONGEST_GATHER_S))
+                now_s = self._clock.monotonic_s()
+            if now_s >= end_s:
+                return turn, False
 
     def _safe_turn(self) -> Turn:
         """A turn whose trouble is this slot's alone. After it the agent leaves: recovery looks at what it held."""
