@@ -99,6 +99,9 @@ def pruned(world: World) -> None:
     """The dependency was finished and removed before anybody saw to those that wait for it."""
     dead_before_unblocking(world)
     submitted(world, after("second", job_id="patient", any_end=True))
+    for store in world.processes:  # nobody removes what a journal still speaks of
+        if store._ground.journal is not None:
+            store._ground.journal.close()
     shutil.rmtree(f"{world.root}/agents/Runner/completed/succeeded/first")
     world.history.enqueued.discard("first")
 

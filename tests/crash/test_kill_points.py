@@ -47,6 +47,9 @@ JOURNALLED = {
     "enqueue",
     "enqueue_a_chosen_id",
     "enqueue_many",
+    "commit_with_children",  # they have ids of their own
+    "recover_from_the_outbox",
+    "recover_half_dispatched",
     "commit_success",
     "commit_a_row",
     "commit_failure",

@@ -51,6 +51,7 @@ class Staged:
     life: bytes  # job.json
     files: dict[str, bytes]  # the others, by name in the job's folder
     links: Mapping[str, str]  # … and those that are linked from elsewhere
+    anothers: bool = False  # an earlier submitter of its id staged it
     lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
 
     def record(self) -> Record:
@@ -95,24 +96,28 @@ def enqueue_many(
         for item in chosen:
             _check_conflict(item, wanted.setdefault(item.job_id, item.digest))
             _check_conflict(item, registry.registered(ground, item.job_id)[0] or item.digest)
-        if plain and (not chosen or ground.journals()):
+        linked = plain and bool(chosen) and ground.journals()
+        if plain and (linked or not chosen):
             for item in chosen:
                 _register(ground, item)
-            if (entry := ground.journalled([item.record() for item in staged])) is not None:
+            waits = any(item.blocks for item in staged)  # as an earlier submitter of the id found it
+            if not waits and (entry := ground.journalled([item.record() for item in staged])) is not None:
                 try:
                     ours = _publish_all(ground, staged)
                 finally:
                     entry.finished()
                 _tell(ground, ours, by)
                 return [item.job_id for item in staged]
-        if ground.policy.durable:
-            fs.sync_all([path for item in staged if _is_there(ground, item) for path in _durable(ground, item)])
+        if ground.policy.durable and not linked:
+            fs.sync_all([path for item in staged for path in _durable(ground, item)])
         for item in chosen:
-            if _register(ground, item):
+            _register(ground, item)
+        for item in staged:
+            if linked or item.anothers:  # who sees a link may publish at any moment
                 registry.make_durable(ground, item.name)
         if chosen:
             ground.sync([ground.registry])
-        if not plain:
+        if chosen or not plain:
             ground.sync([path for item in staged for path in waiting.register(ground, item.job_id, item.blocks)])
         if named is not None:
             for item in staged:
@@ -143,11 +148,6 @@ def _publish_all(ground: Ground, items: Sequence[Staged]) -> list[Staged]:
             _take_back(ground, [left for left in items[done:] if left.digest is None])
             raise
     return ours
-
-
-def _is_there(ground: Ground, item: Staged) -> bool:
-    """Not so when a journal failed after its id was registered, and another submitter was faster to publish it."""
-    return item.digest is None or fs.exists(f"{ground.staging}/{item.name}")
 
 
 def _take_back(ground: Ground, items: Sequence[Staged]) -> None:
@@ -290,9 +290,8 @@ def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *,
         fs.set_mtime_ns(path, entered_ns - head_start)
 
 
-def _register(ground: Ground, item: Staged) -> bool:
-    """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job. Whether it
-    is another's."""
+def _register(ground: Ground, item: Staged) -> None:
+    """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job."""
     if (
         _MINTED.fullmatch(item.job_id)
         and not fs.exists(f"{ground.registry}/{item.job_id}")
@@ -301,18 +300,16 @@ def _register(ground: Ground, item: Staged) -> bool:
         raise IdConflict(f"{item.job_id} is the id of a job that exists already; choose another, or leave --id out")
     try:
         fs.symlink(f"{item.digest}.{item.name}", f"{ground.registry}/{item.job_id}")
-        return False
+        return
     except FileExistsError:
         pass
     digest, first = registry.registered(ground, item.job_id)
     _check_conflict(item, digest)
-    if first == item.name:
-        return False
-    _discard(ground, item)
-    item.name = first
-    item.blocks = waiting.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
-    item.home = ground.path(places.WAITING) if item.blocks else item.home
-    return True
+    if first != item.name:
+        _discard(ground, item)
+        item.name, item.anothers = first, True
+        item.blocks = waiting.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
+        item.home = ground.path(places.WAITING) if item.blocks else item.home
 
 
 def _check_conflict(item: Staged, digest: str | None) -> None:
