@@ -197,3 +197,14 @@ def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: Bulk, figure
         thread.join(90)
     assert sorted(done) == ids
     figure(f"{kit.name}: jobs that several slots claimed in rows, each done once", len(done))
+
+
+def test_attempts_of_several_agents_are_committed_at_once(kit: Adapter, bulk: Bulk) -> None:
+    one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
+    ids = fill(kit.store, 6)
+    claims = [*bulk.claim_some(one, 2), *bulk.claim_some(other, 2)]
+    mixed = [claims[0], claims[2], claims[1], claims[3]]
+    told = end(bulk, mixed)
+    assert [what.job_id for what in told if isinstance(what, Lifecycle)] == names(mixed)
+    assert [what.agent for what in told if isinstance(what, Lifecycle)] == [one.id, other.id, one.id, other.id]
+    assert kit.store.pending("Runner") == len(ids) - 4

@@ -393,6 +393,27 @@ def test_messages_may_be_settled_in_any_order_and_all_at_once(opened: Open) -> N
     run(play)
 
 
+def test_what_was_acknowledged_without_a_wait_does_not_come_back(opened: Open) -> None:
+    async def play() -> None:
+        async with opened() as bus, opened() as other:
+            await bus.declare("q", [Binding("x", "#")])
+            await asyncio.gather(*(bus.publish("x", message(number)) for number in range(60)))
+            consumer = await other.consume("q", prefetch=4)
+            for number in range(58):  # also more than it may hold: so there was room again
+                held = await take(consumer)
+                if number % 7 == 6:
+                    await held.ack()
+                else:
+                    held.ack_soon()
+                    held.ack_soon()  # the second changes nothing
+            await other.close()
+            await until(bus, "q", 2)
+            rest = await bus.consume("q", prefetch=3)
+            assert {(await take(rest)).message.message_id for _ in range(2)} == {"m58", "m59"}
+
+    run(play)
+
+
 def test_many_publish_at_once_and_each_knows(opened: Open) -> None:
     async def play() -> None:
         async with opened() as bus:

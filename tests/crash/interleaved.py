@@ -105,6 +105,7 @@ class Scenario:
     delay_s: float = 0.0  # between attempts
     small: bool = True  # every schedule with one preemption is affordable
     journal: bool = False  # everybody has one, and in the end the machine goes down: the replay comes first
+    schedules: int = 460  # distinct ones that are played at least; where it is more, so many have one preemption
 
     def policy(self) -> StorePolicy:
         return StorePolicy(
@@ -867,33 +868,55 @@ def _everybody(world: World) -> None:
 BOTH = ("Runner", "CodeReviewer")
 SCENARIOS = (
     Scenario("two workers want one job", _two_workers, durable=True),
-    Scenario("workers and a watchdog", _workers_and_watchdog),
-    Scenario("a zombie resumes", _zombie, hasty=True, durable=True),
+    Scenario("workers and a watchdog", _workers_and_watchdog, schedules=1050),
+    Scenario("a zombie resumes", _zombie, hasty=True, durable=True, schedules=1200),
     Scenario("an operator kills", _kill, durable=True),
-    Scenario("an operator kills a parent", _kill_and_children),
-    Scenario("an operator forces success", _force),
-    Scenario("all meet over a stale job", _stale),
+    Scenario("an operator kills a parent", _kill_and_children, schedules=850),
+    Scenario("an operator forces success", _force, schedules=850),
+    Scenario("all meet over a stale job", _stale, schedules=1300),
     Scenario("a stale job is killed", _stale_kill),
-    Scenario("two watchdogs", _two_watchdogs),
-    Scenario("children", _children),
-    Scenario("children of a zombie", _hasty_children, hasty=True),
-    Scenario("routed to the next role", _routed, roles=BOTH),
-    Scenario("a flaky job", _flaky),
+    Scenario("two watchdogs", _two_watchdogs, schedules=1400),
+    Scenario("children", _children, schedules=1400),
+    Scenario("children of a zombie", _hasty_children, hasty=True, schedules=1000),
+    Scenario("routed to the next role", _routed, roles=BOTH, schedules=900),
+    Scenario("a flaky job", _flaky, schedules=1100),
     Scenario("released, and killed", _released),
-    Scenario("stuck under a live worker", _stuck),
-    Scenario("one id, two submitters", _submitters, sweeping=True),
+    Scenario("stuck under a live worker", _stuck, schedules=1300),
+    Scenario("one id, two submitters", _submitters, sweeping=True, schedules=850),
     Scenario("one id, two contents", _two_contents),
     Scenario("two operators", _two_operators),
     Scenario("a delayed job", _delayed, delay_s=5.0),
     Scenario("a stranger's folder", _strange, strangers=True),
     Scenario("a watchdog and a zombie", _hasty_two, hasty=True),
-    Scenario("everybody is taken for hung", _hasty_all, hasty=True),
-    Scenario("rows of small jobs", _rows, small=False),
-    Scenario("rows, and a zombie resumes", _hasty_rows, hasty=True, small=False),
-    Scenario("journals, rows, and a zombie", _hasty_rows, hasty=True, durable=True, journal=True, small=False),
-    Scenario("journals, and a zombie resumes", _zombie, hasty=True, durable=True, journal=True, small=False),
-    Scenario("journals, and an operator kills", _kill, durable=True, journal=True, small=False),
-    Scenario("journals, and all are taken for hung", _hasty_all, hasty=True, durable=True, journal=True, small=False),
-    Scenario("journals, and everybody", _everybody, roles=BOTH, durable=True, journal=True, small=False),
-    Scenario("everybody at once", _everybody, roles=BOTH, small=False),
+    Scenario("everybody is taken for hung", _hasty_all, hasty=True, schedules=1100),
+    Scenario(
+        "journals, one id, two submitters",
+        _submitters,
+        sweeping=True,
+        durable=True,
+        journal=True,
+        small=False,
+        schedules=300,
+    ),
+    Scenario("journals, one id, two contents", _two_contents, durable=True, journal=True, small=False, schedules=300),
+    Scenario("rows of small jobs", _rows, small=False, schedules=400),
+    Scenario("rows, and a zombie resumes", _hasty_rows, hasty=True, small=False, schedules=400),
+    Scenario(
+        "journals, rows, and a zombie", _hasty_rows, hasty=True, durable=True, journal=True, small=False, schedules=300
+    ),
+    Scenario(
+        "journals, and a zombie resumes", _zombie, hasty=True, durable=True, journal=True, small=False, schedules=300
+    ),
+    Scenario("journals, and an operator kills", _kill, durable=True, journal=True, small=False, schedules=300),
+    Scenario(
+        "journals, and all are taken for hung",
+        _hasty_all,
+        hasty=True,
+        durable=True,
+        journal=True,
+        small=False,
+        schedules=300,
+    ),
+    Scenario("journals, and everybody", _everybody, roles=BOTH, durable=True, journal=True, small=False, schedules=300),
+    Scenario("everybody at once", _everybody, roles=BOTH, small=False, schedules=400),
 )

@@ -240,6 +240,20 @@ def resubmitted(play: Play) -> None:
         play.enqueue(play.process(), asked)
 
 
+def half_registered(play: Play) -> None:
+    """The first submitter is killed between its link and its record. The next, which syncs, or has a journal of its
+    own, finds the link, and acknowledges what the first one staged."""
+    for job_id, careful in (("one", True), ("two", False)):
+        asked = Submission(role="Runner", prompt=plan(1), job_id=job_id, payload={"a.txt": b"a"})
+        assert play.recorder is not None
+        if play.journal:
+            play.recorder.trap = lambda op, args: Crash() if op == "write_sync" else None
+        with contextlib.suppress(Crash):
+            play.enqueue(play.process(), asked)
+        assert play.recorder.trap is None
+        play.enqueue(play.process(careful=careful), asked)
+
+
 def many(play: Play) -> None:
     """enqueue_many over two roles, a chosen id among them."""
     items = [Submission(role=role, prompt=plan(n)) for n, role in enumerate(("Runner", "CodeReviewer", "Runner"))]
@@ -530,6 +544,7 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
     delayed,
     chosen,
     resubmitted,
+    half_registered,
     many,
     succeeded,
     failed,

@@ -41,7 +41,7 @@ PROMPT = {
         for before, name in zip(["", *NAMES], NAMES, strict=False)
     ]
 }
-STATES = 20_000 if torture() else 600
+STATES = 20_000 if torture() else 400
 RANDOMS = 200 if torture() else 3
 
 

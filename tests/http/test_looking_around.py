@@ -45,6 +45,17 @@ def test_curves_and_figures_tell_of_what_ended(any_front: Front) -> None:
     hands.leave()
 
 
+def test_those_who_keep_the_house_are_no_slots(any_front: Front) -> None:
+    keeper = any_front.store.join("manager", role="Manager")
+    hands = Hands(any_front.store)
+    until(lambda: any_front.get("/api/queues").json["total"]["workers"] == 1)
+    told = any_front.get("/api/queues").json["queues"]
+    assert {line["role"]: line["workers"] for line in told if line["workers"]} == {"Runner": 1}
+    assert len(any_front.get("/api/workers").json["workers"]) == 1
+    hands.leave()
+    any_front.store.leave(keeper)
+
+
 def test_the_past_is_what_the_queues_were(any_front: Front) -> None:
     (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
     hands = Hands(any_front.store)

@@ -101,6 +101,9 @@ class Delivery:
     async def ack(self) -> None:
         self.acknowledged = True
 
+    def ack_soon(self) -> None:
+        self.acknowledged = True
+
     async def reject(self, *, requeue: bool) -> None:
         self.acknowledged = not requeue
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 30.0
 _RETRY_S = 0.2
 _ACK_LATE_S = 0.005
+_ACK_SOON_S = 0.05  # where nobody waits for it
 _STALE_MS = "600000"  # what need not last goes from a queue that nobody reads
 _TRANSIENT, _PERSISTENT = 1, 2  # of a message; of the latter the broker confirms that it has it on its disk
 T = TypeVar("T")
@@ -234,6 +235,11 @@ class AmqpDelivery:
             self._settled = True
             await self.acks.ack(self.tag)
 
+    def ack_soon(self) -> None:
+        if not self._settled:
+            self._settled = True
+            self.acks.ack_soon(self.tag)
+
     async def reject(self, *, requeue: bool) -> None:
         if not self._settled:
             self._settled = True
@@ -259,14 +265,29 @@ class Acknowledgements:
         self._given.append(tag)
 
     async def ack(self, tag: int) -> None:
+        if self._note(tag, _ACK_LATE_S):
+            await self.flush()
+
+    def ack_soon(self, tag: int) -> None:
+        if self._note(tag, _ACK_SOON_S):
+            self._flush_soon()
+
+    def _note(self, tag: int, late_s: float) -> bool:
+        """Whether it is time to tell the broker; else that is done some milliseconds later."""
         self._told.append(tag)
         if 2 * len(self._told) >= self._room:
-            await self.flush()
-        elif self._later is None:
-            self._later = asyncio.get_running_loop().call_later(_ACK_LATE_S, self._flush_soon)
+            return True
+        loop = asyncio.get_running_loop()
+        if self._later is None or self._later.when() > loop.time() + late_s:
+            if self._later is not None:
+                self._later.cancel()
+            self._later = loop.call_later(late_s, self._flush_soon)
+        return False
 
     def _flush_soon(self) -> None:
-        self._later = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         task = asyncio.create_task(self.flush())
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)

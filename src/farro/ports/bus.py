@@ -60,6 +60,10 @@ class Delivery(Protocol):
     async def ack(self) -> None:
         """Done with. When it was taken away meanwhile nothing happens: somebody else has it."""
 
+    def ack_soon(self) -> None:
+        """As `ack`, without a wait for it: many go together. Its consumer's `close` waits for them.
+        [test_what_was_acknowledged_without_a_wait_does_not_come_back]"""
+
     async def reject(self, *, requeue: bool) -> None: ...
 
 

@@ -256,7 +256,8 @@ class Bulk(Protocol):
         it may be that only its place says that it is in progress. Lost when it is not ours any more."""
 
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        """As `commit` for each; what that would raise of a job that was lost is its answer here."""
+        """As `commit` for each, whichever agent has it; what that would raise of a job that was lost is its answer
+        here."""
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Jobs that were claimed and not begun go back to their places in the queue, as if nobody had had them. One

@@ -99,6 +99,11 @@ class FilesDelivery:
             self._settled = True
             await self.consumer.remove(self.name)
 
+    def ack_soon(self) -> None:
+        if not self._settled:
+            self._settled = True
+            self.consumer.remove_soon(self.name)
+
     async def reject(self, *, requeue: bool) -> None:
         if not self._settled:
             self._settled = True
@@ -120,6 +125,8 @@ class FilesConsumer:
         self._taking: asyncio.Future[list[tuple[str, Message]]] | None = None
         self._done: deque[str] = deque()  # acknowledged, and still in our folder
         self._removing: asyncio.Future[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None  # of those that nobody waits for
+        self._unwaited: list[str] = []
         self._held = 0
         self._woken = asyncio.Event()
         self._closed = False
@@ -207,11 +214,27 @@ class FilesConsumer:
     async def remove(self, name: str) -> None:
         """Those that are acknowledged while others are removed go with the next."""
         self._done.append(name)
+        await self._gone(name)
+        self._let_go()
+
+    async def _gone(self, name: str) -> None:
         while name in self._done:
             if self._removing is None or self._removing.done():
                 self._removing = asyncio.ensure_future(self._do(self._remove))
             await asyncio.shield(self._removing)
-        self._let_go()
+
+    def remove_soon(self, name: str) -> None:
+        """Nobody waits: those that come while others are removed go with the next."""
+        self._done.append(name)
+        self._unwaited.append(name)
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        while self._unwaited:
+            names, self._unwaited = self._unwaited, []
+            await self._gone(names[-1])  # … and so are those before it
+            self._let_go(len(names))
 
     def _remove(self) -> None:
         while self._done:
@@ -239,8 +262,8 @@ class FilesConsumer:
         name = told["dead_letters"]
         return name if isinstance(name, str) and fs.exists(self._place.ready(name)) else None
 
-    def _let_go(self) -> None:
-        self._held -= 1
+    def _let_go(self, count: int = 1) -> None:
+        self._held -= count
         self._woken.set()
 
     async def close(self) -> None:
@@ -250,6 +273,8 @@ class FilesConsumer:
         self._woken.set()
         asyncio.get_running_loop().remove_reader(self._inotify.fileno())
         self._inotify.close()
+        if self._sweeping is not None:
+            await self._sweeping
         await self._do(self._leave)
 
     def _leave(self) -> None:

@@ -53,7 +53,7 @@ def queues(house: House, asked: Asked) -> Any:
     loaded(house)
     slots: dict[str | None, list[bool]] = {}
     for agent in house.store.agents():
-        if agent.alive:
+        if agent.alive and agent.role not in workers.KEEPERS:  # as /api/workers counts them
             slots.setdefault(agent.role, []).append(bool(agent.jobs))
     lines = queue_lines(house)
     for line in lines:

@@ -70,7 +70,6 @@ class Controller:
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
         self._begun: dict[tuple[str, str], float] = {}  # signal and key of a command → when, on our clock
-        self._acking: set[asyncio.Task[None]] = set()
         self._look_s = 0.0  # when the runtime is asked next
         self._known: tuple[plan.SwarmPlan | None, dict[str, plan.Member]] = (None, {})
         self._last_told: tuple[Any, ...] = ()
@@ -122,7 +121,7 @@ class Controller:
         finally:
             listening.cancel()
             beating.cancel()
-            await asyncio.gather(listening, beating, *self._acking, return_exceptions=True)
+            await asyncio.gather(listening, beating, return_exceptions=True)
             await self._hands.close()
             await control.close()
             self._ledger.close()
@@ -146,9 +145,7 @@ class Controller:
                 BusTrouble
             ) as error:  # what is in the ledger is confirmed in a turn; another answer is asked for again
                 self._log("error", str(error), {})
-            acking = asyncio.create_task(delivery.ack())  # beside the next, so that many are acknowledged together
-            self._acking.add(acking)
-            acking.add_done_callback(self._acking.discard)
+            delivery.ack_soon()
             if news:
                 self._woken.set()
 

@@ -58,7 +58,7 @@ def claim(ground: Ground, held: Held, view: QueueView, *, row: int | None = None
     role = held.agent.role
     assert role is not None
     busy: set[str] = set()
-    while (upcoming := view.next()) is not None:
+    while (upcoming := view.next(known=bool(row))) is not None:
         name, entered_ns = upcoming
         if name in busy:
             return None  # the queue was listed again meanwhile: waiting for a lock is not this call's business

@@ -135,6 +135,10 @@ class Ground:
             return None
         return self.journal.write(records)
 
+    def journals(self) -> bool:
+        """Whether `journalled` will do it, nearly always; and then a journal of this boot is there already."""
+        return self.journal is not None and self.policy.durable and self.journal.ready()
+
     def tell_foreign(self, job_id: str, why: str) -> None:
         """A job of another schema version: said once, then left alone (DESIGN §3.3)."""
         if job_id not in self.foreign:

@@ -8,6 +8,7 @@ import { h } from "../view.js";
 import { coarse, count, duration, many, said, usd } from "../words.js";
 
 const WINDOWS = [["900", "15m"], ["3600", "1h"], ["21600", "6h"], ["86400", "24h"]];
+const SETTLED_MS = 5500; // longer than the server keeps an answer
 const ENDS = ["succeeded", "failed", "stale", "killed"];
 
 export function overview(ctx, route) {
@@ -27,6 +28,9 @@ export function overview(ctx, route) {
   const all = () => { for (const one of Object.values(load)) one(); };
   all();
   const timer = setInterval(() => { load.series(); load.stats(); load.alerts(); }, 15_000);
+  /* What has just ended is counted a moment later, and an answer may be a few seconds old: so once more when it is quiet. */
+  let quiet = 0;
+  const again = () => { clearTimeout(quiet); quiet = setTimeout(() => { load.series(); load.stats(); }, SETTLED_MS); };
   const choose = (value) => { page.window = value; ctx.go(`#/overview?window=${value}`, { replace: true }); load.series(); load.stats(); ctx.redraw(); };
 
   return {
@@ -35,10 +39,10 @@ export function overview(ctx, route) {
     actions: () => [segments("Time shown", WINDOWS, page.window, choose), !ctx.readOnly() && button("New job", () => newJob(ctx), { kind: "primary", sign: "plus", title: "New job (n)" })],
     heard(kind) {
       if (kind === "hello" || kind === "gap" || kind === "ready") all();
-      if (kind === "changes") { load.series(); load.stats(); load.workers(); load.costs(); }
+      if (kind === "changes") { load.series(); load.stats(); load.workers(); load.costs(); again(); }
       if (kind === "workers") load.workers();
     },
-    stop: () => { aborted.abort(); clearInterval(timer); },
+    stop: () => { aborted.abort(); clearInterval(timer); clearTimeout(quiet); },
     view() {
       const { queues, total } = ctx.shared;
       if (!queues) return page.error ? failure(page.error, all) : loading("Reading the queues");
