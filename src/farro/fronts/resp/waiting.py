@@ -19,7 +19,8 @@ from farro.fronts.resp.workers import Workers
 
 _SOON_S = 0.01
 DUE_S = 0.02  # so long after those who wait were served, at most, it is known when the next delayed job falls due
-GATHER_S = 0.003  # in a stream of small jobs those who take rows are woken for what came in such a time, not for each
+GATHER_S = 0.005  # in a stream of small jobs those who take rows are woken for what came in such a time, not for each
+FEW = 4  # jobs: where a row had fewer, there was no more
 
 
 class Waiter:
@@ -51,7 +52,9 @@ class Waiter:
         for queue in self.queues:
             queue.waiters[self] = None
         for queue in self.queues:
-            if looked.get(queue) != queue.news:
+            if self.row and queue.gathers:
+                queue.came()
+            elif looked.get(queue) != queue.news:
                 queue.kick()
 
     def expire(self) -> None:
@@ -105,8 +108,17 @@ class RoleQueue:
         self._serving = False
         self._again = False
 
+    def served(self, jobs: int) -> None:
+        """Somebody was given so many."""
+        self._served_s = asyncio.get_running_loop().time() if jobs < FEW else float("-inf")
+
+    @property
+    def gathers(self) -> bool:
+        """Whether somebody was given a short row a moment ago: then the next one is worth a moment's wait."""
+        return asyncio.get_running_loop().time() < self._served_s + GATHER_S
+
     def came(self) -> None:
-        """Something has come. Whoever waits is woken: at once after a quiet time, else a moment later for all that
+        """Something may have come. Whoever waits is woken: at once after a quiet time, else a moment later for all that
         comes until then, if he takes rows."""
         self.news += 1
         if self._gathering is not None or not self.waiters:
@@ -176,6 +188,6 @@ class RoleQueue:
             for held in found:
                 await self._workers.give_back(held, "its client went away while it waited")
         else:
-            self._served_s = asyncio.get_running_loop().time()
+            self.served(len(found))
             waiter.end(found)
         return True

@@ -166,10 +166,11 @@ async def wait(
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
     looked: dict[RoleQueue, int] = {}
     for queue in queues:
-        if queue.waiters:
+        if queue.waiters or (row and queue.gathers and not connection.executing):
             continue
         looked[queue] = queue.news
         if found := given(connection, await workers.claim(workers.of(connection), queue.role, limit, row=row)):
+            queue.served(len(found))
             return found
     if connection.executing or connection.closed or server.stopping:
         return []
