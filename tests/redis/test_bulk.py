@@ -49,6 +49,23 @@ def test_several_are_claimed_in_one_request(rig: Rig) -> None:
     assert store.count()[Status.IN_PROGRESS] == 7
 
 
+def test_a_row_ends_before_a_job_of_another_version_and_the_rest_keep_their_places(rig: Rig) -> None:
+    """All of a row are taken from the head of the queue at once; who is not claimed goes back to where it was."""
+    store = rig.store()
+    ids = fill(store, 8)
+    ask, key = store._ground.server.call, store._ground.keys.job(ids[2])
+    life = ask("HGET", key, "life")
+    ask("HSET", key, "sv", "9.0.0", "life", life.replace(b"1.0.0", b"9.0.0"))
+    queue = f"{store._ground.keys.prefix}q:Runner:"
+    before = ask("ZRANGE", queue, 0, -1, "WITHSCORES")
+    agent = store.join("a", role="Runner")
+    assert names(store.claim_some(agent, 4)) == ids[:2]
+    assert ask("ZRANGE", queue, 0, -1, "WITHSCORES") == before[6:]
+    assert [fields["job_id"] for _, _, fields in rig.logged] == [ids[2]]
+    assert names(store.claim_some(agent, 4)) == ids[3:7]
+    assert (store.count()[Status.QUEUED], store.count()[Status.IN_PROGRESS]) == (2, 6)
+
+
 def test_several_are_committed_in_one_request(rig: Rig) -> None:
     store = rig.store()
     agent, operator = store.join("a", role="Runner"), store.join("o", role=None)
