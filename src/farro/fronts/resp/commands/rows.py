@@ -18,7 +18,7 @@ from farro.fronts.resp.roster import Held
 if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
 
-MOST = 128  # jobs of one row
+MOST = 16  # jobs of one row: 16 MiB, as one LPOP
 
 
 def take(connection: Connection, args: list[bytes]) -> Any:
