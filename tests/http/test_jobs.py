@@ -380,3 +380,37 @@ def running(front: Front) -> tuple[str, Path]:
     claim = front.store.claim(front.store.join("hands", role="Runner"))
     assert claim is not None
     return claim.job_id, Path(claim.folder) / "steps"
+
+
+def test_a_named_job_is_found_and_reset_by_its_name(any_front: Front) -> None:
+    first = any_front.store.enqueue_named("nightly", submission())
+    until(lambda: any_front.get("/api/names").json == {"names": [{"name": "nightly", "job_id": first}]})
+    assert any_front.get("/api/names/nightly").json == {"name": "nightly", "job_id": first}
+    told = any_front.post("/api/names/nightly/reset", {}).json
+    assert (told["job_id"], told["changed"]) == (first, False)  # it waits already
+    hands = Hands(any_front.store)
+    hands.one()
+    hands.leave()
+    told = any_front.post("/api/names/nightly/reset", {}).json
+    assert (told["before"], told["changed"]) == (first, True)
+    assert any_front.get("/api/names/nightly").json["job_id"] == told["job_id"] != first
+    assert any_front.get("/api/names/nightl").status == 404
+    assert "nightly" in any_front.get("/api/names/nightl").json["error"]["message"]
+
+
+def test_finished_jobs_are_removed_and_a_dry_run_removes_none(any_front: Front) -> None:
+    made = list(any_front.store.enqueue_many([submission() for _ in range(4)]))
+    hands = Hands(any_front.store)
+    ended = [hands.one() for _ in range(3)]
+    hands.leave()
+    assert any_front.post("/api/prune", {}).status == 400
+    told = any_front.post("/api/prune", {"keep": 1, "dry_run": True}).json
+    assert (told["jobs"], told["left"], told["dry_run"]) == (ended[:2], 0, True)
+    assert any_front.post("/api/prune", {"older_than": "7d"}).json["jobs"] == []
+    assert any_front.post("/api/prune", {"keep": 0, "limit": 2}).json == {
+        "jobs": ended[:2],
+        "left": 1,
+        "dry_run": False,
+    }
+    there = {view.job_id for view in any_front.store.list()}
+    assert there == set(made) - set(ended[:2])

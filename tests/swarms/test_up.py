@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flows.program import FARRO, PATIENCE_S, Program, eventually, marked, once_endless, shell
+from servers import RabbitServer, RedisServer
 
 ALL = ["farro-manager", "farro-watchdog", "farro-worker-1", "farro-worker-2"]
 SETTINGS = {"watchdog": {"every_s": 0.1}, "retry": {"base_s": 0.01, "max_delay_s": 0.05}}
@@ -140,6 +141,39 @@ def test_a_second_ctrl_c_does_not_wait(farro: Program) -> None:
     eventually(lambda: "stopping …" in front.said(), "it does not begin to stop")
     front.process.send_signal(signal.SIGINT)
     assert front.ended() == 130, front.said()
+    assert farro.living() == []
+
+
+def test_down_at_once_waits_for_nobody_and_up_goes_on(farro: Program) -> None:
+    farro.run("up", "--detach", "--no-web", "--workers", "1", code=0)
+    worker = pids(farro)["farro-worker"]
+    os.kill(worker, signal.SIGSTOP)
+    told = farro.run("down", "--kill", "--json", code=0).json["components"]
+    assert {one["what"] for one in told} == {"killed"}
+    assert {one["name"] for one in told} == {"farro-manager", "farro-watchdog", "farro-worker"}
+    assert farro.living() == []
+    assert farro.run("down", "--kill", "--json", code=0).json["components"][0]["what"] == "was gone"
+    again = farro.run("up", "--detach", "--no-web", "--workers", "1", "--json", code=0).json["components"]
+    assert {one["what"] for one in again} == {"started"}
+
+
+def test_a_root_whose_jobs_lie_in_redis_and_whose_signals_go_over_rabbitmq(
+    farro: Program, tmp_path: Path, redis_server: RedisServer, rabbit_server: RabbitServer
+) -> None:
+    there = {"store": redis_server.url, "redis": {"name": f"up-{tmp_path.name}"[:60]}}
+    bus = {"bus": f"amqp://127.0.0.1:{rabbit_server.port}/", "amqp": {"user": "guest", "password": "${SECRET}"}}
+    (tmp_path / "agents-config.json").write_text(json.dumps({**SETTINGS, **there, **bus}))
+    farro.env["SECRET"] = "guest"
+    farro.run("up", "--detach", "--no-web", code=0)
+    assert sorted(ps(farro)) == ALL
+    farro.run("enqueue", "--id", "one", "--", "echo", "done", code=0)
+    farro.run("wait", "one", code=0)
+    assert farro.run("logs", "one", code=0).out == "done\n"
+    for pid in pids(farro).values():
+        assert "guest" not in Path(f"/proc/{pid}/cmdline").read_text()
+    kill(pids(farro)["farro-worker-1"])
+    eventually(lambda: ps(farro)["farro-worker-1"]["restarts"] == 1, "it is not started again")
+    farro.run("down", code=0)
     assert farro.living() == []
 
 

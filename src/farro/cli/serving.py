@@ -23,7 +23,8 @@ from farro.services.handover import Handover
 from farro.services.keeper import Keeper
 from farro.services.lookout import Lookout
 from farro.services.scheduler import Timetable
-from farro.services.worker import IDLE_S, Slot, Until, Worker
+from farro.services.slot import IDLE_S, Slot, Until
+from farro.services.worker import Worker
 from farro.settings import Settings
 from farro.settings.engines import AGQ
 from farro.system.clock import SystemClock

@@ -104,20 +104,25 @@ def start(
     return here.up_detached(plan, as_json)
 
 
+_kill = click.option("--kill", is_flag=True, help="Wait for nobody, not even for a bus that is away: end them at once.")
+
+
 @click.command()
+@_kill
 @common
-def down(root: str | None, as_json: bool) -> None:
+def down(kill: bool, root: str | None, as_json: bool) -> None:
     """Stop what `farro up` started. Running steps have five seconds, then their jobs go back into the queue; what does
     not end is killed, and its jobs are recovered at the next start. Other swarms of the root are left alone."""
-    Here(root).down(as_json)
+    Here(root).down(as_json, kill=kill)
 
 
 @click.command()
+@_kill
 @common
-def stop(root: str | None, as_json: bool) -> None:
+def stop(kill: bool, root: str | None, as_json: bool) -> None:
     """`farro down`: stop what runs in the background. Running steps have five seconds, then their jobs go back into the
     queue; what does not end is killed, and its jobs are recovered at the next start."""
-    Here(root).down(as_json)
+    Here(root).down(as_json, kill=kill)
 
 
 @click.command()

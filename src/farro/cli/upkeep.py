@@ -171,21 +171,24 @@ class Here:
 
     # --- down ---
 
-    def down(self, as_json: bool) -> None:
+    def down(self, as_json: bool, *, kill: bool = False) -> None:
         old = background.stop(app.runtime(self.root))  # what a demo that was killed left, or a farro without swarms
         steering = self.steering(quiet=as_json)
-        done = [*(Down(name=one.name, what=one.how) for one in old), *steering.down()]
-        others = steering.rest()
+        ended = steering.kill() if kill else steering.down()
+        done = [*(Down(name=one.name, what=one.how) for one in old), *ended]
+        others = [] if kill else steering.rest()
         if as_json:
             answer({"components": [asdict(one) for one in done], "others": others})
             return
         if not done:
             say("nothing runs in the background here")
-        self._tell_down(done)
+        self._tell_down(done, killed="killed" if kill else None)
         self._tell_rest(others)
+        if kill and done:
+            note("the swarm itself is kept: `farro up` starts it again, `farro down` removes it")
 
-    def _tell_down(self, done: list[Down]) -> None:
-        words = {"was gone": "had ended before", "killed": "did not end in time, and was killed"}
+    def _tell_down(self, done: list[Down], killed: str | None = None) -> None:
+        words = {"was gone": "had ended before", "killed": killed or "did not end in time, and was killed"}
         width = max([10, *(len(one.name) for one in done)])
         for one in done:
             say(f"{one.name:<{width}} {words.get(one.what, one.what)}")

@@ -40,6 +40,7 @@ from farro.swarm.names import Scope, Signal
 from farro.swarm.status import HEARTBEAT_S
 
 DRAIN_S = 30.0  # seed 003 §8
+LAST_WORD_S = 3.0  # for saying that it goes
 AGAIN_S = 2.0  # after a bus was away for longer than it is waited for
 
 
@@ -120,8 +121,9 @@ class Member:
             self._enabled = False
         updating.cancel()
         await asyncio.gather(updating, return_exceptions=True)
-        with contextlib.suppress(BusTrouble):
-            await self._say("status-delta")
+        with contextlib.suppress(BusTrouble, TimeoutError):  # a bus that is away keeps nobody from leaving
+            async with asyncio.timeout(LAST_WORD_S):
+                await self._say("status-delta")
         if self._control is not None:
             await self._control.close()
         await self._health.close()

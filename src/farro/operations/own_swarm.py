@@ -219,9 +219,12 @@ class Steering:
             self.runtime.stop([ORCHESTRATOR], ORCHESTRATOR_S)
         return others
 
-    def kill(self) -> None:
+    def kill(self) -> list[Down]:
         """End every process of the swarm at once, and the orchestrator, which would start them again. What is wanted of
         the swarm stays as it is; others go on."""
+        view = self.view()
+        known = [] if view is None else [one.instance for one in view.components]
+        lived = {name: self._lives(name) for name in known}
         own = [one for one in self.runtime.list() if one.log.startswith(f"{self.place}/{self.swarm}/")]
         above = [ORCHESTRATOR, controller(self.swarm)]
         # Those first, and not by the runtime: one of them may hold its lock, and it would end all that they started.
@@ -234,6 +237,7 @@ class Steering:
         while any(map(self._lives, above)) and self.clock.monotonic_s() < until_s:
             self.clock.sleep(_LOOK_S)
         self.runtime.stop([ORCHESTRATOR, *(one.name for one in own)], 0.0)
+        return [Down(name=name, what="killed" if lives else "was gone") for name, lives in lived.items()]
 
     def view(self) -> SwarmView | None:
         """None: it was never made, or was removed."""
