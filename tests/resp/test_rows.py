@@ -185,8 +185,8 @@ def test_rows_are_taken_between_multi_and_exec(front: Front) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["JOB.TAKE", "queue:ready", "0"], "must be between 1 and 128"),
-        (["JOB.TAKE", "queue:ready", "129"], "must be between 1 and 128"),
+        (["JOB.TAKE", "queue:ready", "0"], "must be between 1 and 16"),
+        (["JOB.TAKE", "queue:ready", "17"], "must be between 1 and 16"),
         (["JOB.TAKE", "queue:ready", "4", "-1"], "timeout is negative"),
         (["JOB.TAKE", "queue:Manager", "4"], "worked by `farro manager`"),
         (["JOB.TAKE", "nothing", "4"], "is no queue here"),

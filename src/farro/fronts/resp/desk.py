@@ -48,7 +48,6 @@ class Desk:
         self._log = log
         self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"agq-{name}", daemon=True)
-        self.busy = False
         self.owed = 0  # answers that were asked for and not told yet; the event loop's
 
     def start(self) -> None:
@@ -66,7 +65,6 @@ class Desk:
     def _run(self) -> None:
         over = False
         while not over and (first := self._asked.get()) is not None:
-            self.busy = True
             batch, size = [first], first.size
             while len(batch) < BATCH and size <= BATCH_BYTES:
                 try:
@@ -83,7 +81,6 @@ class Desk:
                 alike.setdefault(asked.do, []).append(asked)
             for do, group in alike.items():
                 self._serve(do, group)
-            self.busy = False
 
     def _serve(self, do: Do, group: list[Asked]) -> None:
         answers: Sequence[Any]

@@ -252,8 +252,8 @@ class Server:
     @property
     def stuck(self) -> bool:
         """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
-        at_desks = self._pushes.busy or self._works.busy
-        return at_desks or any(call.running() for call in list(self._calls))
+        owed = self._pushes.owed + self._works.owed
+        return owed > 0 or any(call.running() for call in list(self._calls))
 
     def _soon(self, function: Callable[..., object], *args: Any) -> None:
         """In the event loop, from any thread. RuntimeError: it has ended."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from farro.fronts.resp.roster import Held, Worker
@@ -27,14 +28,22 @@ class Waiter:
     """One client in a blocking pop. Ends once: with jobs, with none, or with what went wrong."""
 
     def __init__(
-        self, connection: Any, workers: Workers, queues: Sequence[RoleQueue], limit: int = 1, *, row: bool = False
+        self,
+        connection: Any,
+        workers: Workers,
+        queues: Sequence[RoleQueue],
+        ended: Callable[[list[Held] | Exception], None],
+        *,
+        limit: int,
+        row: bool,
     ) -> None:
         self._connection = connection
         self._workers = workers
         self.queues = queues
         self.limit = limit  # jobs of one role that it gets at most
         self.row = row
-        self.future: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
+        self._ended = ended
+        self.over = False
         self.claiming = False
         self._expired = False
 
@@ -42,10 +51,6 @@ class Waiter:
     def worker(self) -> Worker:
         """Whom its client speaks for just now."""
         return self._workers.of(self._connection)
-
-    @property
-    def over(self) -> bool:
-        return self.future.done()
 
     def enter(self, looked: Mapping[RoleQueue, int]) -> None:
         """`looked`: how much news each queue had had when a claim found nothing there for this client."""
@@ -69,12 +74,9 @@ class Waiter:
     def end(self, result: list[Held] | Exception) -> None:
         for queue in self.queues:
             queue.waiters.pop(self, None)
-        if self.future.done():
-            return
-        if isinstance(result, Exception):
-            self.future.set_exception(result)
-        else:
-            self.future.set_result(result)
+        if not self.over:
+            self.over = True
+            self._ended(result)
 
     def claimed_nothing(self, by: RoleQueue) -> None:
         self.claiming = False
@@ -105,8 +107,10 @@ class RoleQueue:
         self._due: asyncio.TimerHandle | None = None  # when that is asked for
         self._gathering: asyncio.TimerHandle | None = None
         self._served_s = float("-inf")
-        self._serving = False
-        self._again = False
+        self._claiming = False  # for one of them
+        self._round = False  # … and for the others after that
+        self._again = False  # something may have come meanwhile
+        self._dry: set[frozenset[str]] = set()  # workers of these tags find nothing more in this round
 
     def served(self, jobs: int) -> None:
         """Somebody was given so many."""
@@ -137,23 +141,22 @@ class RoleQueue:
             self._gathering = None
         self.news += 1
         self._again = True
-        if self.waiters and not self._serving:
-            self._serving = True
-            self._spawn(self._serve())
+        self._go_on()
 
-    async def _serve(self) -> None:
-        try:
-            while self._again:
-                self._again = False
-                dry: set[frozenset[str]] = set()  # workers of these tags find nothing more
-                while (waiter := self._first(dry)) is not None:
-                    tags = waiter.worker.tags
-                    if not await self._try(waiter):
-                        dry.add(tags)
-                if self.waiters and self._due is None:
-                    self._due = asyncio.get_running_loop().call_later(DUE_S, self._look_at_delayed)
-        finally:
-            self._serving = False
+    def _go_on(self) -> None:
+        if self._claiming:
+            return
+        while True:
+            if self._round and (waiter := self._first()) is not None:
+                self._claim(waiter)
+                return
+            self._round = self._again and bool(self.waiters)
+            if not self._round:
+                break
+            self._again = False
+            self._dry.clear()
+        if self.waiters and self._due is None:
+            self._due = asyncio.get_running_loop().call_later(DUE_S, self._look_at_delayed)
 
     def _look_at_delayed(self) -> None:
         self._due = None
@@ -169,25 +172,26 @@ class RoleQueue:
         if due_s is not None:
             self._timer = asyncio.get_running_loop().call_later(max(due_s, _SOON_S), self.kick)
 
-    def _first(self, dry: set[frozenset[str]]) -> Waiter | None:
-        return next((one for one in self.waiters if not one.claiming and one.worker.tags not in dry), None)
+    def _first(self) -> Waiter | None:
+        return next((one for one in self.waiters if not one.claiming and one.worker.tags not in self._dry), None)
 
-    async def _try(self, waiter: Waiter) -> bool:
-        """Claim for that one. False: there is nothing more."""
-        waiter.claiming = True
-        try:
-            found = await self._workers.claim(waiter.worker, self.role, waiter.limit, row=waiter.row)
-        except Exception as error:  # noqa: BLE001 - told to the one who waits; the others are still served
+    def _claim(self, waiter: Waiter) -> None:
+        worker = waiter.worker
+        self._claiming = waiter.claiming = True
+        self._workers.take(worker, self.role, waiter.limit, partial(self._taken, waiter, worker.tags), row=waiter.row)
+
+    def _taken(self, waiter: Waiter, tags: frozenset[str], found: list[Held] | Exception) -> None:
+        self._claiming = False
+        if isinstance(found, Exception):  # told to the one who waits; the others are still served
             waiter.claiming = False
-            waiter.end(error)
-            return True
-        if not found:
+            waiter.end(found)
+        elif not found:
+            self._dry.add(tags)
             waiter.claimed_nothing(self)
-            return False
-        if waiter.over:
+        elif waiter.over:
             for held in found:
-                await self._workers.give_back(held, "its client went away while it waited")
+                self._spawn(self._workers.give_back(held, "its client went away while it waited"))
         else:
             self.served(len(found))
             waiter.end(found)
-        return True
+        self._go_on()

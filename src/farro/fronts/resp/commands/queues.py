@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import BadDocument, IdConflict
@@ -97,7 +98,7 @@ async def blocking_pop(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
     roles = await connection.server.roles()
     wanted = [(key, worked(key, roles)) for key in args[1:-1]]
-    found = await wait(connection, [role for _, role in wanted], timeout_s)
+    found = await wait(connection, [role for _, role in wanted], timeout_s).wait()
     if not found:
         return NO_ARRAY
     key = next(key for key, role in wanted if role == found[0].role)
@@ -112,7 +113,7 @@ async def move(connection: Connection, args: list[bytes]) -> Any:
 
 async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
-    found = await wait(connection, [await _source(connection, args)], timeout_s)
+    found = await wait(connection, [await _source(connection, args)], timeout_s).wait()
     return found[0].text if found else None
 
 
@@ -157,32 +158,52 @@ def given(connection: Connection, found: list[Held]) -> list[Held]:
     return found
 
 
-async def wait(
-    connection: Connection, roles: list[str], timeout_s: float, limit: int = 1, *, row: bool = False
-) -> list[Held]:
-    """Up to so many jobs of one of these roles, as soon as there is one."""
+def wait(connection: Connection, roles: list[str], timeout_s: float, *, limit: int = 1, row: bool = False) -> Later:
+    """Up to so many jobs of one of these roles, as soon as there is one; 0 s: without end."""
     server = connection.server
     workers = server.workers
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
-    looked: dict[RoleQueue, int] = {}
-    for queue in queues:
-        if queue.waiters or (row and queue.gathers and not connection.executing):
-            continue
-        looked[queue] = queue.news
-        if found := given(connection, await workers.claim(workers.of(connection), queue.role, limit, row=row)):
-            queue.served(len(found))
-            return found
-    if connection.executing or connection.closed or server.stopping:
-        return []
-    waiter = connection.waiter = Waiter(connection, workers, queues, limit, row=row)
-    timer = asyncio.get_running_loop().call_later(timeout_s, waiter.expire) if timeout_s else None
-    waiter.enter(looked)
-    try:
-        return given(connection, await waiter.future)
-    finally:
+    looked: dict[RoleQueue, int] = {}  # those in which nothing was
+    later = Later()
+
+    def look(at: int) -> None:
+        """One after the other: without others who wait there, and before waiting for all of them."""
+        while at < len(queues) and (queues[at].waiters or (row and queues[at].gathers and not connection.executing)):
+            at += 1
+        if at == len(queues):
+            stay()
+            return
+        looked[queues[at]] = queues[at].news
+        workers.take(workers.of(connection), queues[at].role, limit, partial(claimed, at), row=row)
+
+    def claimed(at: int, found: list[Held] | Exception) -> None:
+        if isinstance(found, Exception):
+            later.answer(found)
+        elif found:
+            queues[at].served(len(found))
+            later.answer(given(connection, found))
+        else:
+            look(at + 1)
+
+    def stay() -> None:
+        if connection.executing or connection.closed or server.stopping:
+            later.answer([])
+            return
+        waiter = connection.waiter = Waiter(connection, workers, queues, ended, limit=limit, row=row)
+        if timeout_s:
+            timers.append(asyncio.get_running_loop().call_later(timeout_s, waiter.expire))
+        waiter.enter(looked)
+
+    timers: list[asyncio.TimerHandle] = []
+
+    def ended(found: list[Held] | Exception) -> None:
         connection.waiter = None
-        if timer is not None:
+        for timer in timers:
             timer.cancel()
+        later.answer(found if isinstance(found, Exception) else given(connection, found))
+
+    look(0)
+    return later
 
 
 # --- looking ---

@@ -18,7 +18,7 @@ from farro.fronts.resp.roster import Held
 if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
 
-MOST = 128  # jobs of one row
+MOST = 16  # jobs of one row: 16 MiB, as one LPOP
 
 
 def take(connection: Connection, args: list[bytes]) -> Any:
@@ -31,24 +31,33 @@ def take(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
     roles = server.known_roles()
     server.workers.of(connection).posted.clear()
-    if roles is None or timeout_s is not None:
+    if roles is None:
         return _take_later(connection, args[1], count, timeout_s)
-    role = queues.worked(args[1], roles)
-    later = Later()
-
-    def told(answer: list[Held] | Exception) -> None:
-        later.answer(answer if isinstance(answer, Exception) else _row(queues.given(connection, answer)))
-
-    server.workers.take(server.workers.of(connection), role, count, told, row=True)
-    return later
+    return _take(connection, queues.worked(args[1], roles), count, timeout_s)
 
 
 async def _take_later(connection: Connection, queue: bytes, count: int, timeout_s: float | None) -> Any:
-    workers = connection.server.workers
+    """Where the roles must be asked for first, once in a while."""
     role = queues.worked(queue, await connection.server.roles())
-    if timeout_s is None:
-        return _row(queues.given(connection, await workers.claim(workers.of(connection), role, count, row=True)))
-    return _row(await queues.wait(connection, [role], timeout_s, count, row=True))
+    return await _take(connection, role, count, timeout_s).wait()
+
+
+def _take(connection: Connection, role: str, count: int, timeout_s: float | None) -> Later:
+    later = Later()
+
+    def told(found: list[Held] | Exception) -> None:
+        later.answer(found if isinstance(found, Exception) else _row(found))
+
+    if timeout_s is not None:
+        queues.wait(connection, [role], timeout_s, limit=count, row=True).then(told)
+        return later
+    workers = connection.server.workers
+
+    def claimed(found: list[Held] | Exception) -> None:
+        told(found if isinstance(found, Exception) else queues.given(connection, found))
+
+    workers.take(workers.of(connection), role, count, claimed, row=True)
+    return later
 
 
 def _row(found: list[Held]) -> Any:
