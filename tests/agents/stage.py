@@ -17,7 +17,7 @@ from farro.ports.ledger import CallRecord
 from farro.ports.store import Submission
 from farro.services.manager import Manager
 from farro.services.seat import Seat
-from farro.services.worker import Slot, Turn
+from farro.services.slot import Slot, Turn
 from farro.settings import Settings
 from farro.system.clock import SystemClock
 

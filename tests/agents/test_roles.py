@@ -14,7 +14,7 @@ from agents.stage import CHANGE, PROMPT, REVIEW, Make
 from farro.kernel.states import Status
 from farro.ports.provider import Answer, Request
 from farro.providers.scripted import ScriptedProvider
-from farro.services.worker import Turn
+from farro.services.slot import Turn
 
 REVIEWER = {"role": "CodeReviewer", "answer": REVIEW}
 ENGINEER = {"role": "SeniorEngineer", "answer": CHANGE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,14 @@ ADAPTERS = {
 
 @pytest.fixture(params=list(ADAPTERS))
 def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
+    with closing(opened(request, shm)) as made:
+        yield made
+
+
+def opened(request: pytest.FixtureRequest, shm: Path) -> Adapter:
     kind = ADAPTERS[request.param]
     server = request.getfixturevalue("redis_server") if kind == "redis" else None
-    made = make_adapter(kind, str(shm / "root"), server)
-    yield made
-    made.close()
+    return make_adapter(kind, str(shm / "root"), server)
 
 
 @pytest.fixture(params=["files[power]", "files[journal]"])

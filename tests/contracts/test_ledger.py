@@ -436,12 +436,12 @@ def test_who_waits_for_the_ledger_can_be_ended(ledger: FilesLedger, root: str, t
     with leases.exclusively(f"{root}/jobs/.ledger/.lock"):
         waiting = FunctionRun(
             lambda call: ledger.reserve(charge(), limits(job="5")) and None,
-            lambda stdin, stdout, stderr: Call(
+            lambda files: Call(
                 command="",
                 args=(),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
+                stdin=files.stdin,
+                stdout=files.stdout,
+                stderr=files.stderr,
                 env={},
                 cwd="/",
                 job_id="j",

@@ -372,6 +372,44 @@ def worker(role: str | None = None, turns: int = 3, beats: bool = False) -> Call
     return script
 
 
+def row_worker(turns: int = 2, reach: int = 3) -> Callable[[World, Mind], None]:
+    """As `worker`, several in a row: the last of each row is handed back when it is not the only one."""
+
+    def script(world: World, me: Mind) -> None:
+        agent = me.join(world.scenario.roles[0])
+        for _ in range(turns):
+            try:
+                claims = me.store.claim_some(agent, reach)
+                if not claims:
+                    me.rest()
+                    continue
+                begun = claims[:-1] or claims
+                me.store.hand_back(claims[len(begun) :])
+                _work_row(world, me, begun)
+            except AgentLost:
+                assert world.scenario.hasty, f"{me.name} lives, and was told that it is dead"
+                me.store.leave(agent)
+                agent = me.join(world.scenario.roles[0])
+        me.store.leave(agent)
+
+    return script
+
+
+def _work_row(world: World, me: Mind, claims: list[Claim]) -> None:
+    for claim in claims:
+        job = (claim.job_id, claim.attempt)
+        assert job not in world.history.executed, f"DUPLICATED: attempt {job} was started twice"
+        world.history.executed.append(job)
+    with contextlib.suppress(ClaimLost):
+        me.store.write_down(claims[-1])
+    ended = [(claim, world.outcomes.get(claim.job_id, done)(claim)) for claim in claims]
+    for claim, told in zip(claims, me.store.commit_some(ended), strict=True):
+        if isinstance(told, Lifecycle):
+            world.history.ack_commit(claim.job_id, claim.attempt, me.tell(told))
+        else:
+            world.history.lost.append((claim.job_id, claim.attempt))
+
+
 def _work(world: World, me: Mind, claim: Claim, beats: bool) -> None:
     job = (claim.job_id, claim.attempt)
     assert job not in world.history.executed, f"DUPLICATED: attempt {job} was started twice"
@@ -796,6 +834,23 @@ def _hasty_all(world: World) -> None:
     world.actor("opa", operator("kill", "one"))
 
 
+def _rows(world: World) -> None:
+    """Three jobs, one worker that takes them in rows, one that takes what is left or handed back."""
+    for job_id in ("one", "two", "three"):
+        world.job(job_id)
+    world.actor("ann", row_worker())
+    world.actor("bob", worker(turns=2))
+    world.actor("dog", watchdog(passes=1))
+
+
+def _hasty_rows(world: World) -> None:
+    world.job("one", flaky)
+    world.job("two")
+    world.actor("ann", row_worker())
+    world.actor("dog", watchdog(passes=1))
+    world.actor("opa", operator("kill", "two"))
+
+
 def _everybody(world: World) -> None:
     world.job("one", with_children)
     world.job("two", flaky)
@@ -834,6 +889,21 @@ SCENARIOS = (
     Scenario("a stranger's folder", _strange, strangers=True),
     Scenario("a watchdog and a zombie", _hasty_two, hasty=True),
     Scenario("everybody is taken for hung", _hasty_all, hasty=True, schedules=1100),
+    Scenario(
+        "journals, one id, two submitters",
+        _submitters,
+        sweeping=True,
+        durable=True,
+        journal=True,
+        small=False,
+        schedules=300,
+    ),
+    Scenario("journals, one id, two contents", _two_contents, durable=True, journal=True, small=False, schedules=300),
+    Scenario("rows of small jobs", _rows, small=False, schedules=400),
+    Scenario("rows, and a zombie resumes", _hasty_rows, hasty=True, small=False, schedules=400),
+    Scenario(
+        "journals, rows, and a zombie", _hasty_rows, hasty=True, durable=True, journal=True, small=False, schedules=300
+    ),
     Scenario(
         "journals, and a zombie resumes", _zombie, hasty=True, durable=True, journal=True, small=False, schedules=300
     ),

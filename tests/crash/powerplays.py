@@ -136,6 +136,18 @@ class Play:
         wanted = tuple(ids.child_id(claim.job_id, claim.attempt, index) for index in range(len(wanted_by)))
         self.offspring[claim.job_id, claim.agent.id] = wanted
         told = store.commit(claim, outcome) if role is None else store.route(claim, outcome, role)
+        self._acknowledged(claim, outcome, told)
+        return told
+
+    def commit_some(self, store: FilesStore, claims: Sequence[Claim]) -> None:
+        ended: list[tuple[Claim, Outcome]] = [(claim, Succeeded(report=_report(claim))) for claim in claims]
+        for claim in claims:
+            self.offspring[claim.job_id, claim.agent.id] = ()
+        for (claim, outcome), told in zip(ended, store.commit_some(ended), strict=True):
+            assert isinstance(told, Lifecycle)
+            self._acknowledged(claim, outcome, told)
+
+    def _acknowledged(self, claim: Claim, outcome: Outcome, told: Lifecycle) -> None:
         home = f"attempts/{claim.attempt:04d}"
         report = getattr(outcome, "report", None)
         files = {f"{home}/{name}": _bytes_of(name, claim.attempt) for name in report.files} if report else {}
@@ -144,7 +156,6 @@ class Play:
             files[f"{home}/{name}"] = report.markdown.encode()
             files[f"{home}/result.json"] = json.dumps(report.result).encode() + b"\n"
         self._told(claim.job_id, claim.attempt, told, files=files)
-        return told
 
     def _told(self, job_id: str, attempt: int, told: Lifecycle, **more: Any) -> None:
         self.tell(Ack(job_id=job_id, attempt=attempt, reason=told.hops[-1].reason, status=told.status, **more))
@@ -227,6 +238,20 @@ def resubmitted(play: Play) -> None:
         with contextlib.suppress(Crash):
             play.enqueue(first, asked)
         play.enqueue(play.process(), asked)
+
+
+def half_registered(play: Play) -> None:
+    """The first submitter is killed between its link and its record. The next, which syncs, or has a journal of its
+    own, finds the link, and acknowledges what the first one staged."""
+    for job_id, careful in (("one", True), ("two", False)):
+        asked = Submission(role="Runner", prompt=plan(1), job_id=job_id, payload={"a.txt": b"a"})
+        assert play.recorder is not None
+        if play.journal:
+            play.recorder.trap = lambda op, args: Crash() if op == "write_sync" else None
+        with contextlib.suppress(Crash):
+            play.enqueue(play.process(), asked)
+        assert play.recorder.trap is None
+        play.enqueue(play.process(careful=careful), asked)
 
 
 def many(play: Play) -> None:
@@ -406,6 +431,25 @@ def rotated(play: Play) -> None:
     play.verb(other.settle_stale, keeper, job_id)
 
 
+def in_rows(play: Play) -> None:
+    """Small jobs that are claimed and committed together, one write of the journal for all; one is handed back, one is
+    written down and lost with its worker."""
+    store, other = play.process(), play.process()
+    play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(5)))
+    worker = store.join("w", role="Runner")
+    claims = store.claim_some(worker, 4)
+    store.hand_back(claims[3:])
+    play.commit_some(store, claims[:3])
+    left = store.claim_some(worker, 4)
+    store.write_down(left[1])
+    play.commit_some(store, left[:1])
+    die(store)
+    keeper = other.join("keeper", role=None)
+    other.recover(keeper)
+    [job_id] = other.stale()
+    play.verb(other.settle_stale, keeper, job_id)
+
+
 def overtaken(play: Play) -> None:
     """A record of a commit whose job was taken away and killed meanwhile: the kill was told, the commit was not."""
     assert play.recorder is not None
@@ -500,6 +544,7 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
     delayed,
     chosen,
     resubmitted,
+    half_registered,
     many,
     succeeded,
     failed,
@@ -514,6 +559,7 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
     slots,
     initiated,
     rotated,
+    in_rows,
     overtaken,
     rerun,
     mixed,
@@ -524,7 +570,22 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
 
 
 # Those without a trap in the recorder or a root of their own.
-ON_DISK = (minted, chosen, many, succeeded, retried, routed, children, stale, operated, slots, rotated, mixed, chained)
+ON_DISK = (
+    minted,
+    chosen,
+    many,
+    succeeded,
+    retried,
+    routed,
+    children,
+    stale,
+    operated,
+    slots,
+    rotated,
+    in_rows,
+    mixed,
+    chained,
+)
 # Fewer, for a disk that is synced after every call: all their steps are seen in a short run.
 BESIDE_A_NEIGHBOUR = (succeeded, routed, children, operated)
 

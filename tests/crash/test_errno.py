@@ -82,9 +82,10 @@ def _go_on(world: World, scenario: Scenario, told: FarroError | None) -> None:
         for agent in world.agents.values():
             if agent.id in world.actor._ground.held:
                 world.actor.leave(agent)
-    elif scenario.name.startswith("claim"):
-        claim = world.claims[-1]
-        world.commit(claim, verbplays.success(claim))
+    elif scenario.name.startswith(("claim", "write_a_row")):
+        for claim in world.claims:
+            if claim.agent.id in world.actor._ground.held and world.actor._ground.held[claim.agent.id].claims:
+                world.commit(claim, verbplays.success(claim))
 
 
 def calls(root: Path, name: str, *, durable: bool = True, journal: bool = False) -> list[str]:

@@ -45,7 +45,10 @@ def test_kill_at_every_call(name: str, durable: bool, shm: Path) -> None:
 
 JOURNALLED = {
     "enqueue",
+    "enqueue_a_chosen_id",
+    "enqueue_many",
     "commit_success",
+    "commit_a_row",
     "commit_failure",
     "commit_for_another_try",
     "commit_with_routing",

@@ -362,6 +362,57 @@ def _children_of_the_accepted_attempt(world: World) -> None:
     assert set(stage.everywhere(world.root)) - {parent} == wanted
 
 
+# --- rows of small jobs ------------------------------------------------------------------------------------------
+
+
+def _queued_row(world: World) -> None:
+    world.process()
+    for _ in range(3):
+        world.enqueue()
+    world.process()
+    world.join()
+
+
+def _claim_row(world: World) -> None:
+    claims = world.actor.claim_some(world.agents["w"], 3)
+    world.history.executed += [(claim.job_id, claim.attempt) for claim in claims]
+    world.claims += claims
+
+
+def _claimed_row(world: World) -> None:
+    _queued_row(world)
+    _claim_row(world)
+    assert len(world.claims) == 3
+
+
+def _row_not_begun(world: World) -> None:
+    _claimed_row(world)
+    world.history.executed.clear()
+
+
+def _commit_row(world: World) -> None:
+    ended = [(claim, make(claim)) for claim, make in zip(world.claims, (success, failure, success), strict=True)]
+    for claim, told in zip(world.claims, world.actor.commit_some(ended), strict=True):
+        assert isinstance(told, Lifecycle)
+        world.history.ack_commit(claim.job_id, claim.attempt, told)
+
+
+def _hand_row_back(world: World) -> None:
+    world.actor.hand_back(world.claims)
+
+
+def _write_row_down(world: World) -> None:
+    for claim in world.claims:
+        world.actor.write_down(claim)
+
+
+def _as_never_claimed(world: World) -> None:
+    """One whose attempt was taken back is begun as if for the first time."""
+    for job_id in world.jobs:
+        (accepted,) = [hop for hop in world.lifecycle(job_id).hops if hop.reason is Reason.COMMITTED]
+        assert accepted.attempt <= 2
+
+
 # --- stale, operators, manager -----------------------------------------------------------------------------------
 
 
@@ -562,6 +613,10 @@ ALL = (
     Scenario("claim", _queued, _claim, check=_no_agent_is_left),
     Scenario("claim_after_a_retry", _queued_after_a_retry, _claim),
     Scenario("claim_under_a_dead_lock", _queued_under_a_dead_lock, _claim),
+    Scenario("claim_a_row", _queued_row, _claim_row, check=_no_agent_is_left),
+    Scenario("commit_a_row", _claimed_row, _commit_row, check=_no_agent_is_left),
+    Scenario("hand_a_row_back", _row_not_begun, _hand_row_back, check=_as_never_claimed),
+    Scenario("write_a_row_down", _claimed_row, _write_row_down, check=_no_agent_is_left),
     Scenario("commit_success", _claimed, _commits(success)),
     Scenario("commit_failure", _claimed, _commits(failure)),
     Scenario("commit_for_another_try", _claimed, _commits(_passing_failure)),

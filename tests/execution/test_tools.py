@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from execution.bench import Bench, step
 from farro.errors import ClaimLost
 from farro.execution import Call, Interrupted, Tools
+from farro.execution.call_files import CallFiles
 from farro.execution.functions import FunctionRun
 from farro.execution.tools import Program, Python, ToolTrouble
 from farro.system import fs
@@ -296,13 +296,13 @@ def test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync(tmp_path
         fs.set_seam(None)
 
 
-def _call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
+def _call(files: CallFiles) -> Call:
     return Call(
         command="",
         args=(),
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
+        stdin=files.stdin,
+        stdout=files.stdout,
+        stderr=files.stderr,
         env={},
         cwd="/",
         job_id="job",

@@ -237,7 +237,7 @@ def test_a_worker_that_was_cut_off_posts_its_result(queue: Queue) -> None:
 
 def test_a_result_is_taken_once(queue: Queue) -> None:
     """Its answer is lost: the worker says it again, and goes on with the next job."""
-    with Between(queue.port, lose_answer_to=b":result") as between:
+    with Between(queue.port, lose_answer_to=b"JOB.DONE") as between:
         queue.work("a", port=between.port)
         queue.push(shell("r1", "echo one"))
         assert queue.result("r1")["success"] is True

@@ -19,7 +19,7 @@ from farro.kernel.outcome import ErrorInfo, Succeeded, Unroutable
 from farro.kernel.states import Status
 from farro.ports.store import Submission
 from farro.ports.workspace import Material
-from farro.services.worker import Slot
+from farro.services.slot import Slot
 from farro.settings import Settings
 from farro.stores.redis import RedisStore
 from farro.stores.redis.workspace import LocalWorkspace

@@ -12,7 +12,7 @@ from farro.kernel.states import Status
 from farro.ports.store import Submission
 from farro.runners.inline import InlineRunner
 from farro.services.perform import Performer
-from farro.services.worker import ROW, Slot, Turn
+from farro.services.slot import ROW, Slot, Turn
 from farro.stores.redis import RedisStore
 from farro.system.clock import SystemClock
 from redis_rig import Rig

@@ -16,7 +16,8 @@ from farro.execution.stop import Stop
 from farro.execution.tries import Begun
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
 from farro.ports.store import Claim, JobView, Submission
-from farro.services.worker import Slot, Turn, Until, Worker
+from farro.services.slot import Slot, Turn, Until
+from farro.services.worker import Worker
 from stage import plan
 
 LONG_S = 3600.0  # nobody waits so long: what ends earlier was woken

@@ -19,7 +19,7 @@ from farro.ports.runner import Guarding
 from farro.ports.store import Submission
 from farro.runners.inline import InlineRunner
 from farro.services.perform import Performer
-from farro.services.worker import Slot
+from farro.services.slot import Slot
 from farro.system.clock import SystemClock
 from services.bench import Bench
 

@@ -12,7 +12,7 @@ from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Status
 from farro.ports.store import Claim
 from farro.services.drain import Drained
-from farro.services.worker import TROUBLE_S, Turn
+from farro.services.slot import TROUBLE_S, Turn
 from services.bench import Bench, Running, Scripted, Turns, fail, succeed
 
 

@@ -23,7 +23,7 @@ from farro.errors import SyncFailed
 from farro.observe.log import Event, Log, Together, together
 from farro.ports.store import Store
 from farro.services.keeper import Keeper
-from farro.services.worker import CHANGED
+from farro.services.slot import CHANGED
 from farro.settings import Settings
 from farro.system import enclosure
 

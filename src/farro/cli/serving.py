@@ -21,8 +21,10 @@ from farro.ports.store import Store, Working
 from farro.services.drain import Drained, Emptied
 from farro.services.handover import Handover
 from farro.services.keeper import Keeper
+from farro.services.lookout import Lookout
 from farro.services.scheduler import Timetable
-from farro.services.worker import IDLE_S, Slot, Until, Worker
+from farro.services.slot import IDLE_S, Slot, Until
+from farro.services.worker import Worker
 from farro.settings import Settings
 from farro.settings.engines import AGQ
 from farro.system.clock import SystemClock
@@ -58,7 +60,7 @@ def worker(path: str, settings: Settings, options: WorkerOptions, log: Log, tool
         handover = app.handover(path, settings, whole, clock, log, bypass=options.bypass)
         until = Drained(store=whole, role=role, clock=clock, log=log) if options.drain else None
     performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
-    turns = Turns()
+    turns, lookout = Turns(), Lookout()
 
     def slot(number: int, stop: Stop) -> Slot:
         return Slot(
@@ -72,6 +74,7 @@ def worker(path: str, settings: Settings, options: WorkerOptions, log: Log, tool
             clock=clock,
             log=log,
             turns=turns,
+            lookout=lookout,
             handover=handover,
             # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
             idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),

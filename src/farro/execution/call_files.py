@@ -10,7 +10,7 @@ import io
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from farro.system import fs
 
@@ -72,3 +72,67 @@ class Nothing(io.BytesIO):
         if fd is not None:
             os.close(fd)
         super().close()
+
+
+class CallFiles:
+    """The three streams of one call, each made when somebody asks for it: most functions ask for none of them.
+
+    From any thread of the function's, also after `close`: whoever is late gets one that is closed.
+    """
+
+    __slots__ = ("_closed", "_files", "_make", "_outputs", "_stderr", "_stdout")
+
+    def __init__(self, stdin: BinaryIO | None, stdout: str, stderr: str, make: Callable[[], None]) -> None:
+        """`stdin` None: an empty one. The others by path; `make` makes the attempt's folder."""
+        self._files: dict[str, BinaryIO] = {} if stdin is None else {"stdin": stdin}
+        self._stdout, self._stderr, self._make = stdout, stderr, make
+        self._outputs: list[Output] = []
+        self._closed = False
+
+    @property
+    def stdin(self) -> BinaryIO:
+        return self._files.get("stdin") or self._kept("stdin", Nothing())
+
+    @property
+    def stdout(self) -> BinaryIO:
+        return self._files.get("stdout") or self._kept("stdout", self._output(self._stdout))
+
+    @property
+    def stderr(self) -> BinaryIO:
+        return self._files.get("stderr") or self._kept("stderr", self._output(self._stderr))
+
+    def _output(self, path: str) -> BinaryIO:
+        raw = Output(path, self._make)
+        self._outputs.append(raw)
+        return io.BufferedWriter(raw)
+
+    def _kept(self, name: str, file: BinaryIO) -> BinaryIO:
+        kept = self._files.setdefault(name, file)  # atomic: of two threads one was first
+        if self._closed:
+            kept.close()
+        return kept
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was said, on neither stream: then there are no files of it."""
+        return not any(output.opened for output in self._outputs)
+
+    def finish(self, say: Callable[[str], None]) -> bool:
+        """Close them; whether all that was said has reached its file. If not, `say` is told why."""
+        self._closed = whole = True
+        for name in ("stdin", "stdout", "stderr"):
+            file = self._files.get(name)
+            try:
+                if file is not None:
+                    file.close()
+            except OSError as error:  # the last bytes did not: a full disk
+                whole = False
+                say(f"{error}\n")
+        return whole
+
+    def close(self) -> None:
+        """Whatever that meets: whoever waits must be told of the end."""
+        self._closed = True
+        for file in list(self._files.values()):
+            with contextlib.suppress(BaseException):
+                file.close()

@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import ctypes
-import io
 import os
 import select
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
 
-from farro.execution.call_files import Nothing, Output
+from farro.execution.call_files import CallFiles
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code
 from farro.ports.runner import already
@@ -170,7 +168,7 @@ class FunctionRun:
     def __init__(
         self,
         function: Function,
-        make_call: Callable[[BinaryIO, BinaryIO, BinaryIO], Call],
+        make_call: Callable[[CallFiles], Call],
         *,
         stdin: str | int | None,
         stdout: str,
@@ -189,26 +187,18 @@ class FunctionRun:
         self.abandoned = False
         self.closed = False  # the thread is not its own any more
         fd = fs.open_read(stdin) if isinstance(stdin, str) else stdin
-        source: BinaryIO = Nothing() if fd is None else os.fdopen(fd, "rb")
-        self._outputs = Output(stdout, make), Output(stderr, make)
-        files = (source, *map(io.BufferedWriter, self._outputs))
+        self.files = CallFiles(None if fd is None else os.fdopen(fd, "rb"), stdout, stderr, make)
         try:
-            self._call = make_call(*files)
+            self._call = make_call(self.files)
             if begin:
                 Calls([self])
         except BaseException:
-            for file in files:
-                file.close()
+            self.files.close()
             raise
-
-    @property
-    def silent(self) -> bool:
-        """Whether it has said nothing, on neither stream: then there are no files of it."""
-        return not any(output.opened for output in self._outputs)
 
     def forget(self) -> None:
         """It is not begun."""
-        _close(self._call)
+        self.files.close()
 
     def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
         """As Process.wait."""
@@ -291,11 +281,11 @@ class FunctionRun:
             code = self._made(self._call)
         except BaseException:  # noqa: BLE001 - in the closing of its files, or sent by `end` at the last moment
             code = code or 1
-            _close(self._call)
+            self.files.close()
         self._finish(code, time.thread_time() - cpu_s)
 
     def cut(self) -> None:
-        _close(self._call)
+        self.files.close()
         self._finish(_ENDED, 0.0)
 
     def _made(self, call: Call) -> int:
@@ -306,18 +296,16 @@ class FunctionRun:
             code = _ENDED
         except StepFailure as failure:
             self.failure, code = failure, failure.exit_code
-            _say(call.stderr, f"{failure}\n")
+            self._say(f"{failure}\n")
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         except BaseException:  # noqa: BLE001 - whatever a tool raises is that step's failure, never the worker's
-            _say(call.stderr, traceback.format_exc())
-        for file in (call.stdin, call.stdout, call.stderr):
-            try:
-                file.close()
-            except OSError as error:  # the last bytes did not reach the file: a full disk
-                code = code or 1
-                _say(call.stderr, f"{error}\n")
-        return code
+            self._say(traceback.format_exc())
+        return code if self.files.finish(self._say) else code or 1
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the tool closed it
+            self.files.stderr.write(text.encode("utf-8", "replace"))
 
     def _finish(self, code: int, cpu_s: float) -> None:
         with self._lock:
@@ -331,14 +319,3 @@ class FunctionRun:
                 system_s=0.0,
                 max_rss_kb=0,
             )
-
-
-def _close(call: Call) -> None:
-    for file in (call.stdin, call.stdout, call.stderr):
-        with contextlib.suppress(BaseException):  # whoever waits must be told of the end, whatever this meets
-            file.close()
-
-
-def _say(stderr: BinaryIO, text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # ValueError: the tool closed it
-        stderr.write(text.encode("utf-8", "replace"))

@@ -81,7 +81,7 @@ def _told(work: Work, plan: Plan, run: FunctionRun) -> Outcome | None:
     """The outcome of a function that succeeded and said nothing, as `run_plan` would tell it
     [test_a_function_in_a_row_is_told_as_any_other]; by hand, because most functions are such. None: it is otherwise."""
     (step,), ended = plan.steps, run.exit
-    if ended is None or ended.code not in step.ok_exit_codes or run.failure is not None or not run.silent:
+    if ended is None or ended.code not in step.ok_exit_codes or run.failure is not None or not run.files.silent:
         return None
     duration_s = round(ended.duration_s, 6)
     told = {

@@ -16,9 +16,12 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from farro import tasks
+
+if TYPE_CHECKING:
+    from farro.execution.call_files import CallFiles
 
 GROUP = "farro.tools"
 FUNCTION = "function"  # calls what is marked with @farro.task
@@ -115,25 +118,51 @@ class Call:
 
 
 class Late(Call):
-    """A call whose `attempt_dir` is made when the function asks for it: most never do."""
+    """A call whose files and `attempt_dir` are made when the function asks for them: most never do."""
 
-    __slots__ = ("_make", "_place")
+    __slots__ = ("_files", "_make", "_place")
+    _files: CallFiles
     _make: Callable[[], None]
     _place: str
 
-    def __init__(self, make: Callable[[], None], *, attempt_dir: str, **others: Any) -> None:
-        object.__setattr__(self, "_make", make)
-        object.__setattr__(self, "_place", attempt_dir)
-        super().__init__(attempt_dir=attempt_dir, **others)
+    def __init__(
+        self,
+        files: CallFiles,
+        make: Callable[[], None],
+        *,
+        command: str,
+        args: tuple[str, ...],
+        env: Mapping[str, str],
+        cwd: str,
+        job_id: str,
+        attempt_dir: str,
+    ) -> None:
+        given = object.__setattr__
+        given(self, "command", command)
+        given(self, "args", args)
+        given(self, "env", env)
+        given(self, "cwd", cwd)
+        given(self, "job_id", job_id)
+        given(self, "_files", files)
+        given(self, "_make", make)
+        given(self, "_place", attempt_dir)
+
+    @property
+    def stdin(self) -> BinaryIO:
+        return self._files.stdin
+
+    @property
+    def stdout(self) -> BinaryIO:
+        return self._files.stdout
+
+    @property
+    def stderr(self) -> BinaryIO:
+        return self._files.stderr
 
     @property
     def attempt_dir(self) -> str:
         self._make()
         return self._place
-
-    @attempt_dir.setter
-    def attempt_dir(self, path: str) -> None:
-        """Given once, by the base."""
 
     @property
     def attempt(self) -> int:

@@ -9,12 +9,13 @@ import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from farro import tasks
 from farro.execution import commands, results
 from farro.execution.added import Environment, TaskFolder
 from farro.execution.along import Along
+from farro.execution.call_files import CallFiles
 from farro.execution.commands import Command, Executable, InWorker, Missing
 from farro.execution.functions import FunctionRun
 from farro.execution.results import StepResult
@@ -300,14 +301,12 @@ class Tries:
         self.called_functions = True
         tasks_path = self.task_folder.path  # another one later, should a tool that could not be ended ask for it
 
-        def call(stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> Call:
+        def call(files: CallFiles) -> Call:
             return Late(
+                files,
                 self.task_folder.make,
                 command=step.command,
                 args=tuple(step.args),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
                 env=Environment(lambda: {**self._env(step, attempt), tasks.FOLDER: tasks_path}, self.task_folder),
                 cwd=self._cwd(step),
                 job_id=self.job_id,

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from farro.encoding import encoder
@@ -20,7 +21,7 @@ SCHEMA_VERSION = "1.0.0"
 P = TypeVar("P")
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots, as the two below: what is written is their dictionary
+@dataclass(frozen=True, kw_only=True)
 class Hop:
     """One decision about the job, as data: what was decided, of which attempt, by whom, and why."""
 
@@ -99,15 +100,16 @@ class Lifecycle:
 
     def changed(self, **changes: Any) -> Lifecycle:
         """As `dataclasses.replace`, at a tenth of its price: every claim and commit makes one."""
-        assert changes.keys() <= _NAMES, changes.keys() - _NAMES
-        return _made(self.__dict__, changes)
+        made = _made(self.__dict__, changes)
+        assert len(made.__dict__) == len(_NAMES), changes.keys() - _NAMES
+        return made
 
     def to_json(self) -> bytes:
         """A field a line: `cat job.json` reads well. By hand, because every claim and commit writes one: the encoder of
         the standard library takes six times as long for it."""
         hops = "[]"
         if self.hops:
-            inside = ",\n    ".join(_encode(_hop_data(hop)) for hop in self.hops)
+            inside = ",\n    ".join([_hop_text(hop) for hop in self.hops])
             hops = f"[\n    {inside}\n  ]"
         text = (
             f'{{\n  "schema_version": {_quote(self.schema_version)},\n'
@@ -131,7 +133,7 @@ class Lifecycle:
             f'  "policy_version": {_text(self.policy_version)},\n'
             f'  "result_sha256": {_text(self.result_sha256)},\n'
             f'  "error": {"null" if self.error is None else _encode(self.error)},\n'
-            f'  "decision": {"null" if self.decision is None else _encode(vars(self.decision))}\n}}\n'
+            f'  "decision": {"null" if self.decision is None else _decision_text(self.decision)}\n}}\n'
         )
         # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
         # a job could not be committed for what its error says.
@@ -188,12 +190,20 @@ def _made(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Lifecycle:
 _BEGINS_A_HOP = frozenset({Reason.ROUTED, Reason.ANSWERED, Reason.REROUTED})
 
 
-def _hop_data(hop: Hop) -> Mapping[str, Any]:
-    data = vars(hop)
-    if hop.route is None:
-        data = data.copy()
-        del data["route"]
-    return data
+def _hop_text(hop: Hop) -> str:
+    route = "" if hop.route is None else f', "route": {_encode(hop.route)}'
+    return (
+        f'{{"at": {_quote(hop.at)}, "role": {_quote(hop.role)}, "attempt": {hop.attempt}, '
+        f'"reason": {_quote(hop.reason)}, "to": {_quote(hop.to)}, "by": {_quote(hop.by)}, '
+        f'"note": {_text(hop.note)}{route}}}'
+    )
+
+
+def _decision_text(decision: Decision) -> str:
+    return (
+        f'{{"attempt": {decision.attempt}, "reason": {_quote(decision.reason)}, "to": {_quote(decision.to)}, '
+        f'"not_before": {_text(decision.not_before)}}}'
+    )
 
 
 def _text(value: str | None) -> str:
@@ -213,6 +223,10 @@ _OPTIONAL_TEXT = (
 )
 
 
+_texts, _optional_texts = itemgetter(*_TEXT), itemgetter(*_OPTIONAL_TEXT)
+_STR, _STR_OR_NONE = frozenset({str}), frozenset({str, type(None)})
+
+
 def _no_constant(token: str) -> float:
     raise ValueError(f"{token} is not JSON")  # to_json refuses it: a job that was read must be one that can be written
 
@@ -223,15 +237,15 @@ _decode = json.JSONDecoder(parse_constant=_no_constant).decode  # made once: jso
 def _from_data(data: dict[str, Any]) -> Lifecycle:
     known = data if data.keys() <= _NAMES else {name: value for name, value in data.items() if name in _NAMES}
     get = known.get
-    for name in _TEXT:
-        if not isinstance(known[name], str):
-            raise TypeError(f"{name} is not a string")
-    for name in _OPTIONAL_TEXT:
-        if (value := get(name)) is not None and not isinstance(value, str):
-            raise TypeError(f"{name} is not a string")
+    try:  # all at once: what farro wrote has every field
+        right = _STR.issuperset(map(type, _texts(known))) and _STR_OR_NONE.issuperset(map(type, _optional_texts(known)))
+    except KeyError:
+        right = False
+    if not right:
+        _check_texts(known)
     for name in ("attempt", "retry_count"):
         value = get(name, 0)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if type(value) is not int or value < 0:  # True is no count
             raise TypeError(f"{name} is not a count")
     for name in ("routing", "error"):
         if (value := get(name)) is not None and not isinstance(value, dict):
@@ -249,6 +263,15 @@ def _from_data(data: dict[str, Any]) -> Lifecycle:
     if get("decision") is not None:
         known["decision"] = _decision(known["decision"])
     return _made(_DEFAULTS, known)
+
+
+def _check_texts(known: Mapping[str, Any]) -> None:
+    for name in _TEXT:
+        if not isinstance(known[name], str):
+            raise TypeError(f"{name} is not a string")
+    for name in _OPTIONAL_TEXT:
+        if (value := known.get(name)) is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is not a string")
 
 
 def _hop(data: dict[str, Any]) -> Hop:

@@ -11,17 +11,24 @@ from datetime import UTC, datetime
 
 def timestamp(moment: datetime) -> str:
     """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""
-    global _spelled
+    global _spelled, _last
+    if moment is (known := _last)[0]:
+        return known[1]
+    given = moment
     if moment.tzinfo is not UTC:  # the clocks' own are: this is asked seven times a job
         moment = aware(moment).astimezone(UTC)
-    second, known = moment.replace(microsecond=0), _spelled
-    if known[0] != second:
-        known = _spelled = (second, second.isoformat()[:-6])
-    return f"{known[1]}.{moment.microsecond // 1000:03d}Z"
+    second, near = moment.replace(microsecond=0), _spelled
+    if near[0] != second:
+        near = _spelled = (second, second.isoformat()[:-6])
+    text = f"{near[1]}.{moment.microsecond // 1000:03d}Z"
+    _last = (given, text)
+    return text
 
 
-# The second that was spelled last, and how: most moments share theirs with others, and to spell one takes 2 us.
+# The second that was spelled last, and how: most moments share theirs with others, and to spell one takes 2 us. And the
+# very moment: jobs that are claimed or committed together share it.
 _spelled = (datetime.fromtimestamp(0, UTC), "1970-01-01T00:00:00")
+_last: tuple[datetime | None, str] = (None, "")
 
 
 def parse_timestamp(text: str) -> datetime:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from farro.errors import Damaged
 from farro.kernel.ids import ROLE
@@ -46,6 +47,7 @@ class Place:
     role: str | None  # None where jobs of every role lie together
 
 
+@lru_cache(maxsize=64)
 def parse(path: str) -> Place:
     """The place that a decision names; Damaged for anything else, so that a planted job.json cannot name a path."""
     if path == STALE:

@@ -53,6 +53,11 @@ def codes(lifecycle: Lifecycle) -> dict[str, str | int | bool | None]:
     }
 
 
+def handed_back(claimed: Lifecycle) -> dict[str, str | int | bool | None]:
+    """A job that was claimed and not begun is in its place again, and its lifecycle says nothing of it."""
+    return {**codes(claimed), "event": Reason.RELEASED, "from": Status.IN_PROGRESS, "status": Status.QUEUED}
+
+
 def last_reason(lifecycle: Lifecycle) -> Reason:
     if lifecycle.status is Status.IN_PROGRESS:
         return Reason.CLAIMED

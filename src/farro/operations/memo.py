@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from farro.documents import Document, Limits, parse_json, refusal
+from farro.encoding import encoder
 from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
 from farro.execution import results
 from farro.execution.results import NOTHING, Inline, PlanResult, StepResult
 from farro.execution.work import Plans
 from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Report, Succeeded
+from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
 from farro.kernel.states import Reason
 from farro.operations import submit
 from farro.operations.admission import Gate, admitted
+from farro.operations.alike import Alike
 from farro.operations.contract import STRICT, Contract
 from farro.operations.history import read_result
 from farro.operations.logs import STREAMS
@@ -86,13 +88,23 @@ def push_all(
 
 def _prepared(store: Store, asked: Push, contract: Contract) -> list[Submission]:
     several = len(asked.texts) > 1
-    documents = [_read(text, f"value {at}" if several else "") for at, text in enumerate(asked.texts, start=1)]
+    read: list[Submission | Document] = [
+        _alike.of(text, asked.role) or _read(text, f"value {at}" if several else "")
+        for at, text in enumerate(asked.texts, start=1)
+    ]
     wanted: list[Submission] = []
-    for document in documents:
-        wanted += _wanted(store, document, asked.role, asked.queue, contract)
+    for text, item in zip(asked.texts, read, strict=True):
+        if isinstance(item, Submission):
+            wanted.append(item)
+            continue
+        wanted += _wanted(store, item, asked.role, asked.queue, contract)
+        _alike.learn(text, item.data, wanted[-1])
     if several:
         _check_twins(store, wanted)
     return wanted
+
+
+_alike = Alike()  # most producers push one plan over and over
 
 
 def _read(text: bytes, source: str) -> Document:
@@ -142,7 +154,32 @@ def told(error: BadDocument) -> str:
 
 def job_text(claim: Claim) -> bytes:
     """What is told of a job to the worker that claimed it. BadDocument: it is no plan, and nobody can run it."""
-    return _json(memo.as_job(claim.envelope.prompt, claim.job_id, _plan(claim)))
+    prompt = claim.envelope.prompt
+    if prompt.get("id") != claim.job_id:
+        return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
+    # As it was pushed: the same text for every job that says the same, around its id.
+    known = _spell(_nameless(prompt))
+    parts = _told.get(known)
+    if parts is None:
+        whole = _json(memo.as_job({**prompt, "id": _MARK}, _MARK, _plan(claim)))
+        if whole.count(_MARK.encode()) != 1:
+            return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
+        parts = whole.partition(_MARK.encode())[::2]
+        if len(known) <= _SMALL:
+            if len(_told) >= _TOLD:
+                _told.pop(next(iter(list(_told))), None)
+            _told[known] = parts
+    return b"%b%b%b" % (parts[0], claim.job_id.encode(), parts[1])
+
+
+_MARK = "the-id-of-the-job-----------------------"
+_SMALL, _TOLD = 4096, 256
+_told: dict[str, tuple[bytes, bytes]] = {}  # a prompt but for its id → the text before it, and after it
+_spell = encoder()
+
+
+def _nameless(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in prompt.items() if name != "id"}
 
 
 def queued_text(store: Store, view: JobView) -> bytes:
@@ -194,18 +231,18 @@ def of_status(claim: Claim, *, success: bool, stdout: str, stderr: str) -> Poste
     return PostedResult(success=success, step_results=(step,))
 
 
-def commit(
-    store: Store, claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
-) -> Lifecycle:
-    """End the claim's attempt as the worker says. ClaimLost: somebody else has it by now."""
+def outcome(
+    claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
+) -> Succeeded | Failed:
+    """What the worker's word makes of the claim's attempt; its output is written. ClaimLost: somebody else has it by
+    now."""
     try:
-        outcome = _outcome(claim, posted, document, worker)
+        return _outcome(claim, posted, document, worker)
     except FileNotFoundError as error:  # its folder moved on with the job
         raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)") from error
-    return store.commit(claim, outcome)
 
 
-def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Outcome:
+def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Succeeded | Failed:
     plan = _plan(claim)
     raw = document.get("step_results")
     extras = raw if isinstance(raw, list) else [{}] * len(posted.step_results)
@@ -285,7 +322,11 @@ def _seconds(value: Any) -> float:
 
 
 def _plan(claim: Claim) -> Plan:
-    return _plans.of(claim.envelope.prompt)
+    """The plan of a claimed job, but for its id: jobs that differ in nothing else have one."""
+    prompt = claim.envelope.prompt
+    if prompt.get("id") == claim.job_id:
+        prompt = _nameless(prompt)
+    return _plans.of(prompt)
 
 
 _plans = Plans()  # asked when a job is given out, and again when its result comes

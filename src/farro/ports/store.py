@@ -251,8 +251,13 @@ class Bulk(Protocol):
         should the worker die of one of them, the others of its next attempt are not near it. Of much that is there not
         all: others may be idle. [test_several_are_claimed_at_once]"""
 
+    def write_down(self, claim: Claim) -> None:
+        """One of several is not over in a moment: from here on whoever looks sees all that a claim tells. Until then
+        it may be that only its place says that it is in progress. Lost when it is not ours any more."""
+
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        """As `commit` for each; what that would raise of a job that was lost is its answer here."""
+        """As `commit` for each, whichever agent has it; what that would raise of a job that was lost is its answer
+        here."""
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Jobs that were claimed and not begun go back to their places in the queue, as if nobody had had them. One

@@ -11,7 +11,7 @@ from farro.kernel.states import Status
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Store
-from farro.services.worker import Turn
+from farro.services.slot import Turn
 
 TELL_AFTER_S = 3.0  # what passes by itself within that time is not worth a line
 

@@ -89,3 +89,8 @@ def walk_files(path: str) -> Iterator[str]:
                 yield from walk_files(entry.path)
             else:
                 yield entry.path
+
+
+def everything(path: str) -> list[str]:
+    """The paths of all files and folders below, the innermost first; nothing when it is gone."""
+    return [f"{here}/{name}" for here, inside, files in os.walk(path, topdown=False) for name in (*files, *inside)]

@@ -2,10 +2,10 @@
 
 What commands do lives in commands; who listens lives in server.
 
-Commands that need no store are answered at once, in the call that brought their bytes. Others run in a task, and while
-one does nothing else of this client is read from what it sent: its answers stay in order, and a pipeline is bounded by
-what the socket holds. A task is never cancelled: a call of the store cannot be, and a job that it claims for a client
-that is gone must be handed back.
+Commands that need no store are answered at once, in the call that brought their bytes. Others are answered later, or
+run in a task, and while one does nothing else of this client is read from what it sent: its answers stay in order, and
+a pipeline is bounded by what the socket holds. A task is never cancelled: a call of the store cannot be, and a job that
+it claims for a client that is gone must be handed back.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from farro.errors import CapacityReached, FarroError, Lost, Refused, TryAgain
 from farro.fronts.resp import replies, wire
+from farro.fronts.resp.later import Later
 from farro.fronts.resp.replies import CommandError
 from farro.fronts.resp.wire import Malformed, Parser
 
 if TYPE_CHECKING:
+    from farro.fronts.resp.roster import Held, Worker
     from farro.fronts.resp.server import Server
     from farro.fronts.resp.waiting import Waiter
-    from farro.fronts.resp.workers import Held, Worker
 
 AHEAD = 1 << 20  # bytes of a pipeline that are kept while a command runs
 UNREAD = 1 << 20  # bytes of answers that a client may leave lying before it is not served any more
@@ -151,6 +152,11 @@ class Connection(asyncio.Protocol):
             if type(answer) is CoroutineType:
                 self._busy = True
                 self.server.spawn(self._finish(answer))
+            elif type(answer) is Later:
+                self._busy = True
+                self._say(out)
+                out, size = [], 0
+                answer.then(self._answered)
             else:
                 out.append(replies.encode(answer, self.proto))
                 size += len(out[-1])
@@ -178,7 +184,12 @@ class Connection(asyncio.Protocol):
         self._serve()
 
     async def _finish(self, running: Any) -> None:
-        answer = await self._outcome(running)
+        self._ended(await self._outcome(running))
+
+    def _answered(self, answer: Any) -> None:
+        self._ended(self.told(answer) if isinstance(answer, Exception) else answer)
+
+    def _ended(self, answer: Any) -> None:
         self.server.return_budget(self._parser)
         self._busy = False
         untold, self.untold = self.untold, []
@@ -186,8 +197,9 @@ class Connection(asyncio.Protocol):
             self.say(answer)
             self._serve()
             return
+        workers = self.server.workers
         for held in untold:  # of several: the client went away before the last one was there
-            await self.server.workers.give_back(held, "its client went away before it was told")
+            self.server.spawn(workers.give_back(held, "its client went away before it was told"))
 
     def answer(self, args: list[bytes]) -> Any:
         """What a command answers, or the coroutine that will."""
@@ -218,17 +230,21 @@ class Connection(asyncio.Protocol):
             return replies.QUEUED
         try:
             return command.run(self, args)
-        except (CommandError, FarroError) as error:
-            return as_error(error)
+        except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
+            return self.told(error)
 
     async def _outcome(self, running: Any) -> Any:
         try:
-            return await running
-        except (CommandError, FarroError) as error:
-            return as_error(error)
+            return await (running.wait() if type(running) is Later else running)
         except Exception as error:  # noqa: BLE001 - the edge of a service loop: a bug here fails one command
-            self.server.log("error", "a command broke", {"error": f"{type(error).__name__}: {error}"})
-            return CommandError(f"internal error: {type(error).__name__}; the log of farro agq has more")
+            return self.told(error)
+
+    def told(self, error: Exception) -> CommandError:
+        """What its client is told of that."""
+        if isinstance(error, CommandError | FarroError):
+            return as_error(error)
+        self.server.log("error", "a command broke", {"error": f"{type(error).__name__}: {error}"})
+        return CommandError(f"internal error: {type(error).__name__}; the log of farro agq has more")
 
     async def execute(self, queued: list[list[bytes]]) -> list[Any]:
         """EXEC: one after the other. Nobody else is kept out meanwhile, and what was done stays done."""
@@ -241,7 +257,7 @@ class Connection(asyncio.Protocol):
                     answers.append(CommandError(f"not done: the answers before it have more than {ANSWERS} bytes"))
                     continue
                 answer = self.answer(args)
-                answer = await self._outcome(answer) if type(answer) is CoroutineType else answer
+                answer = await self._outcome(answer) if type(answer) in (CoroutineType, Later) else answer
                 answers.append(replies.Encoded(replies.encode(answer, self.proto)))
                 size += len(answers[-1].data)
             return answers

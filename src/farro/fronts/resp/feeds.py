@@ -15,6 +15,7 @@ from farro.ports.store import Changes, Store
 
 LOOK_S = 10.0  # at the latest: no feed tells of a dead lock, nor of what another machine's clock makes due
 TROUBLE_S = 1.0
+PAUSE_S = 0.005  # what comes meanwhile is told together; the first after a pause at once
 
 
 class Feed:
@@ -42,6 +43,7 @@ class Feed:
                 cursor = changes.cursor
                 if not self._over.is_set():
                     self._told(changes)
+                    self._over.wait(PAUSE_S)
             except Exception as error:  # noqa: BLE001 - without this thread nobody who waits is woken any more
                 if self._over.is_set():
                     return

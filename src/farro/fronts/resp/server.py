@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,11 +17,12 @@ from farro.errors import FarroError
 from farro.fronts.resp.channels import Channels
 from farro.fronts.resp.commands import TABLE
 from farro.fronts.resp.connection import Connection
+from farro.fronts.resp.desk import Desk
 from farro.fronts.resp.feeds import Feed
-from farro.fronts.resp.pushing import Pushing
+from farro.fronts.resp.roster import Worker
 from farro.fronts.resp.waiting import RoleQueue
 from farro.fronts.resp.wire import Parser
-from farro.fronts.resp.workers import Worker, Workers
+from farro.fronts.resp.workers import Workers
 from farro.observe.log import Log
 from farro.operations import memo
 from farro.operations.admission import Gate
@@ -29,8 +30,9 @@ from farro.operations.contract import STRICT, Contract
 from farro.operations.memo import Push
 from farro.ports.library import Library
 from farro.ports.store import Changes, Store
+from farro.system.turns import Turns
 
-THREADS = 16  # calls of the store at once
+THREADS = 16  # calls of the store at once, beside those at the two desks
 LOOKERS = 4  # … of those that look at many jobs
 IN_FLIGHT = 256 << 20  # bytes of large commands, and of those between MULTI and EXEC, on all connections together
 STRANGER_S = 10.0  # to say the key
@@ -38,6 +40,7 @@ WHOLE_S = 60.0  # for a command that has begun to come whole
 READ_S = 60.0  # for a client to read what it was answered
 SWEEP_S = 0.5
 END_S = 8.0  # everything is handed back by then, or a watchdog does it
+SETTLE_S = 0.005  # between two looks whether everybody was answered, at the end
 ROLES_S = 5.0
 LENGTH_S = 1.0  # how long a counted length of a queue is believed
 
@@ -79,10 +82,20 @@ class Server:
         self.now_s = now_s
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
+        # Two desks, one of which works while the other one waits for the disk.
+        turns = Turns()
+        self._pushes = Desk("push", turns=turns, loop=self._soon, log=log)
+        self._works = Desk("work", turns=turns, loop=self._soon, log=log)
         self.workers = Workers(
-            store=store, call=self.call, pulse=self.pulse, now_s=now_s, ttl_s=options.worker_ttl_s, log=log
+            store=store,
+            call=self.call,
+            pulse=self.pulse,
+            desk=self._works,
+            spawn=self.spawn,
+            now_s=now_s,
+            ttl_s=options.worker_ttl_s,
+            log=log,
         )
-        self.pushing = Pushing(self._push_all, self.spawn)
         self.started_s = now_s()
         self.served = 0  # connections so far
         self.port = options.port
@@ -114,6 +127,8 @@ class Server:
         self._listener = await self._loop.create_server(
             lambda: Connection(self), self.options.host, self.options.port, backlog=512
         )
+        for desk in (self._pushes, self._works):
+            desk.start()
         self._endless = {self.spawn(self._sweep()), self.spawn(self._beat())}
         host, self.port = self._listener.sockets[0].getsockname()[:2]
         return host, self.port
@@ -139,11 +154,11 @@ class Server:
             feed.stop()
         try:
             async with asyncio.timeout(END_S):
-                while under_way := self._tasks - self._endless:  # a result that was sent is taken, and answered
-                    await asyncio.wait(under_way)
+                await self._settled()  # a result that was sent is taken, and answered
                 for connection in list(self.connections.values()):
                     connection.bye()
                 await self.workers.close("farro agq is stopping")
+                await self._settled()  # agents that leave
         except TimeoutError:
             self.log("error", "not everything was handed back in time; a watchdog recovers it", {})
         for connection in list(self.connections.values()):
@@ -152,8 +167,18 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
+        for desk in (self._pushes, self._works):
+            desk.stop()
         for pool in (self._pool, self._lookers, self._heart):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _settled(self) -> None:
+        """Nothing is under way any more."""
+        while (under_way := self._tasks - self._endless) or self._pushes.owed or self._works.owed:
+            if under_way:
+                await asyncio.wait(under_way)
+            else:
+                await asyncio.sleep(SETTLE_S)
 
     # --- connections ---
 
@@ -173,7 +198,7 @@ class Server:
             self.spawn(self._end(worker, "the connection of its worker is closed"))
 
     async def _end(self, worker: Worker, why: str) -> None:
-        roles = {held.kind[1] for held in worker.held.values()}
+        roles = {held.role for held in worker.held.values()}
         await self.workers.end(worker, why)
         for role in roles:
             self._lengths.pop(role, None)
@@ -227,12 +252,29 @@ class Server:
     @property
     def stuck(self) -> bool:
         """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
-        return any(call.running() for call in list(self._calls))
+        at_desks = self._pushes.busy or self._works.busy
+        return at_desks or any(call.running() for call in list(self._calls))
 
-    async def _push_all(self, asked: Sequence[Push]) -> Sequence[list[str] | Exception]:
-        answers: Sequence[list[str] | Exception]
-        answers = await self.call(memo.push_all, self.store, asked, gate=self.gate, contract=self.contract)
-        return answers
+    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+        """In the event loop, from any thread. RuntimeError: it has ended."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def push(self, asked: Push, told: Callable[[list[str] | Exception], None]) -> None:
+        """Queue it, with what others push meanwhile; `told` has the ids, or why not."""
+
+        def pushed(answer: list[str] | Exception) -> None:
+            if not isinstance(answer, Exception):
+                self.moved(asked.role, len(asked.texts))
+            told(answer)
+            queue = self._queues.get(asked.role)
+            if queue is not None:
+                queue.came()  # the store's own feed tells of it later
+
+        self._pushes.ask(self._push_all, asked, pushed, size=sum(map(len, asked.texts)))
+
+    def _push_all(self, asked: list[Push]) -> list[list[str] | FarroError]:
+        return memo.push_all(self.store, asked, gate=self.gate, contract=self.contract)
 
     def queue(self, role: str) -> RoleQueue:
         """Where clients wait for that role; whoever asks is going to wait."""
@@ -240,10 +282,10 @@ class Server:
         if queue is None:
             queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
         if role not in self._feeds and self._loop is not None:
-            loop, kick = self._loop, queue.kick
+            loop, came = self._loop, queue.came
 
             def told(changes: Changes) -> None:
-                loop.call_soon_threadsafe(kick)
+                loop.call_soon_threadsafe(came)
 
             self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log)
         return queue
@@ -263,9 +305,16 @@ class Server:
 
     async def roles(self) -> list[str]:
         """Of the store, asked now and then: a new one is made by a person."""
-        if self.now_s() - self._roles[0] > ROLES_S:
-            self._roles = (self.now_s(), list(await self.call(self.store.roles)))
-        return self._roles[1]
+        known = self.known_roles()
+        if known is None:
+            known = list(await self.call(self.store.roles))
+            self._roles = (self.now_s(), known)
+        return known
+
+    def known_roles(self) -> list[str] | None:
+        """The same, where they were asked for a moment ago."""
+        asked_s, known = self._roles
+        return known if self.now_s() - asked_s <= ROLES_S else None
 
     def waiting(self) -> dict[str, int]:
         """Clients in blocking pops, by role."""
@@ -276,11 +325,20 @@ class Server:
     async def length(self, role: str, *, exactly: bool = False) -> int:
         """How many jobs wait in that queue. Counted at most once a second; between two counts this front's own pushes
         and pops are reckoned."""
-        known = self._lengths.get(role)
-        if known is None or exactly or self.now_s() - known[0] > LENGTH_S:
-            counted = await self.call(self._count, role)
-            self._lengths[role] = known = (self.now_s(), counted)
-        return known[1]
+        known = None if exactly else self.known_length(role)
+        if known is None:
+            known = await self.call(self._count, role)
+            self._lengths[role] = (self.now_s(), known)
+        return known
+
+    def known_length(self, role: str) -> int | None:
+        """The same, where it was counted a moment ago."""
+        counted_s, count = self._lengths.get(role, (0.0, None))
+        return count if count is not None and self.now_s() - counted_s <= LENGTH_S else None
+
+    def reckoned(self, role: str) -> int:
+        """The last count, with what went through this front since."""
+        return self._lengths.get(role, (0.0, 0))[1]
 
     def moved(self, role: str, more: int) -> None:
         known = self._lengths.get(role)
@@ -308,6 +366,7 @@ class Server:
                     connection.drop()
             for worker in self.workers.overdue():
                 self.spawn(self._end(worker, f"worker {worker.id} said nothing for {worker.ttl_s:g} s"))
+            self.spawn(self.workers.write_down())
             for held in self.workers.unheard():
                 self.spawn(self.workers.give_back(held, f"worker {held.worker.id} is back and knows nothing of it"))
 

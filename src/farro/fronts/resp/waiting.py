@@ -2,8 +2,8 @@
 
 Claiming lives in workers; where wake-ups come from lives in feeds.
 
-- A client may wait for several roles; it gets one job, and while a claim is tried for it in one role the others pass it
-  over.
+- A client may wait for several roles; it gets jobs of one, and while a claim is tried for it in one role the others
+  pass it over.
 - A client that went away, or whose time is over, gets none: what was claimed for it meanwhile is handed back.
 - Nobody waits in a thread: a role has one that waits for all.
 """
@@ -11,22 +11,30 @@ Claiming lives in workers; where wake-ups come from lives in feeds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from farro.fronts.resp.workers import Held, Worker, Workers
+from farro.fronts.resp.roster import Held, Worker
+from farro.fronts.resp.workers import Workers
 
 _SOON_S = 0.01
+DUE_S = 0.02  # so long after those who wait were served, at most, it is known when the next delayed job falls due
+GATHER_S = 0.005  # in a stream of small jobs those who take rows are woken for what came in such a time, not for each
+FEW = 4  # jobs: where a row had fewer, there was no more
 
 
 class Waiter:
-    """One client in a blocking pop. Ends once: with a job, with nothing, or with what went wrong."""
+    """One client in a blocking pop. Ends once: with jobs, with none, or with what went wrong."""
 
-    def __init__(self, connection: Any, workers: Workers, queues: Sequence[RoleQueue]) -> None:
+    def __init__(
+        self, connection: Any, workers: Workers, queues: Sequence[RoleQueue], limit: int = 1, *, row: bool = False
+    ) -> None:
         self._connection = connection
         self._workers = workers
         self.queues = queues
-        self.future: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
+        self.limit = limit  # jobs of one role that it gets at most
+        self.row = row
+        self.future: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
         self.claiming = False
         self._expired = False
 
@@ -39,22 +47,26 @@ class Waiter:
     def over(self) -> bool:
         return self.future.done()
 
-    def enter(self) -> None:
+    def enter(self, looked: Mapping[RoleQueue, int]) -> None:
+        """`looked`: how much news each queue had had when a claim found nothing there for this client."""
         for queue in self.queues:
             queue.waiters[self] = None
         for queue in self.queues:
-            queue.kick()
+            if self.row and queue.gathers:
+                queue.came()
+            elif looked.get(queue) != queue.news:
+                queue.kick()
 
     def expire(self) -> None:
         self._expired = True
         if not self.claiming:
-            self.end(None)
+            self.end([])
 
     def leave(self) -> None:
         """Its client is gone."""
-        self.end(None)
+        self.end([])
 
-    def end(self, result: Held | Exception | None) -> None:
+    def end(self, result: list[Held] | Exception) -> None:
         for queue in self.queues:
             queue.waiters.pop(self, None)
         if self.future.done():
@@ -67,7 +79,7 @@ class Waiter:
     def claimed_nothing(self, by: RoleQueue) -> None:
         self.claiming = False
         if self._expired:
-            self.end(None)
+            self.end([])
         for queue in self.queues:
             if queue is not by:
                 queue.kick()  # it passed this one over meanwhile
@@ -88,12 +100,42 @@ class RoleQueue:
         self._workers = workers
         self._spawn = spawn
         self._next_due_s = next_due_s  # in so many seconds
-        self._timer: asyncio.TimerHandle | None = None
+        self.news = 0  # how often something may have come
+        self._timer: asyncio.TimerHandle | None = None  # when the next delayed job falls due
+        self._due: asyncio.TimerHandle | None = None  # when that is asked for
+        self._gathering: asyncio.TimerHandle | None = None
+        self._served_s = float("-inf")
         self._serving = False
         self._again = False
 
+    def served(self, jobs: int) -> None:
+        """Somebody was given so many."""
+        self._served_s = asyncio.get_running_loop().time() if jobs < FEW else float("-inf")
+
+    @property
+    def gathers(self) -> bool:
+        """Whether somebody was given a short row a moment ago: then the next one is worth a moment's wait."""
+        return asyncio.get_running_loop().time() < self._served_s + GATHER_S
+
+    def came(self) -> None:
+        """Something may have come. Whoever waits is woken: at once after a quiet time, else a moment later for all that
+        comes until then, if he takes rows."""
+        self.news += 1
+        if self._gathering is not None or not self.waiters:
+            return
+        loop = asyncio.get_running_loop()
+        left_s = self._served_s + GATHER_S - loop.time()
+        if left_s > 0 and all(waiter.row for waiter in self.waiters):
+            self._gathering = loop.call_later(left_s, self.kick)
+        else:
+            self.kick()
+
     def kick(self) -> None:
         """Something may be there."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self.news += 1
         self._again = True
         if self.waiters and not self._serving:
             self._serving = True
@@ -108,10 +150,15 @@ class RoleQueue:
                     tags = waiter.worker.tags
                     if not await self._try(waiter):
                         dry.add(tags)
-                if self.waiters:
-                    await self._wait_for_the_next()
+                if self.waiters and self._due is None:
+                    self._due = asyncio.get_running_loop().call_later(DUE_S, self._look_at_delayed)
         finally:
             self._serving = False
+
+    def _look_at_delayed(self) -> None:
+        self._due = None
+        if self.waiters:
+            self._spawn(self._wait_for_the_next())
 
     async def _wait_for_the_next(self) -> None:
         """A delayed job enters nobody's feed when its time comes."""
@@ -129,16 +176,18 @@ class RoleQueue:
         """Claim for that one. False: there is nothing more."""
         waiter.claiming = True
         try:
-            held = await self._workers.claim(waiter.worker, self.role)
+            found = await self._workers.claim(waiter.worker, self.role, waiter.limit, row=waiter.row)
         except Exception as error:  # noqa: BLE001 - told to the one who waits; the others are still served
             waiter.claiming = False
             waiter.end(error)
             return True
-        if held is None:
+        if not found:
             waiter.claimed_nothing(self)
             return False
         if waiter.over:
-            await self._workers.give_back(held, "its client went away while it waited")
+            for held in found:
+                await self._workers.give_back(held, "its client went away while it waited")
         else:
-            waiter.end(held)
+            self.served(len(found))
+            waiter.end(found)
         return True

@@ -1,11 +1,12 @@
 """Who holds which job: workers of this front, the agents that claim for them, and what happens when they are gone.
 
-Blocking pops live in waiting; what is committed lives in operations.memo.
+Blocking pops live in waiting, the calls of the store in hands; what is committed lives in operations.memo.
 
 - A worker is a connection, or the id that connections announce. A job belongs to the worker that popped it, and only
   from its connections a result of it is taken.
-- An agent of the store claims for one job at a time. Its lease is this process's: when that dies, a watchdog recovers
-  what it held; while it lives, a job is handed back as soon as its worker is gone.
+- An agent of the store claims what one request asks for, and again when all of that is over. Its lease is this
+  process's: when that dies, a watchdog recovers what it held; while it lives, a job is handed back as soon as its
+  worker is gone.
 - A worker without an id is gone with its connection. One with an id has `ttl_s` to come back.
 - When it is back and pops on without a word of what a broken connection of it popped, the answer never reached it: such
   a job goes back after as long.
@@ -15,76 +16,25 @@ Blocking pops live in waiting; what is committed lives in operations.memo.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
-from farro.errors import AgentLost, BadDocument, FarroError, Lost
+from farro.errors import FarroError, Lost
+from farro.fronts.resp.desk import Desk, each
+from farro.fronts.resp.hands import Ending, Hands, Take, Taken
+from farro.fronts.resp.later import Later
 from farro.fronts.resp.replies import CommandError
-from farro.kernel import ids
+from farro.fronts.resp.roster import ANONYMOUS, WORKER_ID, Held, Kind, Seat, Worker
 from farro.observe.log import Log
 from farro.operations import memo
 from farro.plans.memo import PostedResult
-from farro.ports.store import Agent, Claim, Store
+from farro.ports.store import Agent, Store
 
-ANONYMOUS = "agq"
+MOMENT_S = 0.2  # what takes longer is shown to whoever looks at the store
 STATUS_GRACE_S = 1.0  # how long a status waits for the result that usually comes with it
 _IDLE = 8  # agents of one kind that are kept for the next claim
 _REMEMBERED = 1024  # results of a worker that it may post again, or acknowledge
-WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
-
-Kind = tuple[str, str, frozenset[str]]  # name, role, tags
-
-
-@dataclass(kw_only=True, eq=False)
-class Held:
-    """A job in the hands of a worker."""
-
-    claim: Claim
-    kind: Kind
-    text: bytes  # as it was given out
-    worker: Worker
-    stdout: str = ""
-    stderr: str = ""
-    success: bool | None = None  # what a status said, before or without a result
-    timer: asyncio.TimerHandle | None = None
-    busy: bool = False  # it is being committed or handed back
-    connection: Any = None  # over which its worker was told of it, or last spoke of it; None: that one is gone
-    doubted_s: float | None = None  # since when its worker pops on as if it had never heard of it
-
-    @property
-    def job_id(self) -> str:
-        return self.claim.job_id
-
-
-@dataclass(kw_only=True, eq=False)
-class Worker:
-    id: str | None
-    seen_s: float
-    ttl_s: float
-    connections: set[Any] = field(default_factory=set)
-    held: dict[str, Held] = field(default_factory=dict)
-    posted: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # job → its result, as far as remembered
-    facts: dict[str, str] = field(default_factory=dict)  # what it says of itself: tools, tags, …
-    gone: bool = False
-
-    @property
-    def tags(self) -> frozenset[str]:
-        said = re.split(r"[\s,\[\]\"']+", self.facts.get("tags", ""))
-        return frozenset(tag for tag in said if ids.TAG.fullmatch(tag))
-
-    @property
-    def agent_name(self) -> str:
-        if self.id is None:
-            return ANONYMOUS
-        return re.sub(r"[^A-Za-z0-9_-]", "-", self.id)[:32]
-
-    def left_s(self, now_s: float) -> float:
-        """How long it counts as alive."""
-        return self.ttl_s if self.connections else max(0.0, self.seen_s + self.ttl_s - now_s)
 
 
 class Workers:
@@ -94,17 +44,22 @@ class Workers:
         store: Store,
         call: Callable[..., Any],
         pulse: Callable[..., Any],
+        desk: Desk,
+        spawn: Callable[[Any], object],
         now_s: Callable[[], float],
         ttl_s: float,
         log: Log,
     ) -> None:
         self._store = store
+        self._hands = Hands(store)
+        self._desk = desk
+        self._spawn = spawn
         self._call = call  # of the store, in a thread
         self._pulse = pulse  # the same, in a thread that heartbeats share with nobody
         self._now_s = now_s
         self._ttl_s = ttl_s
         self._log = log
-        self._idle: dict[Kind, list[Agent]] = {}
+        self._idle: dict[Kind, list[Seat]] = {}
         self.named: dict[str, Worker] = {}
         self.held: dict[str, Held] = {}  # of all workers, in the order of their pops
         self.popped = self.committed = self.returned = 0
@@ -201,58 +156,54 @@ class Workers:
 
     # --- claiming ---
 
-    async def claim(self, worker: Worker, role: str) -> Held | None:
-        """The next job of that role for this worker; None: there is none."""
+    async def claim(self, worker: Worker, role: str, limit: int = 1, *, row: bool = False) -> list[Held]:
+        """The next jobs of that role for this worker, up to so many; none where there is none. `row`: it takes several
+        in a row, and most of them are over in a moment."""
+        later = Later()
+        self.take(worker, role, limit, later.answer, row=row)
+        held: list[Held] = await later.wait()
+        return held
+
+    def take(
+        self, worker: Worker, role: str, limit: int, told: Callable[[list[Held] | Exception], None], *, row: bool
+    ) -> None:
+        """The same; `told` has them, or what went wrong."""
         for other in worker.held.values():
             if other.connection is None and other.doubted_s is None:
                 other.doubted_s = self._now_s()
         kind = worker.agent_name, role, worker.tags
         waiting = self._idle.get(kind)
-        agent = waiting.pop() if waiting else None
-        agent, claim, text = await self._call(self._claim, kind, agent)
-        if claim is None:
-            await (self._call(self._leave, agent) if worker.gone else self._keep(kind, agent))
-            return None
-        held = Held(claim=claim, kind=kind, text=text, worker=worker)
-        self.held[held.job_id] = held
-        worker.held[held.job_id] = held
-        worker.posted.pop(held.job_id, None)  # an earlier attempt's: this one has its own result
-        self.popped += 1
+        seat = waiting.pop() if waiting else None
+        self._desk.ask(self._hands.take_all, Take(kind, seat, limit, row), partial(self._taken, worker, told))
+
+    def _taken(self, worker: Worker, told: Callable[[list[Held] | Exception], None], answer: Taken | Exception) -> None:
+        if isinstance(answer, Exception):
+            told(answer)
+            return
+        seat, jobs = answer
+        seat.held = len(jobs)
+        if not jobs:
+            self._keep(seat, leaves=worker.gone)
+        now_s = self._now_s()
+        found = [Held(claim=claim, seat=seat, text=text, worker=worker, since_s=now_s) for claim, text in jobs]
+        for held in found:
+            self.held[held.job_id] = held
+            worker.held[held.job_id] = held
+            worker.posted.pop(held.job_id, None)  # an earlier attempt's: this one has its own result
+        self.popped += len(found)
         if worker.gone:
-            await self.give_back(held, "its worker went away")
-            return None
-        return held
+            for held in found:
+                self._spawn(self.give_back(held, "its worker went away"))
+            found = []
+        told(found)
 
-    def _claim(self, kind: Kind, agent: Agent | None) -> tuple[Agent, Claim | None, bytes]:
-        name, role, tags = kind
-        for again in (True, False):
-            if agent is None:
-                agent = self._store.join(name, role=role, tags=tags)
-            try:
-                while (claim := self._store.claim(agent)) is not None:
-                    try:
-                        return agent, claim, memo.job_text(claim)
-                    except BadDocument as error:
-                        self._store.commit(claim, memo.unfit(claim, error))
-                return agent, None, b""
-            except BaseException as error:
-                self._leave(agent)  # what it may have claimed is recovered by a watchdog
-                agent = None
-                if not (again and isinstance(error, AgentLost)):
-                    raise
-        raise AssertionError("unreachable")
-
-    async def _keep(self, kind: Kind, agent: Agent) -> None:
+    def _keep(self, seat: Seat, *, leaves: bool) -> None:
         """For the next claim of that kind."""
-        idle = self._idle.setdefault(kind, [])
-        if len(idle) < (_IDLE if kind[0] == ANONYMOUS else 1):
-            idle.append(agent)
+        idle = self._idle.setdefault(seat.kind, [])
+        if leaves or seat.retired or len(idle) >= (_IDLE if seat.kind[0] == ANONYMOUS else 1):
+            self._spawn(self._call(self._hands.leave, seat.agent))
         else:
-            await self._call(self._leave, agent)
-
-    def _leave(self, agent: Agent) -> None:
-        with contextlib.suppress(FarroError):
-            self._store.leave(agent)
+            idle.append(seat)
 
     # --- ending ---
 
@@ -264,90 +215,123 @@ class Workers:
             raise CommandError(f"{job_id} is being ended just now; ask again")
         return held
 
-    async def commit(self, held: Held, posted: PostedResult, document: Any, digest: bytes) -> None:
-        """End it as its worker says. ClaimLost: it was taken away; a passing trouble: it is still held."""
-        self._cancel(held)
+    def commit(
+        self, held: Held, posted: PostedResult, document: Any, digest: bytes, told: Callable[[Any], None]
+    ) -> None:
+        """End it as its worker says. `told` has None, or what went wrong: ClaimLost, it was taken away; a passing
+        trouble, it is still held."""
+        held.calm()
         held.busy = True
-        try:
-            await self._call(memo.commit, self._store, held.claim, posted, document, worker=held.worker.id)
-        except Lost:
-            await self._drop(held, lost=True)
-            raise
-        except Exception:
-            held.busy, held.success = False, None
+        ending = Ending(held.claim, posted, document, held.worker.id)
+        self._desk.ask(self._hands.end_all, ending, partial(self._ended, held, digest, told))
+
+    def _ended(self, held: Held, digest: bytes, told: Callable[[Any], None], answer: Exception | None) -> None:
+        held.busy = False
+        if isinstance(answer, Lost):
+            self._drop(held, lost=True)
+        elif answer is not None:
+            held.success = None
             if held.worker.gone:  # nobody will try again
-                await self.give_back(held, "its result could not be kept, and its worker is gone")
-            raise
-        finally:
-            held.busy = False
-        self.committed += 1
-        remembered = held.worker.posted
-        remembered[held.job_id] = digest
-        while len(remembered) > _REMEMBERED:
-            remembered.popitem(last=False)
-        await self._drop(held)
+                self._spawn(self.give_back(held, "its result could not be kept, and its worker is gone"))
+        else:
+            self.committed += 1
+            remembered = held.worker.posted
+            remembered[held.job_id] = digest
+            while len(remembered) > _REMEMBERED:
+                remembered.popitem(last=False)
+            self._drop(held)
+        told(answer)
 
     async def commit_status(self, held: Held) -> None:
         """A status said how it ended, and no result came."""
         assert held.success is not None
         posted = memo.of_status(held.claim, success=held.success, stdout=held.stdout, stderr=held.stderr)
-        await self.commit(held, posted, {}, b"")
+        later = Later()
+        self.commit(held, posted, {}, b"", later.answer)
+        await later.wait()
+
+    async def put_back(self, unbegun: Collection[Held]) -> None:
+        """Its worker has not begun them: back to their places, as if nobody had had them."""
+        for held in unbegun:
+            held.calm()
+            held.busy = True
+        lost = True
+        try:
+            await self._at_desk(self._hands.hand_back, [held.claim for held in unbegun])
+            lost = False
+            self.returned += len(unbegun)
+        finally:
+            for held in unbegun:
+                held.busy = False
+                self._drop(held, lost=lost)
+
+    async def _at_desk(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What is done to a claim is done where claims are committed: never two things to one at once."""
+        later = Later()
+        self._desk.ask(each, partial(function, *args), later.answer)
+        return await later.wait()
 
     async def give_back(self, held: Held, why: str) -> None:
         """Hand it back; a worker that said how it ended has done its part, though."""
         if held.busy or self.held.get(held.job_id) is not held:
             return
-        self._cancel(held)
+        held.calm()
         try:
             if held.success is not None:
                 await self.commit_status(held)
                 return
             held.busy = True
-            await self._call(memo.let_go, self._store, held.claim, why)
+            await self._at_desk(memo.let_go, self._store, held.claim, why)
             self.returned += 1
             self._log("info", "job handed back", {"job_id": held.job_id, "why": why})
         except Lost:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the agent leaves: then a watchdog recovers it
             self._log("error", "job could not be handed back", {"job_id": held.job_id, "error": str(error)})
-            await self._drop(held, lost=True)
+            self._drop(held, lost=True)
             return
         finally:
             held.busy = False
-        await self._drop(held)
+        self._drop(held)
 
-    async def _drop(self, held: Held, *, lost: bool = False) -> None:
-        self.held.pop(held.job_id, None)
-        held.worker.held.pop(held.job_id, None)
-        if lost or held.worker.gone:
-            await self._call(self._leave, held.claim.agent)
-        else:
-            await self._keep(held.kind, held.claim.agent)
-
-    @staticmethod
-    def _cancel(held: Held) -> None:
-        if held.timer is not None:
-            held.timer.cancel()
-            held.timer = None
+    def _drop(self, held: Held, *, lost: bool = False) -> None:
+        if self.held.get(held.job_id) is held:
+            del self.held[held.job_id]
+        if held.worker.held.get(held.job_id) is held:
+            del held.worker.held[held.job_id]
+        seat = held.seat
+        seat.held -= 1
+        seat.retired = seat.retired or lost
+        if seat.held == 0:
+            self._keep(seat, leaves=held.worker.gone)
 
     # --- keeping ---
+
+    async def write_down(self) -> None:
+        """Jobs of a row that are not over in a moment: from here on the store shows all that it knows of them."""
+        late_s = self._now_s() - MOMENT_S
+        slow = [held for held in self.held.values() if not (held.shown or held.busy) and held.since_s < late_s]
+        for held in slow:
+            held.shown = True
+        if slow:
+            await self._at_desk(self._hands.write_down, [held.claim for held in slow if held.seat.row])
 
     async def beat(self) -> None:
         """Tell the store that all of them are alive; learn what was taken away."""
         holding = [held for held in self.held.values() if not held.busy]
-        idle = [(kind, agent) for kind, agents in self._idle.items() for agent in agents]
+        idle = [seat for seats in self._idle.values() for seat in seats]
         lost: list[Held]
         dead: list[Agent]
-        lost, dead = await self._pulse(self._beat, holding, [agent for _, agent in idle])
+        lost, dead = await self._pulse(self._beat, holding, [seat.agent for seat in idle])
         for taken in lost:
             if self.held.get(taken.job_id) is taken and not taken.busy:
                 self._log("warning", "a job was taken from its worker", {"job_id": taken.job_id})
-                self._cancel(taken)
-                await self._drop(taken, lost=True)
-        for kind, agent in idle:
-            if agent in dead and agent in self._idle.get(kind, ()):
-                self._idle[kind].remove(agent)
-                await self._call(self._leave, agent)
+                taken.calm()
+                self._drop(taken, lost=True)
+        for seat in idle:
+            if seat.agent in dead and seat in self._idle.get(seat.kind, ()):
+                self._idle[seat.kind].remove(seat)
+                await self._call(self._hands.leave, seat.agent)
 
     def _beat(self, holding: list[Held], idle: list[Agent]) -> tuple[list[Held], list[Agent]]:
         lost, dead = [], []
@@ -374,10 +358,10 @@ class Workers:
 
     async def _dismiss(self, which: Callable[[Kind], bool]) -> None:
         for kind in [kind for kind in self._idle if which(kind)]:
-            for agent in self._idle.pop(kind):
-                await self._call(self._leave, agent)
+            for seat in self._idle.pop(kind):
+                await self._call(self._hands.leave, seat.agent)
 
     def agents(self) -> set[str]:
         """The store's agents that are this front's."""
-        idle = {agent.id for agents in self._idle.values() for agent in agents}
+        idle = {seat.agent.id for seats in self._idle.values() for seat in seats}
         return idle | {held.claim.agent.id for held in self.held.values()}

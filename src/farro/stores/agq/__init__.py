@@ -1,5 +1,5 @@
 """Working over agq: what a worker needs of a store (ports.store.Working), said to `farro agq` in the words of any Redis
-client: LMOVE and BLMOVE, SET of a result, LREM, PING.
+client, and in three commands of its own for rows of jobs: JOB.TAKE, JOB.DONE, JOB.RETURN.
 
 The line to it lives in line, the posted document in results; the other side lives in fronts.resp. Submitting, looking
 and steering are not here: those who do that open the store behind agq, or use agx.
@@ -9,9 +9,11 @@ and steering are not here: those who do that open the store behind agq, or use a
   [test_a_worker_that_was_cut_off_posts_its_result]
 - A pop is never repeated. Where its answer is lost the slot says goodbye and joins under a new id, so that what it may
   have popped goes back. [test_a_killed_workers_job_is_run_by_another]
-- A result may be repeated after a lost answer: agq remembers it until the worker acknowledges (LREM), which it does
-  with its next pop. [test_a_result_is_taken_once]
-- `changes` waits in a blocking pop; what it brings is this slot's, and its next `claim` has it.
+- A result may be repeated after a lost answer: agq remembers it until the worker takes more (JOB.TAKE).
+  [test_a_result_is_taken_once]
+- `changes` waits in a blocking JOB.TAKE; what it brings is this slot's, and its next claim has it.
+- Small jobs go in rows (ports.store.Bulk): one trip takes several, one trip posts what came of them, and each is
+  accepted or refused by itself. [test_small_jobs_go_over_agq_in_rows]
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from farro.encoding import encoder
-from farro.errors import AgentLost, ClaimLost, Damaged, InputError
+from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, Lost
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.moves import Move
@@ -35,11 +38,12 @@ from farro.ports.clock import Clock
 from farro.ports.store import Agent, Changes, Claim, LateClaim
 from farro.ports.workspace import Material, Workspace
 from farro.stores.agq import results
-from farro.stores.agq.line import Address, Announcement, Line
+from farro.stores.agq.line import Address, Announcement, Client, Line, refused
 
 READY, PROCESSING = "queue:ready", "queue:processing"
 READY_ROLE = "Runner"
 SLICE_S = 1.0  # of a blocking pop: whoever stops a worker waits so long at most
+BRIEF_S = 0.01  # … in a stream of small jobs: one trip for the next of them, instead of one in vain and another
 LOOK_S = 1.0  # so often a running job is looked at: whether it was taken away
 _DICE = random.SystemRandom()
 _encode = encoder()
@@ -51,14 +55,15 @@ class _Slot:
 
     agent: Agent
     line: Line
-    popped: bytes | None = None  # brought by `changes`, for the next claim
-    done: str | None = None  # the job whose result was posted and not acknowledged yet
+    popped: list[tuple[int, bytes]] = field(default_factory=list)  # brought by `changes`, for the next claim
+    stream: bool = False  # what it last asked for was there: more is likely to come
+    reach: int = 1  # jobs that it last asked for at once
     looked_s: float = field(default=float("-inf"))
     doubtful: bool = False  # a pop without an answer: this id may hold what nobody knows of
 
 
 class AgqStore:
-    """Port: Working."""
+    """Ports: Working, Bulk."""
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class AgqStore:
         )
         told = Announcement(worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()))
         line = Line(self._address, told, self._clock, timeout_s=self._timeout_s)
-        line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
+        line.ask(lambda client: client.say("PING", agent.id), again=False)
         with self._lock:
             self._slots[agent.id] = _Slot(agent=agent, line=line)
             swept, self._swept = self._swept, True
@@ -115,20 +120,16 @@ class AgqStore:
         if now_s - slot.looked_s < (slot.line.alive_s / 4 if claim is None else LOOK_S):
             return
         if claim is None:
-            slot.line.ask(lambda client: client.execute_command("PING", agent.id), again=False)
+            slot.line.ask(lambda client: client.say("PING", agent.id), again=False)
         else:
             self._look(slot, claim)
         slot.looked_s = self._clock.monotonic_s()
 
     def _look(self, slot: _Slot, claim: Claim) -> None:
-        def said(client: Any) -> Mapping[bytes, bytes]:
-            pipe = client.pipeline(transaction=False)
-            pipe.execute_command("PING", slot.agent.id)
-            pipe.hgetall(f"job:{claim.job_id}")
-            found: Mapping[bytes, bytes] = pipe.execute()[1]
-            return found
-
-        found = slot.line.ask(said, again=False)
+        told = slot.line.ask(
+            lambda client: client.say_all(("PING", slot.agent.id), ("HGETALL", f"job:{claim.job_id}"))[1], again=False
+        )
+        found = dict(zip(told[::2], told[1::2], strict=True))
         if _attempt(found) not in (None, claim.attempt) or found.get(b"status") in _OVER:
             raise ClaimLost(f"{claim.job_id}: taken from {slot.agent.id} (recovered or killed)")
 
@@ -143,12 +144,12 @@ class AgqStore:
                 self._clock.sleep(min(timeout_s, SLICE_S))
             return Changes(cursor=cursor or 0, items=(), gap=False)
         until_s = self._clock.monotonic_s() + timeout_s
-        while slot.popped is None and self._wakes == wakes:
+        while not slot.popped and self._wakes == wakes:
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
                 break
-            slot.popped = self._pop(slot, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
-        return Changes(cursor=cursor + (slot.popped is not None), items=(), gap=False)
+            slot.popped = self._pop(slot, slot.reach, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
+        return Changes(cursor=cursor + bool(slot.popped), items=(), gap=False)
 
     def wake(self, role: str | None) -> None:
         with self._lock:
@@ -157,45 +158,43 @@ class AgqStore:
     # --- working ---
 
     def claim(self, agent: Agent) -> Claim | None:
+        claims = self.claim_some(agent, 1)
+        return claims[0] if claims else None
+
+    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
         slot = self._mine(agent)
-        text, slot.popped = slot.popped, None
-        text = self._pop(slot) if text is None else text
-        if text is None:
+        slot.reach = limit
+        found, slot.popped = slot.popped[:limit], slot.popped[limit:]
+        if not found:
+            found = self._pop(slot, limit, wait_s=BRIEF_S if slot.stream and limit > 1 else None)
+            slot.stream = bool(found)
+        if not found:
             self._here.slot = slot
-            return None
-        return self._claimed(slot, text)
+        return [self._claimed(slot, attempt, text) for attempt, text in found]
+
+    def write_down(self, claim: Claim) -> None:
+        """Nothing to do here: the other side shows what takes longer."""
 
     def next_due(self, role: str) -> datetime | None:
         return None  # agq's own: a blocking pop wakes for it
 
-    def _pop(self, slot: _Slot, wait_s: float | None = None) -> bytes | None:
-        """Never repeated: a second pop would be a second job."""
-        source = _queue(slot.agent)
-
-        def said(client: Any) -> bytes | None:
-            pipe = client.pipeline(transaction=False)
-            if slot.done is not None:
-                pipe.execute_command("LREM", PROCESSING, 1, slot.done)
-            if wait_s is None:
-                pipe.execute_command("LMOVE", source, PROCESSING, "RIGHT", "LEFT")
-            else:
-                pipe.execute_command("BLMOVE", source, PROCESSING, "RIGHT", "LEFT", f"{max(0.01, wait_s):.3f}")
-            found: Any = pipe.execute(raise_on_error=False)[-1]  # what became of the LREM changes nothing
-            if isinstance(found, Exception):
-                raise found
-            return None if found is None else bytes(found)
-
+    def _pop(self, slot: _Slot, limit: int, wait_s: float | None = None) -> list[tuple[int, bytes]]:
+        """Attempt and text of each. Never repeated: a second pop would be a second row."""
+        words: list[str | int] = ["JOB.TAKE", _queue(slot.agent), limit]
+        if wait_s is not None:
+            words.append(f"{max(0.01, wait_s):.3f}")
         slot.doubtful = True
-        text = slot.line.ask(said, again=False)
-        slot.doubtful, slot.done = False, None
+        said = slot.line.ask(lambda client: client.say(*words), again=False) or ()
+        slot.doubtful = False
         slot.looked_s = self._clock.monotonic_s()
-        return text
+        return list(zip(said[::2], said[1::2], strict=True))
 
-    def _claimed(self, slot: _Slot, text: bytes) -> Claim:
+    def _claimed(self, slot: _Slot, attempt: int, text: bytes) -> Claim:
         agent = slot.agent
         job_id, prompt = _job(text)
-        said = slot.line.ask(lambda client: client.hget(f"job:{job_id}", "attempt"), again=True)
-        now, attempt = self._clock.now(), _attempt({b"attempt": said or b""}) or 1
+        # Without the id, which the lifecycle has: jobs that differ in nothing else are one plan to whoever runs them.
+        alike = {name: value for name, value in prompt.items() if name != "id"}
+        now = self._clock.now()
         assert agent.role is not None
         life = moves.claimed(
             moves.enqueued(job_id=job_id, role=agent.role, now=now),
@@ -212,7 +211,7 @@ class AgqStore:
         scope = f"agq-{self._address.host}-{self._address.port}"
         return LateClaim(
             agent=agent,
-            envelope=Envelope(prompt=prompt, lifecycle=life),
+            envelope=Envelope(prompt=alike, lifecycle=life),
             attempt=attempt,
             folder=place,
             scope=scope,
@@ -222,16 +221,49 @@ class AgqStore:
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         if isinstance(outcome, Released):
             return self.release(claim, outcome.note)
-        if move is not None or (isinstance(outcome, Succeeded) and outcome.children):
-            raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
-        slot = self._mine(claim.agent)
-        text = results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes)
+        self._check(outcome, move)
+        (told,) = self.commit_some([(claim, outcome)])
+        if isinstance(told, Lost):
+            raise told
+        return told
+
+    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+        if not ended:
+            return []
+        slot = self._mine(ended[0][0].agent)
+        texts: list[bytes] = []
+        for claim, outcome in ended:
+            self._check(outcome)
+            assert not isinstance(outcome, Released), "a row ends; what is released is no part of it"
+            texts.append(results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes))
         try:
-            slot.line.ask(lambda client: client.set(f"job:{claim.job_id}:result", text), again=True)
-            slot.done = claim.job_id
-            slot.looked_s = self._clock.monotonic_s()
+            said = self._post(slot, [claim.job_id for claim, _ in ended], texts)
         finally:
-            self._workspace.end(claim.agent.id, claim.job_id)
+            for claim, _ in ended:
+                self._workspace.end(claim.agent.id, claim.job_id)
+        told = [self._answered(*one, answer) for one, answer in zip(ended, said, strict=True)]
+        for what in told:
+            if not isinstance(what, Lifecycle | Lost):
+                raise what
+        return [what for what in told if isinstance(what, Lifecycle | Lost)]
+
+    def _post(self, slot: _Slot, job_ids: Sequence[str], texts: Sequence[bytes]) -> list[Any]:
+        """As many as fit into one request; for each its answer, or the error that is one."""
+        answers: list[Any] = []
+        while len(answers) < len(texts):
+            words: list[str | bytes] = []
+            size, at = 0, len(answers)
+            while at < len(texts) and (not words or size + len(texts[at]) <= results.POST_BYTES):
+                words += (job_ids[at], texts[at])
+                size += len(texts[at])
+                at += 1
+            answers += slot.line.ask(partial(_done, words), again=True)
+        slot.looked_s = self._clock.monotonic_s()
+        return answers
+
+    def _answered(self, claim: Claim, outcome: Outcome, answer: Any) -> Lifecycle | FarroError:
+        if isinstance(answer, Exception):
+            return refused(self._address, str(answer))
         good = isinstance(outcome, Succeeded)
         return self._told(
             claim,
@@ -239,17 +271,37 @@ class AgqStore:
                 reason=Reason.COMMITTED,
                 status=Status.SUCCEEDED if good else Status.FAILED,
                 role=claim.envelope.lifecycle.role,
-                error=None if isinstance(outcome, Succeeded) else outcome.error,
+                error=None if isinstance(outcome, Succeeded | Released) else outcome.error,
             ),
         )
+
+    def _check(self, outcome: Outcome, move: Move | None = None) -> None:
+        if move is not None or (isinstance(outcome, Succeeded) and outcome.children):
+            raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
+
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        if not claims:
+            return
+        slot = self._mine(claims[0].agent)
+        try:
+            slot.line.ask(lambda client: client.say("JOB.RETURN", *(claim.job_id for claim in claims)), again=True)
+        finally:
+            for claim in claims:
+                self._workspace.end(claim.agent.id, claim.job_id)
 
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
         raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
 
     def release(self, claim: Claim, note: str = "") -> Lifecycle:
-        """A worker that says goodbye hands back what it holds, at once; this slot's next call is a new beginning."""
+        """Into its queue at once. Where nobody answers, the slot says goodbye: then all that it holds goes back."""
         slot = self._mine(claim.agent)
-        slot.line.bye()
+        try:
+            words = ("JOB.RELEASE", claim.job_id, note or "released by its worker")
+            slot.line.ask(lambda client: client.say(*words), again=False)
+        except ClaimLost:
+            pass
+        except FarroError:
+            slot.line.bye()
         self._workspace.end(claim.agent.id, claim.job_id)
         move = Move(reason=Reason.RELEASED, status=Status.QUEUED, role=claim.envelope.lifecycle.role, note=note)
         return self._told(claim, move)
@@ -261,13 +313,9 @@ class AgqStore:
         if slot is None:
             return 0
 
-        def said(client: Any) -> int:
-            pipe = client.pipeline(transaction=False)
-            pipe.llen(_queue(slot.agent))
-            pipe.llen(PROCESSING)
-            return sum(pipe.execute())
-
-        return slot.line.ask(said, again=True)
+        source = _queue(slot.agent)
+        waiting, held = slot.line.ask(lambda client: client.say_all(("LLEN", source), ("LLEN", PROCESSING)), again=True)
+        return int(waiting) + int(held)
 
     def close(self) -> None:
         with self._lock:
@@ -293,6 +341,14 @@ class AgqStore:
 
 
 _OVER = frozenset({b"succeeded", b"completed", b"failed", b"killed", b"cancelled"})
+
+
+def _done(words: Sequence[str | bytes], client: Client) -> list[Any]:
+    answers: list[Any] = client.say("JOB.DONE", *words)
+    for answer in answers:
+        if isinstance(answer, Exception) and "ask again" in str(answer):
+            raise answer  # what was posted before the line broke is being kept just now
+    return answers
 
 
 def _queue(agent: Agent) -> str:

@@ -49,6 +49,39 @@ class Announcement:
     tools: tuple[str, ...] = ()
 
 
+class Client:
+    """One connection of redis-py, without its pool: a worker is one line, and goodbye on it is the worker's own."""
+
+    __slots__ = ("_connection", "_error")
+
+    def __init__(self, connection: Any, error: type[Exception]) -> None:
+        self._connection = connection
+        self._error = error  # what an answer that is an error is raised as
+
+    def say(self, *words: str | bytes | int) -> Any:
+        connection = self._connection
+        connection.send_packed_command(connection.pack_command(*words))
+        return connection.read_response()
+
+    def say_all(self, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
+        """All in one trip. The first error is raised when every answer is there."""
+        connection = self._connection
+        connection.send_packed_command(connection.pack_commands(commands))
+        answers: list[Any] = []
+        trouble: Exception | None = None
+        for _ in commands:
+            try:
+                answers.append(connection.read_response())
+            except self._error as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+        return answers
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
 class Line:
     """Used by one thread at a time."""
 
@@ -59,9 +92,9 @@ class Line:
         self._clock = clock
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
-        self._client: Any = None
+        self._client: Client | None = None
 
-    def ask(self, say: Callable[[Any], T], *, again: bool) -> T:
+    def ask(self, say: Callable[[Client], T], *, again: bool) -> T:
         """What `say` makes of the client. `again`: it may be repeated after a broken connection, for as long as the
         other side waits for this worker. StorageTrouble: there was no answer, and nobody knows whether it was done."""
         redis = _redis()
@@ -72,7 +105,7 @@ class Line:
                     return say(self._connected(redis))
                 except redis.exceptions.AuthenticationError as error:
                     self.drop()
-                    raise _refused(self.address, str(error)) from None
+                    raise refused(self.address, str(error)) from None
                 except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
                     self.drop()
                     if self._clock.monotonic_s() + PAUSE_S > until_s:
@@ -80,7 +113,7 @@ class Line:
                     self._clock.sleep(PAUSE_S)
                 except redis.exceptions.ResponseError as error:
                     if not (again and "ask again" in str(error) and self._clock.monotonic_s() + PAUSE_S <= until_s):
-                        raise _refused(self.address, str(error)) from None
+                        raise refused(self.address, str(error)) from None
                     self._clock.sleep(PAUSE_S)
 
     def bye(self) -> None:
@@ -88,7 +121,7 @@ class Line:
         if self._lock.acquire(timeout=self._timeout_s):
             try:
                 with contextlib.suppress(FarroError):
-                    self.ask(lambda client: client.execute_command("QUIT"), again=False)
+                    self.ask(lambda client: client.say("QUIT"), again=False)
                 self.drop()
             finally:
                 self._lock.release()
@@ -99,29 +132,34 @@ class Line:
             with contextlib.suppress(Exception):  # a socket that is broken already
                 client.close()
 
-    def _connected(self, redis: Any) -> Any:
+    def _connected(self, redis: Any) -> Client:
         if self._client is None:
-            client = redis.Redis(
+            made = redis.Connection(
                 host=self.address.host,
                 port=self.address.port,
                 password=self.address.key,
                 client_name=self._told.worker_id,
-                max_connections=1,  # the worker is one line: goodbye on it is the worker's own
                 protocol=2,
                 socket_timeout=self._timeout_s,
                 socket_connect_timeout=self._timeout_s,
                 socket_keepalive=True,
                 retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
             )
-            worker = f"worker:{self._told.worker_id}"
-            pipe = client.pipeline(transaction=False)
-            pipe.set(f"{worker}:alive", "1")
-            pipe.pttl(f"{worker}:alive")
-            pipe.set(f"{worker}:tags", ",".join(sorted(self._told.tags))[:FACT_BYTES])
-            pipe.set(f"{worker}:tools", _fitting(self._told.tools))
-            left_ms = pipe.execute()[1]
-            if left_ms > 0:
-                self.alive_s = left_ms / 1000
+            try:
+                made.connect()
+                client = Client(made, redis.exceptions.ResponseError)
+                worker = f"worker:{self._told.worker_id}"
+                answers = client.say_all(
+                    ("SET", f"{worker}:alive", "1"),
+                    ("PTTL", f"{worker}:alive"),
+                    ("SET", f"{worker}:tags", ",".join(sorted(self._told.tags))[:FACT_BYTES]),
+                    ("SET", f"{worker}:tools", _fitting(self._told.tools)),
+                )
+                if answers[1] > 0:
+                    self.alive_s = answers[1] / 1000
+            except BaseException:
+                made.disconnect()
+                raise
             self._client = client
         return self._client
 
@@ -150,7 +188,7 @@ def _unreachable(address: Address, error: BaseException) -> StorageTrouble:
     )
 
 
-def _refused(address: Address, text: str) -> FarroError:
+def refused(address: Address, text: str) -> FarroError:
     said = ascii(text)[1:-1][:300]
     if text.startswith("claim lost"):
         return ClaimLost(said)
@@ -161,6 +199,8 @@ def _refused(address: Address, text: str) -> FarroError:
         )
     if "this server has no key" in text:
         return InputError(f"{address}: a key was sent, but this `farro agq` has none: leave AGQ_KEY and agq.key out")
+    if "unknown command" in text:
+        return InputError(f"{address}: that `farro agq` is older than this worker ({said}); update it first")
     if "no queue here" in text:
         return InputError(f"{address}: {said}")
     return FarroError(f"{address} answered: {said}")

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from farro.errors import InputError
+from farro.errors import FarroError, InputError, Lost
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
@@ -147,6 +147,40 @@ class FilesStore:
             view = self._view(agent.role, agent.tags)  # one for all slots of this process
         return claim.claim(self._ground, held, view)
 
+    @explained
+    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
+        assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
+        held = self._ground.mine(agent)
+        with self._view_lock:
+            view = self._view(agent.role, agent.tags)
+        return claim.claim_some(self._ground, held, view, limit)
+
+    @explained
+    def write_down(self, claim_: Claim) -> None:
+        claim.write_down(self._ground, self._ground.mine(claim_.agent), claim_)
+
+    @explained
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        for one in claims:
+            with contextlib.suppress(Lost):
+                if not claim.hand_back(self._ground, self._ground.mine(one.agent), one):
+                    self.release(one, "not begun")
+
+    @explained
+    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+        told: list[Lifecycle | Lost] = []
+        trouble: FarroError | None = None
+        for what in settle.commit_some(self._ground, ended):
+            if isinstance(what, Lifecycle):
+                told.append(self._ended(what))
+            elif isinstance(what, Lost):
+                told.append(what)
+            else:
+                trouble = trouble or what
+        if trouble is not None:
+            raise trouble
+        return told
+
     def next_due(self, role: str) -> datetime | None:
         with self._view_lock:
             dues = [view.next_due_s() for (owner, _), view in self._views.items() if owner == role]
@@ -163,7 +197,7 @@ class FilesStore:
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         if move is not None:
             self._ground.check_role(move.role)
-        return self._ended(settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome, move))
+        return self._ended(settle.commit(self._ground, claim, outcome, move))
 
     def _ended(self, told: Lifecycle) -> Lifecycle:
         """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
@@ -174,7 +208,7 @@ class FilesStore:
     def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
         self._ground.check_role(role)
         move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=role, note=note)
-        return settle.commit(self._ground, self._ground.mine(claim.agent), claim, outcome, move)
+        return settle.commit(self._ground, claim, outcome, move)
 
     @explained
     def release(self, claim: Claim, note: str = "") -> Lifecycle:

@@ -12,6 +12,9 @@ Which job is next lives in queue; what comes of it lives in settle.
 - A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
   is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
+- Of a row of small jobs (`claim_some`) job.json is written with the commit, or by `write_down` when one is not over in
+  a moment: until then it says what it said in the queue, as after a kill between the move and the writing. The path is
+  the state (R1). [test_kill_at_every_call]
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
-from farro.errors import AgentLost, ClaimLost, Damaged, SyncFailed, UnknownSchema
-from farro.kernel import ids, moves
+from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, SyncFailed, UnknownSchema
+from farro.kernel import ids, moves, places, telling
 from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.states import Status
 from farro.plans.tags import required_tags
@@ -32,11 +35,12 @@ from farro.ports.store import Claim
 from farro.stores.files import folder as folders
 from farro.stores.files.agents import LEASE
 from farro.stores.files.ground import Ground, Held
-from farro.stores.files.moving import Moved, quarantine, try_move
+from farro.stores.files.moving import Moved, deliver, quarantine, try_move
 from farro.stores.files.queue import QueueView
 from farro.system import fs, leases
 
 JUST_NOW_S = 0.05
+_FEW = 4  # so many are taken at once even if little more is there
 
 
 class _NotDue(Exception):
@@ -49,11 +53,12 @@ class Verdict(Enum):
     GONE = auto()
 
 
-def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
+def claim(ground: Ground, held: Held, view: QueueView, *, row: int | None = None) -> Claim | None:
+    """The next job, if there is one. `row`: as one more of so many in a row."""
     role = held.agent.role
     assert role is not None
     busy: set[str] = set()
-    while (upcoming := view.next()) is not None:
+    while (upcoming := view.next(known=bool(row))) is not None:
         name, entered_ns = upcoming
         if name in busy:
             return None  # the queue was listed again meanwhile: waiting for a lock is not this call's business
@@ -66,6 +71,9 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
             view.enter(name, look.entered_ns)
         elif look.until is not None:
             view.delay(name, look.until, entered_ns)
+        elif row and (look.lifecycle is None or look.lifecycle.attempt > 0):
+            view.enter(name, entered_ns)  # alone, in the next turn
+            return None
         else:
             try:
                 locked = _lock(ground, held, name)
@@ -76,9 +84,61 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
             if not locked:
                 busy.add(name)
                 view.locked(name, entered_ns)
-            elif (claimed := _take(ground, held, name, look)) is not None:
+            elif (claimed := _take(ground, held, name, look, in_row=row is not None)) is not None:
                 return claimed
     return None
+
+
+def claim_some(ground: Ground, held: Held, view: QueueView, limit: int) -> list[Claim]:
+    """Up to so many: a job that was begun before alone, and of much that is there not all (ports.store.Bulk)."""
+    claims: list[Claim] = []
+    while len(claims) < min(limit, max(_FEW, (len(claims) + len(view)) // 2)):
+        try:
+            claimed = claim(ground, held, view, row=len(claims))
+        except (FarroError, OSError):
+            for one in claims:  # nobody works on them now
+                with contextlib.suppress(FarroError, OSError):
+                    hand_back(ground, held, one)
+            raise
+        if claimed is None:
+            break
+        claims.append(claimed)
+        if claimed.attempt > 1:
+            break
+    return claims
+
+
+def write_down(ground: Ground, held: Held, claim: Claim) -> None:
+    """What a claim of a row has left for later: job.json, for whoever looks at a job that takes longer."""
+    if claim.job_id in held.unwritten and held.claims.get(claim.job_id) == claim.attempt:
+        path = f"{held.folder}/{claim.job_id}"
+        with folders.fenced(path, claim.job_id):
+            folders.write_lifecycle(ground, path, claim.envelope.lifecycle.to_json(), sync=False)
+        held.unwritten.discard(claim.job_id)
+
+
+def hand_back(ground: Ground, held: Held, claim: Claim) -> bool:
+    """To its place in the queue, as if nobody had had it; False: it has been written down, or is not ours any more.
+
+    Its job.json is the one that it had there, so its place is too. A kill in between leaves what a kill during the
+    claim leaves, backwards. [test_kill_at_every_call]
+    """
+    job_id = claim.job_id
+    if job_id not in held.unwritten or held.claims.get(job_id) != claim.attempt:
+        return False
+    path = f"{held.folder}/{job_id}"
+    before = claim.envelope.lifecycle
+    del held.claims[job_id]
+    held.unwritten.discard(job_id)
+    with folders.fenced(path, job_id):
+        with contextlib.suppress(OSError):  # not empty: then it counts
+            fs.rmdir(folders.attempt_folder(path, claim.attempt))
+            fs.rmdir(f"{path}/attempts")
+        folders.drop_lock(path)
+        if not deliver(ground, path, places.incoming(before.role), job_id, sync=False):
+            raise ClaimLost(f"{job_id}: taken from {held.agent.id} (recovered or killed)")
+    ground.audit(**telling.handed_back(before))  # type: ignore[arg-type]
+    return True
 
 
 def _just_locked(ground: Ground, lock: str) -> bool:
@@ -202,7 +262,7 @@ def _lock(ground: Ground, held: Held, name: str) -> bool:
     return False
 
 
-def _take(ground: Ground, held: Held, name: str, look: Look) -> Claim | None:
+def _take(ground: Ground, held: Held, name: str, look: Look, *, in_row: bool) -> Claim | None:
     role = held.agent.role
     assert role is not None
     source, path = f"{ground.incoming(role)}/{name}", f"{held.folder}/{name}"
@@ -223,7 +283,7 @@ def _take(ground: Ground, held: Held, name: str, look: Look) -> Claim | None:
         return None
     try:
         with folders.fenced(path, name):
-            return fs.retried(lambda: _begin(ground, held, name, path, look), path, ground.clock.sleep)
+            return fs.retried(lambda: _begin(ground, held, name, path, look, in_row=in_row), path, ground.clock.sleep)
     except ClaimLost:
         return None  # an operator or a watchdog was faster
     except _NotDue:
@@ -248,7 +308,7 @@ def begin_at_once(ground: Ground, held: Held, name: str) -> Claim:
         return fs.retried(lambda: _begin(ground, held, name, path, Look(Verdict.TAKE)), path, ground.clock.sleep)
 
 
-def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Claim:
+def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_row: bool = False) -> Claim:
     role = held.agent.role
     assert role is not None
     if fs.readlink(f"{path}/{folders.LOCK}") != held.agent.id:
@@ -279,7 +339,11 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look) -> Clai
     )
     # What job.json alone knows: the hops, and which job this one repeats. Everything else is rebuilt when it is torn.
     precious = bool(before.hops or before.retry_of)
-    folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
+    if in_row and attempt == 1 and not precious:
+        held.unwritten.add(name)
+    else:
+        held.unwritten.discard(name)
+        folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
     held.claims[name] = attempt
     ground.tell(lifecycle)
     return Claim(

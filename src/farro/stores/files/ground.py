@@ -43,9 +43,15 @@ class Held:
     folder: str
     last_beat_s: float = float("-inf")
     claims: dict[str, int] = field(default_factory=dict)  # job id → the attempt that may still be committed
+    unwritten: set[str] = field(default_factory=set)  # of these, those whose job.json says what it said in the queue
     # Jobs in `folder` with which a pass of recovery had trouble: job id → (the dead agent, its role). The next pass
     # finishes them; without this they would be stranded for as long as this agent lives.
     leftovers: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+
+    def forget(self, job_id: str) -> None:
+        """A claim that is over."""
+        self.claims.pop(job_id, None)
+        self.unwritten.discard(job_id)
 
 
 @dataclass(kw_only=True)
@@ -128,6 +134,10 @@ class Ground:
         if self.journal is None or not self.policy.durable:
             return None
         return self.journal.write(records)
+
+    def journals(self) -> bool:
+        """Whether `journalled` will do it, nearly always; and then a journal of this boot is there already."""
+        return self.journal is not None and self.policy.durable and self.journal.ready()
 
     def tell_foreign(self, job_id: str, why: str) -> None:
         """A job of another schema version: said once, then left alone (DESIGN §3.3)."""

@@ -128,6 +128,28 @@ class Journal:
             raise self._told(ticket.failure)
         return None if ticket.file is None else Entry(self, ticket.file, len(records))
 
+    def ready(self) -> bool:
+        """Whether records are written, and a file of this boot is there in any case: after a power cut the replay looks
+        at what was begun in its time."""
+        if not self._usable or self._broken is not None:
+            return False
+        with RESTING, self._changed:
+            self._asked += 1
+            if self._asked <= self.eager_after:
+                return False
+            self._changed.wait_for(lambda: not self._leading)
+            if self._files or self._closing:
+                return bool(self._files)
+            self._leading = True
+        try:
+            self._active = self._made("a")
+        except _Careful:
+            self._asked = self.eager_after - AGAIN_AFTER
+            return False
+        finally:
+            self._let_lead()
+        return True
+
     @staticmethod
     def _told(failure: BaseException) -> SyncFailed:
         told = SyncFailed(

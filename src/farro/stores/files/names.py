@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from farro.errors import Damaged, NameTaken
 from farro.kernel import ids
 from farro.ports.store import Submission
-from farro.stores.files import submit, views
+from farro.stores.files import registry, submit, views
 from farro.stores.files.ground import Ground
 from farro.system import fs, leases
 
@@ -118,6 +118,6 @@ def _exists(ground: Ground, job_id: str) -> bool:
     if views.locate(ground, job_id) is not None:
         return True
     try:
-        return bool(submit.registered(ground, job_id)[1])
+        return bool(registry.registered(ground, job_id)[1])
     except Damaged:
         return False

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from farro.errors import Damaged, FarroError, Refused
 from farro.kernel import ids
 from farro.stores.files import folder as folders
-from farro.stores.files import forget, names, records, submit
+from farro.stores.files import forget, names, records, registry
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
 from farro.stores.files.trouble import explained
@@ -83,7 +83,7 @@ class Trash:
     def _name(self, job_id: str) -> str:
         """What a chosen id points to; a name of its own for any other."""
         with contextlib.suppress(Damaged):
-            _, name = submit.registered(self._ground, job_id)
+            _, name = registry.registered(self._ground, job_id)
             if name and not fs.exists(self._ground.path(TRASH, name)):
                 return name
         return f"{job_id}.{self._ground.random_bits(64):016x}"
@@ -110,7 +110,7 @@ class Trash:
             self._free_name(job_id)
             _forget_calls(self._ground.root, job_id)
             with contextlib.suppress(Damaged, FileNotFoundError):
-                if submit.registered(self._ground, job_id)[1] == name:
+                if registry.registered(self._ground, job_id)[1] == name:
                     fs.unlink(f"{self._ground.registry}/{job_id}")
         with contextlib.suppress(FileNotFoundError):
             fs.rmdir(path)

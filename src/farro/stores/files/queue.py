@@ -47,10 +47,12 @@ class QueueView:
         self._rescan_at_s = self._poll_at_s = float("-inf")
         self._lock = threading.Lock()
 
-    def next(self) -> tuple[str, int] | None:
+    def next(self, *, known: bool = False) -> tuple[str, int] | None:
         """The next job to examine, and when it entered. It is forgotten here: put it back with `enter`, `delay` or
-        `skip`."""
+        `skip`. `known`: somebody has just asked, and what came in this instant can wait for the next turn."""
         with self._lock:
+            if known and (found := self._first()) is not None:
+                return found
             now_s = self._ground.clock.monotonic_s()
             if now_s >= (self._rescan_at_s if self._ready else self._poll_at_s):
                 self._rescan()
@@ -58,12 +60,19 @@ class QueueView:
                 self._look_at_locked()
             self._pull_due()
             self._pull_feed()  # always: what came last may be more urgent than all that is known
-            while self._order:
-                entered_ns, name = heapq.heappop(self._order)
-                if self._ready.get(name) == entered_ns:
-                    del self._ready[name]
-                    return name, entered_ns
-            return None
+            return self._first()
+
+    def _first(self) -> tuple[str, int] | None:
+        while self._order:
+            entered_ns, name = heapq.heappop(self._order)
+            if self._ready.get(name) == entered_ns:
+                del self._ready[name]
+                return name, entered_ns
+        return None
+
+    def __len__(self) -> int:
+        """How many are known to be ready."""
+        return len(self._ready)
 
     def enter(self, name: str, entered_ns: int) -> None:
         """It left and came back while it stood here: its turn is another now, after whatever came before it did."""

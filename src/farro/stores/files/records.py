@@ -45,6 +45,7 @@ class Record:
     attempt: int = 0
     staged: str | None = None  # enqueue: its name in jobs/.staging
     order: int = 0  # among the records of its process
+    digest: str | None = None  # enqueue of a chosen id: of its content, as the link in jobs/.ids has it
 
     @property
     def size(self) -> int:
@@ -61,6 +62,8 @@ class Record:
             "life": len(self.life),
             "files": [(name, len(data)) for name, data in self.files.items()],
         }
+        if self.digest is not None:
+            about["digest"] = self.digest
         return b"".join((_encode(about).encode(), b"\n", self.life, *self.files.values()))
 
     @classmethod

@@ -18,21 +18,21 @@ import contextlib
 import json
 from dataclasses import dataclass, field
 
-from farro.errors import FarroError, StorageTrouble, UnknownSchema
+from farro.errors import Damaged, FarroError, StorageTrouble, UnknownSchema
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import parse_timestamp
 from farro.kernel.states import Status
 from farro.plans.priority import head_start_ns
 from farro.stores.files import folder as folders
-from farro.stores.files import records, views
+from farro.stores.files import records, registry, views
 from farro.stores.files.forget import forget
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, quarantine, try_move
 from farro.stores.files.records import FOLDER, Record
 from farro.stores.files.settle import REPORTED
 from farro.stores.files.trouble import explained
-from farro.system import fs, leases
+from farro.system import fs, leases, trees
 
 _TICK_NS = 10**9  # what a time may be off by: the time of entry is written to the millisecond, files have ticks
 
@@ -72,8 +72,10 @@ def replay(ground: Ground) -> int:
         for job_id, story in stories.items():
             try:
                 _restore(ground, job_id, story)
+                _link(ground, job_id, story)
             except UnknownSchema as error:
                 ground.tell_foreign(job_id, str(error))  # a newer farro's, and that much further on: left alone
+        _drop_dead_links(ground)
         forget(ground.root, ground.boot_id, dead)
     ground.log("warning", "journals replayed after a restart of the machine", {"jobs": len(stories)})
     return len(stories)
@@ -126,6 +128,39 @@ def _restore(ground: Ground, job_id: str, story: Story) -> None:
         if found.place != place and (behind or final.hops[-1:] == life.hops[-1:]):
             path = _put(ground, found.path, place, job_id)
     _keep_order(path, story, final)
+
+
+def _link(ground: Ground, job_id: str, story: Story) -> None:
+    """The registry's word of a chosen id, which was not synced: its record has it."""
+    record = story.enqueued
+    if record is None or record.digest is None:
+        return
+    path = f"{ground.registry}/{job_id}"
+    with contextlib.suppress(Damaged):
+        if registry.registered(ground, job_id)[0]:
+            return
+    with contextlib.suppress(FileNotFoundError):
+        fs.unlink(path)
+    fs.symlink(f"{record.digest}.{record.staged}", path)
+
+
+def _drop_dead_links(ground: Ground) -> None:
+    """Ids that were registered and got no further: nobody was told that they are queued. Without this whoever submits
+    one of them again is told that it is, and there is no job. What is whole in staging stays: clean-up publishes it.
+    [test_power_cut_keeps_what_was_acknowledged]"""
+    names = set(fs.listdir(ground.registry))
+    for place, *_ in views.spots(ground) if names else ():
+        names.difference_update(fs.subdirectories(ground.path(place)))
+    for job_id in sorted(names):
+        staged = ""
+        with contextlib.suppress(Damaged):
+            digest, staged = registry.registered(ground, job_id)
+            if staged and registry.digest_of(f"{ground.staging}/{staged}") == digest:
+                continue
+        fs.unlink(f"{ground.registry}/{job_id}")
+        if staged:
+            trees.remove_tree(f"{ground.staging}/{staged}")
+        ground.log("warning", "an id whose job did not survive the power cut is free again", {"job_id": job_id})
 
 
 def _found(ground: Ground, job_id: str) -> list[views.Found]:

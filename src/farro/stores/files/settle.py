@@ -20,20 +20,27 @@ test_a_neighbours_syncs_show_no_half_transaction]
 
 from __future__ import annotations
 
-from farro.errors import ClaimLost
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from farro.errors import ClaimLost, FarroError, SyncFailed
 from farro.kernel import moves, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
-from farro.kernel.outcome import Failed, Outcome, Released, Report, Succeeded, Unroutable
+from farro.kernel.outcome import Child, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Claim
 from farro.stores.files import dispatch, submit
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
-from farro.stores.files.journal import LARGEST, Entry
+from farro.stores.files.journal import LARGEST
 from farro.stores.files.moving import deliver
 from farro.stores.files.records import Record
 from farro.system import fs
+
+T = TypeVar("T")
 
 # Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
 REPORTED = frozenset({Reason.COMMITTED, Reason.ROUTED, Reason.RETRIED, Reason.ROUTING_EXHAUSTED, Reason.ANSWERED})
@@ -42,12 +49,70 @@ _TRIED = object()  # a claim's runtime from its first commit on
 _DECIDING = object()  # … and from its decision on
 
 
-def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
     """Decide and carry out. ClaimLost: somebody else has the job, or has carried out this very decision.
 
     A claim is committed once, also by the agent that has the same job again: the path alone would let an old claim
     decide the new attempt. [test_a_claim_is_committed_once]
     """
+    going = _prepared(ground, claim, outcome, move)
+    if isinstance(going, Lifecycle):
+        return going
+    record = _record(ground, going)
+    entry = None if record is None else ground.journalled([record])
+    try:
+        return _carried(ground, going, careful=entry is None)
+    finally:
+        if entry is not None:
+            entry.finished()
+
+
+def commit_some(ground: Ground, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
+    """As `commit` for each, whosever claims they are, with one write of the journal for all: what came of each, or what
+    it raised. Only a failed sync ends it (R7)."""
+    going = [_told(partial(_prepared, ground, claim, outcome, None)) for claim, outcome in ended]
+    ready = [one for one in going if isinstance(one, Commit)]
+    records = [record for one in ready if (record := _record(ground, one)) is not None]
+    # All or none: jobs in a row are small, and have one each.
+    entry = ground.journalled(records) if records and len(records) == len(ready) else None
+    try:
+        return [
+            _told(partial(_carried, ground, one, careful=entry is None)) if isinstance(one, Commit) else one
+            for one in going
+        ]
+    finally:
+        if entry is not None:
+            entry.finished()
+
+
+def _told(call: Callable[[], T]) -> T | FarroError:
+    try:
+        return call()
+    except SyncFailed:
+        raise
+    except FarroError as error:
+        return error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """What will be written, and nothing of it is."""
+
+    held: Held
+    claim: Claim
+    path: str
+    lifecycle: Lifecycle
+    text: bytes
+    result: folders.Result | None
+    children: tuple[Child, ...]
+    sealed: bool  # it has them, or there is a list of them
+    again: bool  # an earlier try may have left something
+    exhausted: bool  # it is marked where it lies
+
+
+def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) -> Commit | Lifecycle:
+    """The commit; or the lifecycle, where an earlier try had decided it: then it is carried out."""
+    held = ground.mine(claim.agent)
     if held.claims.get(claim.job_id) != claim.attempt:
         raise ClaimLost(f"{claim.job_id}: attempt {claim.attempt} is no longer a claim of {held.agent.id}")
     path = f"{held.folder}/{claim.job_id}"
@@ -55,13 +120,12 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         # The last try failed after it had decided. To decide anew would write over the result that was decided: a crash
         # would then roll forward a decision whose result is another's. [test_a_commit_that_failed_may_be_tried_again]
         carry_out(ground, held, path, decided)
-        del held.claims[claim.job_id]
+        held.forget(claim.job_id)
         return decided
     before = claim.envelope.lifecycle
     move = move or moves.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
     report = _report(outcome)
     result = None if report is None else folders.Result.of(report, good=isinstance(outcome, Succeeded))
-    children = outcome.children if isinstance(outcome, Succeeded) else ()
     again = claim.envelope.runtime is not None
     claim.envelope.runtime = claim.envelope.runtime or _TRIED
     lifecycle = moves.decided(
@@ -72,55 +136,72 @@ def commit(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Mov
         now=ground.clock.now(),
         result_sha256=None if result is None else result.sha256,
     )
-    text = lifecycle.to_json()
+    children = outcome.children if isinstance(outcome, Succeeded) else ()
     with folders.fenced(path, claim.job_id):
         # A list of this number: of a try before, or of an attempt whose own folder was lost with the power.
         sealed = bool(children) or dispatch.is_sealed(path, claim.attempt)
-        exhausted = move.reason is Reason.ROUTING_EXHAUSTED
-        plain = not sealed and not again and not exhausted
-        entry = _journalled(ground, path, claim, before, result, text) if plain else None
-        careful = entry is None
-        try:
-            if result is not None:
-                folders.write_result(ground, claim.folder, result, again=again)
-            if sealed or (careful and ground.policy.durable):
-                durable = [] if result is None else result.durable(path, claim.folder)
-                if children:
-                    durable += dispatch.seal(ground, path, claim.attempt, children)
-                elif sealed:
-                    durable += dispatch.unseal(path, claim.attempt)
-                ground.sync([*durable, held.folder])
-            claim.envelope.runtime = _DECIDING
-            folders.write_lifecycle(ground, path, text, sync=careful)
-            if lifecycle.status is Status.QUEUED:
-                submit.keep_order(ground, path, claim.envelope.prompt)
-            if exhausted:
-                folders.refresh_mirrors(path, claim.attempt)
-                ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
-                ground.tell(lifecycle)
-            else:
-                fresh = claim.attempt == 1 and not again and not sealed
-                report_name = result.name if fresh and result is not None else None
-                carry_out(ground, held, path, lifecycle, careful=careful, fresh=report_name)
-        finally:
-            if entry is not None:
-                entry.finished()
-    del held.claims[claim.job_id]
+    return Commit(
+        held=held,
+        claim=claim,
+        path=path,
+        lifecycle=lifecycle,
+        text=lifecycle.to_json(),
+        result=result,
+        children=children,
+        sealed=sealed,
+        again=again,
+        exhausted=move.reason is Reason.ROUTING_EXHAUSTED,
+    )
+
+
+def _carried(ground: Ground, going: Commit, *, careful: bool) -> Lifecycle:
+    """Write it and move the job. Not `careful`: it is in the journal."""
+    held, claim, path, result, lifecycle = going.held, going.claim, going.path, going.result, going.lifecycle
+    with folders.fenced(path, claim.job_id):
+        if result is not None:
+            folders.write_result(ground, claim.folder, result, again=going.again)
+        if going.sealed or (careful and ground.policy.durable):
+            durable = [] if result is None else result.durable(path, claim.folder)
+            if going.children:
+                durable += dispatch.seal(ground, path, claim.attempt, going.children)
+            elif going.sealed:
+                durable += dispatch.unseal(path, claim.attempt)
+            ground.sync([*durable, held.folder])
+        claim.envelope.runtime = _DECIDING
+        folders.write_lifecycle(ground, path, going.text, sync=careful)
+        if lifecycle.status is Status.QUEUED:
+            submit.keep_order(ground, path, claim.envelope.prompt)
+        if going.exhausted:
+            folders.refresh_mirrors(path, claim.attempt)
+            ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
+            ground.tell(lifecycle)
+        else:
+            fresh = claim.attempt == 1 and not going.again and not going.sealed
+            report_name = result.name if fresh and result is not None else None
+            carry_out(ground, held, path, lifecycle, careful=careful, fresh=report_name)
+    held.forget(claim.job_id)
     return lifecycle
 
 
-def _journalled(
-    ground: Ground, path: str, claim: Claim, before: Lifecycle, result: folders.Result | None, text: bytes
-) -> Entry | None:
+def _record(ground: Ground, going: Commit) -> Record | None:
     """The record of this commit, if it is to have one. One that is fenced after this look leaves a record all the same:
     whoever took the job says more of it, durably, before anyone is told."""
-    if ground.journal is None or not fs.exists(path):
+    plain = not (going.sealed or going.again or going.exhausted)
+    if ground.journal is None or not plain or not fs.exists(going.path):
         return None
-    files = {} if result is None else result.small(claim.folder, LARGEST)
+    claim = going.claim
+    with folders.fenced(going.path, claim.job_id):
+        files = {} if going.result is None else going.result.small(claim.folder, LARGEST)
     if files is None:
         return None
-    record = Record(kind="commit", job_id=claim.job_id, role=before.role, life=text, files=files, attempt=claim.attempt)
-    return ground.journalled([record])
+    return Record(
+        kind="commit",
+        job_id=claim.job_id,
+        role=claim.envelope.lifecycle.role,
+        life=going.text,
+        files=files,
+        attempt=claim.attempt,
+    )
 
 
 def _decided_before(path: str, claim: Claim) -> Lifecycle | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from farro.errors import Damaged
 from farro.kernel import places
 from farro.stores.files import folder as folders
-from farro.stores.files import submit, waiting
+from farro.stores.files import registry, waiting
 from farro.stores.files.agents import LEASE
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, try_move
@@ -46,11 +46,12 @@ def _finish(ground: Ground, name: str, path: str) -> bool:
     """Publish what the registry points at (its submitter died between the two), remove everything else."""
     job_id = name.split(".", 1)[0]
     try:
-        if submit.registered(ground, job_id)[1] == name:
+        if registry.registered(ground, job_id)[1] == name:
             lifecycle = folders.read_lifecycle(path)
             blocks = waiting.staged(ground, path)
             home = ground.path(places.WAITING) if blocks else ground.incoming(lifecycle.role)
-            # As its submitter would have: a job must not outlive its link (see submit).
+            # As its submitter would have, or has, or has not lived to: a job must not outlive its link (see submit).
+            registry.make_durable(ground, name)
             ground.sync([ground.registry, *waiting.register(ground, job_id, blocks)])
             moved = try_move(path, f"{home}/{job_id}")
             ground.sync([home])

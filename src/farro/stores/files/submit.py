@@ -8,8 +8,11 @@ Validation of what a prompt says lives in plans and roles; here its names and si
   and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue]
 - Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries staging → incoming,
   ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
-  link, and a repeated submit would make a second job. Not through the journal: two submitters of one id may both have
-  a record there, and only the link tells whose stands. [test_same_chosen_id_twice_is_one_job]
+  link, and a repeated submit would make a second job. [test_same_chosen_id_twice_is_one_job]
+- With a journal the link comes first, for it tells whose content stands, and each of its submitters has a record of
+  that content before it publishes: what is published can be made again, with its link. A link whose submitter never got
+  to its record is taken away by the replay, unless what it points at is whole. Nobody publishes what another staged
+  before it is durable by its own doing. Decided in docs/decisions/0047.
 - A job that runs after others is published among the waiting, once the index names it, durably (waiting).
 """
 
@@ -28,7 +31,7 @@ from farro.errors import Damaged, IdConflict, InputError, StorageTrouble
 from farro.kernel import ids, moves, places
 from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
-from farro.stores.files import views, waiting
+from farro.stores.files import registry, views, waiting
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, crossing, try_move
 from farro.stores.files.records import Record
@@ -52,7 +55,13 @@ class Staged:
 
     def record(self) -> Record:
         return Record(
-            kind="enqueue", job_id=self.job_id, role=self.role, life=self.life, files=self.files, staged=self.name
+            kind="enqueue",
+            job_id=self.job_id,
+            role=self.role,
+            life=self.life,
+            files=self.files,
+            staged=self.name,
+            digest=self.digest,
         )
 
     def drop(self) -> None:
@@ -79,30 +88,28 @@ def enqueue_many(
             staged.append(_stage(ground, submission, prompt, blocked, into))
         chosen = [item for item in staged if item.digest is not None]
         special = any(item.blocks for item in staged) or any(submission.carried for submission in submissions)
-        plain = into is None and named is None and not chosen and not special
-        if plain and (entry := ground.journalled([item.record() for item in staged])) is not None:
-            left = list(staged)
-            try:
-                while left:
-                    _publish(ground, left[0])
-                    left.pop(0)
-            except Exception:
-                _take_back(ground, left)
-                raise
-            finally:
-                entry.finished()
-            _tell(ground, staged, by)
-            return [item.job_id for item in staged]
-        if ground.policy.durable:
-            fs.sync_all([path for item in staged for path in _durable(ground, item)])
+        plain = into is None and named is None and not special
         # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
         # clean-up would publish an hour after its submitter was told that it was refused.
         wanted: dict[str, str | None] = {}
         for item in chosen:
             _check_conflict(item, wanted.setdefault(item.job_id, item.digest))
-            _check_conflict(item, registered(ground, item.job_id)[0] or item.digest)
+            _check_conflict(item, registry.registered(ground, item.job_id)[0] or item.digest)
+        if plain and (not chosen or ground.journals()):
+            for item in chosen:
+                _register(ground, item)
+            if (entry := ground.journalled([item.record() for item in staged])) is not None:
+                try:
+                    ours = _publish_all(ground, staged)
+                finally:
+                    entry.finished()
+                _tell(ground, ours, by)
+                return [item.job_id for item in staged]
+        if ground.policy.durable:
+            fs.sync_all([path for item in staged if _is_there(ground, item) for path in _durable(ground, item)])
         for item in chosen:
-            _register(ground, item)
+            if _register(ground, item):
+                registry.make_durable(ground, item.name)
         if chosen:
             ground.sync([ground.registry])
         if not plain:
@@ -124,9 +131,30 @@ def enqueue_many(
             item.drop()
 
 
+def _publish_all(ground: Ground, items: Sequence[Staged]) -> list[Staged]:
+    """Those that are in the journal; answers which of them were ours to publish."""
+    ours: list[Staged] = []
+    for done, item in enumerate(items):
+        try:
+            if _publish(ground, item):
+                ours.append(item)
+        except Exception:
+            # A chosen id stays registered, and whoever submits it again, or clean-up, brings it to its queue.
+            _take_back(ground, [left for left in items[done:] if left.digest is None])
+            raise
+    return ours
+
+
+def _is_there(ground: Ground, item: Staged) -> bool:
+    """Not so when a journal failed after its id was registered, and another submitter was faster to publish it."""
+    return item.digest is None or fs.exists(f"{ground.staging}/{item.name}")
+
+
 def _take_back(ground: Ground, items: Sequence[Staged]) -> None:
     """Their submitter is told that they were refused. Without this a power cut would bring them back, beside the jobs
     that it submitted instead. [test_a_refused_enqueue_does_not_come_back_with_the_power]"""
+    if not items:
+        return
     entry = ground.journalled([replace(item.record(), kind="void", life=b"", files={}) for item in items])
     if entry is not None:
         entry.finished()
@@ -201,7 +229,7 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: l
         home=ground.path(places.WAITING) if blocks else into or ground.incoming(submission.role),
         name=name,
         blocks=blocks,
-        digest=_digest(submission, prompt) if chosen else None,
+        digest=registry.digest(submission, prompt) if chosen else None,
         life=lifecycle.to_json(),
         files=files,
         links=linked,
@@ -262,20 +290,9 @@ def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *,
         fs.set_mtime_ns(path, entered_ns - head_start)
 
 
-def _digest(submission: Submission, prompt: bytes) -> str:
-    import hashlib  # here: only ids that a caller chose are hashed
-
-    whole = hashlib.sha256()
-    parts = [submission.role.encode(), prompt, (submission.narrative or "").encode()]
-    for name in sorted(submission.payload):
-        parts += [name.encode(), submission.payload[name]]
-    for part in parts:
-        whole.update(len(part).to_bytes(8, "big") + part)
-    return whole.hexdigest()
-
-
-def _register(ground: Ground, item: Staged) -> None:
-    """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job."""
+def _register(ground: Ground, item: Staged) -> bool:
+    """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job. Whether it
+    is another's."""
     if (
         _MINTED.fullmatch(item.job_id)
         and not fs.exists(f"{ground.registry}/{item.job_id}")
@@ -284,16 +301,18 @@ def _register(ground: Ground, item: Staged) -> None:
         raise IdConflict(f"{item.job_id} is the id of a job that exists already; choose another, or leave --id out")
     try:
         fs.symlink(f"{item.digest}.{item.name}", f"{ground.registry}/{item.job_id}")
-        return
+        return False
     except FileExistsError:
         pass
-    digest, first = registered(ground, item.job_id)
+    digest, first = registry.registered(ground, item.job_id)
     _check_conflict(item, digest)
-    if first != item.name:
-        _discard(ground, item)
-        item.name = first
-        item.blocks = waiting.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
-        item.home = ground.path(places.WAITING) if item.blocks else item.home
+    if first == item.name:
+        return False
+    _discard(ground, item)
+    item.name = first
+    item.blocks = waiting.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
+    item.home = ground.path(places.WAITING) if item.blocks else item.home
+    return True
 
 
 def _check_conflict(item: Staged, digest: str | None) -> None:
@@ -302,15 +321,6 @@ def _check_conflict(item: Staged, digest: str | None) -> None:
             f"{item.job_id} was submitted before with other content; see `farro show {item.job_id}`. "
             "The first job is untouched; submit this one under another id"
         )
-
-
-def registered(ground: Ground, job_id: str) -> tuple[str, str]:
-    """What the registry says of an id: the content's hash and the staging name; empty strings when it says nothing."""
-    target = fs.readlink(f"{ground.registry}/{job_id}") or ""
-    digest, _, name = target.partition(".")
-    if target and (len(digest) != 64 or not name.startswith(f"{job_id}.") or "/" in name):
-        raise Damaged(f"jobs/.ids/{job_id} does not point at a staged job: {ascii(target)[:100]}")
-    return digest, name
 
 
 def _publish(ground: Ground, item: Staged) -> bool:
@@ -336,5 +346,5 @@ def _publish(ground: Ground, item: Staged) -> bool:
 def _discard(ground: Ground, item: Staged) -> None:
     """Remove our own staged copy, unless the registry points at it."""
     with contextlib.suppress(OSError, Damaged):
-        if item.digest is None or registered(ground, item.job_id)[1] != item.name:
+        if item.digest is None or registry.registered(ground, item.job_id)[1] != item.name:
             trees.remove_tree(f"{ground.staging}/{item.name}")

@@ -97,17 +97,24 @@ class RedisStore:
     def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
         return claim.claim_some(self._ground, agent, limit)
 
+    def write_down(self, claim: Claim) -> None:
+        """Nothing is left to write: the script wrote it."""
+
     def hand_back(self, claims: Sequence[Claim]) -> None:
         if claims:
             claim.hand_back(self._ground, claims)
 
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        told: list[Lifecycle | Lost] = []
-        for (had, _), what in zip(ended, commit.commit_some(self._ground, ended) if ended else (), strict=True):
-            if not isinstance(what, Lost):
-                self._look_at(had.agent.id, what[1])
-            told.append(what if isinstance(what, Lost) else what[0])
-        return told
+        told: dict[int, Lifecycle | Lost] = {}
+        rows: dict[str, list[int]] = {}
+        for at, (had, _) in enumerate(ended):
+            rows.setdefault(had.agent.id, []).append(at)
+        for agent_id, row in rows.items():
+            for at, what in zip(row, commit.commit_some(self._ground, [ended[at] for at in row]), strict=True):
+                if not isinstance(what, Lost):
+                    self._look_at(agent_id, what[1])
+                told[at] = what if isinstance(what, Lost) else what[0]
+        return [told[at] for at in range(len(ended))]
 
     def next_due(self, role: str) -> datetime | None:
         return claim.next_due(self._ground, role)

@@ -73,6 +73,9 @@ def _all_taken(ground: Ground, agent: Agent, jobs: Sequence[Sequence[Any]]) -> l
     """Where a folder cannot be made all go back: one that it was to be made for has, and so would the next."""
     made: list[Claim] = []
     trouble: StorageTrouble | None = None
+    if jobs:
+        ground.heard(int(jobs[0][4]))
+        ground.beats[agent.id] = ground.clock.monotonic_s()
     for job in jobs:
         try:
             claimed = _taken(ground, agent, job)
@@ -91,12 +94,9 @@ def _taken(ground: Ground, agent: Agent, job: Sequence[Any]) -> Claim | None:
     """A job that the script gave. None: it cannot be read, and is out of everybody's way now."""
     job_id, life, prompt, attempt, at, policy_at, stored, nonce, score = job
     corr = nonce.decode()
-    at_ms = int(at)
-    ground.heard(at_ms)
-    ground.beats[agent.id] = ground.clock.monotonic_s()
     try:
         before = Lifecycle.from_json(life)
-        lifecycle = folded(before, agent.id, int(attempt), corr, at_ms, policy_at.decode())
+        lifecycle = folded(before, agent.id, int(attempt), corr, int(at), policy_at.decode())
     except (Damaged, IllegalTransition) as error:
         changing.put_aside(ground, agent.id, job_id.decode(), error)
         if not isinstance(error, UnknownSchema):  # that one stays in its hands
@@ -158,20 +158,15 @@ def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, sto
     cannot be read by anyone, so it has failed."""
     ground.tell(lifecycle)
     attempt = lifecycle.attempt
-    made = Claim(
-        agent=agent,
-        envelope=Envelope(prompt={}, lifecycle=lifecycle),
-        attempt=attempt,
-        folder="",
-        scope=ground.scope,
-    )
+    envelope: Envelope[Mapping[str, Any]] = Envelope(prompt={}, lifecycle=lifecycle)
+    made = Claim(agent=agent, envelope=envelope, attempt=attempt, folder="", scope=ground.scope)
     try:
-        made.envelope = Envelope(prompt=_prompt(lifecycle.job_id, prompt), lifecycle=lifecycle)
+        envelope.prompt = _prompt(lifecycle.job_id, prompt)
         if not stored:
             bare = lambda: Material(lifecycle=lifecycle.to_json(), prompt=prompt)  # noqa: E731
             place, make = ground.workspace.promise(agent.id, lifecycle.job_id, attempt, bare)
             return LateClaim(
-                agent=agent, envelope=made.envelope, attempt=attempt, folder=place, scope=ground.scope, make=make
+                agent=agent, envelope=envelope, attempt=attempt, folder=place, scope=ground.scope, make=make
             )
         whole = material(lifecycle, prompt, stored)
         made.folder = ground.workspace.begin(agent.id, lifecycle.job_id, attempt, whole)

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from farro.errors import Lost
@@ -28,14 +29,14 @@ from farro.stores.redis.ground import Ground, agent_lost, claim_lost
 from farro.stores.redis.records import New, due_ms, files, line, posted, where
 from farro.stores.redis.server import Arg
 
-PART_BYTES = 4 << 20  # of one call: a script keeps everybody else waiting
+PART, PART_BYTES = 200, 4 << 20  # of one call: a script keeps everybody else waiting
 Committed = tuple[
     Lifecycle, list[str]
 ]  # and the jobs to look at: those that waited for it, children that need not wait
 _RESULTS = ("result.json", "result.md", "error.md")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(slots=True)
 class _Decided:
     """A commit on its way."""
 
@@ -44,7 +45,7 @@ class _Decided:
     codes: Mapping[str, Any]
     args: list[Arg]
     children: Sequence[New]
-    dispatched: Mapping[str, Any]
+    weight: int  # bytes, about
 
 
 def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) -> Committed:
@@ -60,19 +61,18 @@ def commit_some(
     """Of attempts of one agent, in parts of bounded size."""
     told: list[Committed | Lost] = []
     part: list[_Decided] = []
-    size, token = 0, ground.token()
+    size, token, now = 0, ground.token(), ground.now()
     for claim, outcome in ended:
-        decided = _decide(ground, claim, outcome, move, token)
-        weight = sum(len(arg) for arg in decided.args if isinstance(arg, bytes | str))
-        if part and size + weight > PART_BYTES:
+        decided = _decide(ground, claim, outcome, move, token, now)
+        if part and (len(part) >= PART or size + decided.weight > PART_BYTES):
             told += _send(ground, part)
             part, size = [], 0
         part.append(decided)
-        size += weight
+        size += decided.weight
     return told + _send(ground, part)
 
 
-def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, token: str) -> _Decided:
+def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, token: str, now: datetime) -> _Decided:
     before, agent, attempt = claim.envelope.lifecycle, claim.agent, claim.attempt
     wanted = outcome.children if isinstance(outcome, Succeeded) else ()
     children = preparing.children(ground, claim.job_id, attempt, wanted) if wanted else []
@@ -81,28 +81,26 @@ def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, t
     digest = None
     if not isinstance(outcome, Released):
         digest = hashlib.sha256(kept.files.get("result.json") or _spelled(outcome)).hexdigest()
-    lifecycle = moves.decided(before, move, by=agent.id, attempt=attempt, now=ground.now(), result_sha256=digest)
+    lifecycle = moves.decided(before, move, by=agent.id, attempt=attempt, now=now, result_sha256=digest)
     codes = telling.codes(lifecycle)
     place = "marked" if move.reason is Reason.ROUTING_EXHAUSTED else where(lifecycle)
-    args: list[Arg] = [
-        claim.job_id,
-        attempt,
-        token,
-        lifecycle.to_json(),
-        place,
-        lifecycle.role,
-        due_ms(lifecycle),
-        line(codes),
-        *files(posted(attempt, kept)),
-    ]
-    dispatched = {"actor": agent.id, "job_id": claim.job_id, "children": len(children)}
+    life, told = lifecycle.to_json(), line(codes)
+    args: list[Arg] = [claim.job_id, attempt, token, life, place, lifecycle.role, due_ms(lifecycle), told]
+    args += files(posted(attempt, kept))
+    weight = len(life) + sum(map(len, kept.files.values()))
     if children:
-        args += (line({"event": "dispatched", **dispatched}), len(children))
+        args += (line({"event": "dispatched", **_dispatched(claim, children)}), len(children))
         for child in children:
-            args += child.args()
+            more = child.args()
+            args += more
+            weight += sum(len(arg) for arg in more if isinstance(arg, bytes | str))
     else:
         args += ("", 0)
-    return _Decided(claim=claim, lifecycle=lifecycle, codes=codes, args=args, children=children, dispatched=dispatched)
+    return _Decided(claim, lifecycle, codes, args, children, weight)
+
+
+def _dispatched(claim: Claim, children: Sequence[New]) -> dict[str, Any]:
+    return {"actor": claim.agent.id, "job_id": claim.job_id, "children": len(children)}
 
 
 def _send(ground: Ground, part: Sequence[_Decided]) -> list[Committed | Lost]:
@@ -127,7 +125,7 @@ def _told(ground: Ground, each: _Decided, answer: Sequence[Any]) -> Committed | 
     for child in each.children:
         ground.tell(child.lifecycle)
     if each.children:
-        ground.audit("dispatched", **each.dispatched)
+        ground.audit("dispatched", **_dispatched(claim, each.children))
     return each.lifecycle, [job_id.decode() for job_id in (*answer[1], *answer[3])]
 
 

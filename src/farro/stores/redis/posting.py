@@ -64,6 +64,14 @@ class Shelf:
                 fs.unlink(name)
 
 
+def result_files(report: Report, result: Mapping[str, Any], *, good: bool) -> dict[str, bytes]:
+    """What an attempt that never asked for its folder leaves: nothing but these."""
+    return {
+        "result.json": _encode(result).encode("utf-8", "replace") + b"\n",
+        "result.md" if good else "error.md": report.markdown.encode("utf-8", "replace"),
+    }
+
+
 def _folders(path: str) -> list[str]:
     """Make a folder with those above it; answers the folders whose names are new there."""
     missing = []
@@ -89,16 +97,12 @@ class Posting:
         self._elsewhere: dict[str, str] = {}
         self._cut: dict[str, int] = {}
 
-    def posted(self, report: Report, *, good: bool, made: bool = True) -> Posted:
-        """`made` False: the attempt never asked for its folder, and has no files."""
-        if made:
-            for name in report.files:
-                self._take(name)
-            self._take_records()
-            self._take_snapshot()
-        body = _encode(_noted(report.result, self._elsewhere, self._cut)).encode("utf-8", "replace") + b"\n"
-        self._files["result.json"] = body
-        self._files["result.md" if good else "error.md"] = report.markdown.encode("utf-8", "replace")
+    def posted(self, report: Report, *, good: bool) -> Posted:
+        for name in report.files:
+            self._take(name)
+        self._take_records()
+        self._take_snapshot()
+        self._files.update(result_files(report, _noted(report.result, self._elsewhere, self._cut), good=good))
         return Posted(files=self._files, elsewhere=self._elsewhere, cut=self._cut)
 
     def _take(self, name: str) -> None:

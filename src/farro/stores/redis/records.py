@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from farro import documents
@@ -46,6 +46,7 @@ _MS = timedelta(milliseconds=1)
 _NEVER = "!"  # no agent offers it: TAG does not match it
 
 
+@lru_cache(maxsize=16)  # jobs that are claimed together share theirs
 def moment(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
 

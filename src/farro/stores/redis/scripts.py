@@ -43,7 +43,8 @@ class Scripts:
 
 def load(*, lease_ms: int, keep_changes: int, keep_audit: int) -> Scripts:
     """What is the same for every call of this process stands in the text and is not sent each time."""
-    head = f"local LEASE, FEED, LOG = {lease_ms}, {max(keep_changes, 1)}, {max(keep_audit, 1)}\n"
+    # As texts: what is only passed on would be spelled anew by each call.
+    head = f"local LEASE, FEED, LOG = {lease_ms}, '{max(keep_changes, 1)}', '{max(keep_audit, 1)}'\n"
     head += _text("prelude")
 
     def read(name: str) -> Script:

@@ -31,7 +31,7 @@ from farro.kernel import ids
 from farro.kernel.outcome import Report
 from farro.ports.clock import Clock
 from farro.ports.workspace import Material, Posted
-from farro.stores.redis.posting import SNAPSHOT, TASKS, Posting, Shelf
+from farro.stores.redis.posting import SNAPSHOT, TASKS, Posting, Shelf, result_files
 from farro.system import fs, leases, links
 from farro.system.trees import remove_tree
 
@@ -122,7 +122,9 @@ class LocalWorkspace:
 
     def post(self, folder: str, report: Report, *, good: bool) -> Posted:
         made = folder.rsplit("/", 2)[0] not in self._promised
-        return Posting(folder, inline_bytes=self._inline_bytes, shelf=self._shelf).posted(report, good=good, made=made)
+        if not made:
+            return Posted(files=result_files(report, report.result, good=good))
+        return Posting(folder, inline_bytes=self._inline_bytes, shelf=self._shelf).posted(report, good=good)
 
     def end(self, agent_id: str, job_id: str) -> None:
         home, folder = f"{self._home}/{agent_id}", f"{self._home}/{agent_id}/{job_id}"

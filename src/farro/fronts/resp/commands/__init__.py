@@ -3,7 +3,7 @@
 How commands come and answers go lives beside this package.
 """
 
-from farro.fronts.resp.commands import connecting, jobs, keys, library, queues, results, subscribing
+from farro.fronts.resp.commands import connecting, jobs, keys, library, queues, results, rows, subscribing
 from farro.fronts.resp.commands.table import Command
 
 TABLE: dict[bytes, Command] = {
@@ -13,6 +13,7 @@ TABLE: dict[bytes, Command] = {
     **keys.TABLE,
     **subscribing.TABLE,
     **jobs.TABLE,
+    **rows.TABLE,
     **library.TABLE,
 }
 connecting.LISTED.update(TABLE)

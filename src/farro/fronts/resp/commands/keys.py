@@ -16,7 +16,7 @@ from farro.operations import description
 
 if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
-    from farro.fronts.resp.workers import Worker
+    from farro.fronts.resp.roster import Worker
 
 LISTED = 10_000  # jobs that KEYS and SCAN look at
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from farro.errors import BadDocument, IdConflict
 from farro.fronts.resp import keys
 from farro.fronts.resp.commands.table import integer, seconds, table
+from farro.fronts.resp.later import Later
 from farro.fronts.resp.replies import NO_ARRAY, CommandError
-from farro.fronts.resp.waiting import Waiter
-from farro.fronts.resp.workers import Held
+from farro.fronts.resp.roster import Held
+from farro.fronts.resp.waiting import RoleQueue, Waiter
 from farro.kernel.states import Status
 from farro.operations import memo
 from farro.operations.memo import Push
@@ -35,26 +36,49 @@ SHOWN_BYTES = 16 << 20
 # --- pushing ---
 
 
-async def push(connection: Connection, args: list[bytes]) -> Any:
+def push(connection: Connection, args: list[bytes]) -> Any:
     server = connection.server
-    roles = await server.roles()
+    roles = server.known_roles()
+    if roles is None:
+        return _push_slowly(connection, args)
     role = keys.queue_role(args[1], roles)
-    name = keys.decoded(args[1])
+    if server.known_length(role) is None:
+        return _push_slowly(connection, args)
+    later = Later()
+
+    def told(answer: list[str] | Exception) -> None:
+        later.answer(_refused(answer) if isinstance(answer, Exception) else server.reckoned(role))
+
+    server.push(Push(texts=args[2:], role=role, queue=keys.decoded(args[1])), told)
+    return later
+
+
+async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
+    """Where something must be asked for first, once in a while."""
+    server = connection.server
+    role = keys.queue_role(args[1], await server.roles())
+    later = Later()
+    server.push(Push(texts=args[2:], role=role, queue=keys.decoded(args[1])), later.answer)
     try:
-        await server.pushing.push(Push(texts=args[2:], role=role, queue=name))
-    except BadDocument as error:
-        raise CommandError(f"invalid job: {memo.told(error)}") from None
-    except IdConflict as error:
-        raise CommandError(f"invalid job: id: {error}") from None
-    server.moved(role, len(args) - 2)
+        await later.wait()
+    except (BadDocument, IdConflict) as error:
+        raise _refused(error) from None
     return await server.length(role)
+
+
+def _refused(error: Exception) -> Exception:
+    if isinstance(error, BadDocument):
+        return CommandError(f"invalid job: {memo.told(error)}")
+    if isinstance(error, IdConflict):
+        return CommandError(f"invalid job: id: {error}")
+    return error
 
 
 # --- popping ---
 
 
 async def pop(connection: Connection, args: list[bytes]) -> Any:
-    role = _worked(args[1], await connection.server.roles())
+    role = worked(args[1], await connection.server.roles())
     if len(args) == 2:
         held = await _claim(connection, role)
         return None if held is None else held.text
@@ -72,12 +96,12 @@ async def pop(connection: Connection, args: list[bytes]) -> Any:
 async def blocking_pop(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
     roles = await connection.server.roles()
-    wanted = [(key, _worked(key, roles)) for key in args[1:-1]]
-    held = await _wait(connection, [role for _, role in wanted], timeout_s)
-    if held is None:
+    wanted = [(key, worked(key, roles)) for key in args[1:-1]]
+    found = await wait(connection, [role for _, role in wanted], timeout_s)
+    if not found:
         return NO_ARRAY
-    key = next(key for key, role in wanted if role == held.kind[1])
-    return [key, held.text]
+    key = next(key for key, role in wanted if role == found[0].role)
+    return [key, found[0].text]
 
 
 async def move(connection: Connection, args: list[bytes]) -> Any:
@@ -88,12 +112,12 @@ async def move(connection: Connection, args: list[bytes]) -> Any:
 
 async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
     timeout_s = seconds(args[-1])
-    held = await _wait(connection, [await _source(connection, args)], timeout_s)
-    return None if held is None else held.text
+    found = await wait(connection, [await _source(connection, args)], timeout_s)
+    return found[0].text if found else None
 
 
 async def _source(connection: Connection, args: list[bytes]) -> str:
-    role = _worked(args[1], await connection.server.roles())
+    role = worked(args[1], await connection.server.roles())
     if keys.decoded(args[2]) != keys.PROCESSING:
         raise CommandError(f"jobs are moved to {keys.PROCESSING} only; a job goes to another queue by its routing")
     ends = args[3:5] if args[0].upper() in (b"LMOVE", b"BLMOVE") else []
@@ -102,7 +126,7 @@ async def _source(connection: Connection, args: list[bytes]) -> str:
     return role
 
 
-def _worked(key: bytes, roles: list[str]) -> str:
+def worked(key: bytes, roles: list[str]) -> str:
     """The role whose queue workers may work."""
     role = keys.queue_role(key, roles)
     if role == MANAGER:
@@ -111,37 +135,50 @@ def _worked(key: bytes, roles: list[str]) -> str:
 
 
 async def _claim(connection: Connection, role: str) -> Held | None:
+    workers = connection.server.workers
+    found = given(connection, await workers.claim(workers.of(connection), role))
+    return found[0] if found else None
+
+
+def given(connection: Connection, found: list[Held]) -> list[Held]:
+    """Jobs that the answer under way will tell of."""
+    if not found:
+        return []
     server = connection.server
-    held = await server.workers.claim(server.workers.of(connection), role)
-    return await _given(connection, held)
+    server.moved(found[0].role, -len(found))
+    for held in found:
+        held.connection = connection
+    connection.untold += found
+    if connection.closed or server.stopping:
+        # At once, also where its worker may come back: it never learned of these jobs.
+        for held in found:
+            server.spawn(server.workers.give_back(held, "its client went away before it was told"))
+        return []
+    return found
 
 
-async def _given(connection: Connection, held: Held | None) -> Held | None:
-    if held is None:
-        return None
-    connection.server.moved(held.kind[1], -1)
-    held.connection = connection
-    connection.untold.append(held)
-    if connection.closed or connection.server.stopping:
-        # At once, also where its worker may come back: it never learned of this job.
-        await connection.server.workers.give_back(held, "its client went away before it was told")
-        return None
-    return held
-
-
-async def _wait(connection: Connection, roles: list[str], timeout_s: float) -> Held | None:
+async def wait(
+    connection: Connection, roles: list[str], timeout_s: float, limit: int = 1, *, row: bool = False
+) -> list[Held]:
+    """Up to so many jobs of one of these roles, as soon as there is one."""
     server = connection.server
+    workers = server.workers
     queues = [server.queue(role) for role in dict.fromkeys(roles)]
+    looked: dict[RoleQueue, int] = {}
     for queue in queues:
-        if not queue.waiters and (held := await _claim(connection, queue.role)) is not None:
-            return held
+        if queue.waiters or (row and queue.gathers and not connection.executing):
+            continue
+        looked[queue] = queue.news
+        if found := given(connection, await workers.claim(workers.of(connection), queue.role, limit, row=row)):
+            queue.served(len(found))
+            return found
     if connection.executing or connection.closed or server.stopping:
-        return None
-    waiter = connection.waiter = Waiter(connection, server.workers, queues)
+        return []
+    waiter = connection.waiter = Waiter(connection, workers, queues, limit, row=row)
     timer = asyncio.get_running_loop().call_later(timeout_s, waiter.expire) if timeout_s else None
-    waiter.enter()
+    waiter.enter(looked)
     try:
-        return await _given(connection, await waiter.future)
+        return given(connection, await waiter.future)
     finally:
         connection.waiter = None
         if timer is not None:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import BadDocument
 from farro.fronts.resp import keys
 from farro.fronts.resp.commands.table import integer, table, text
 from farro.fronts.resp.keys import JobKey
+from farro.fronts.resp.later import Later
 from farro.fronts.resp.replies import OK, CommandError
-from farro.fronts.resp.workers import STATUS_GRACE_S, Held, Worker
+from farro.fronts.resp.roster import Held, Worker
+from farro.fronts.resp.workers import STATUS_GRACE_S
 from farro.operations import description, memo
 
 if TYPE_CHECKING:
@@ -24,17 +27,18 @@ GOOD = frozenset({"completed", "succeeded", "success", "done"})
 BAD = frozenset({"failed", "failure", "error"})
 UNDER_WAY = frozenset({"running", "processing", "in_progress", "in-progress", "pending", "started"})
 FACTS, FACTS_SIZE = 32, 16384  # that a worker tells of itself
+AT_ONCE = 64 << 10  # bytes of a result that is read where it came in
 STREAM_BYTES = 8 << 20  # of one stream that a worker posts beside its result
 
 
 # --- posting ---
 
 
-async def set_(connection: Connection, args: list[bytes]) -> Any:
+def set_(connection: Connection, args: list[bytes]) -> Any:
     expiry_s = _expiry(args[3:])
     job = _mentioned(connection, args[1])
     if job is not None and job.part is not None:
-        return await _post(connection, job, args[2])
+        return _post(connection, job, args[2])
     worker = keys.worker_key(args[1])
     if worker is not None and worker.fact is not None:
         known = connection.server.workers.touch(worker.worker_id, expiry_s if worker.fact == "alive" else None)
@@ -67,15 +71,15 @@ def _expiry(words: list[bytes]) -> float | None:
     raise CommandError("syntax error: only EX and PX are understood")
 
 
-async def setex(connection: Connection, args: list[bytes]) -> Any:
-    return await set_(connection, [b"SET", args[1], args[3], b"EX", args[2]])
+def setex(connection: Connection, args: list[bytes]) -> Any:
+    return set_(connection, [b"SET", args[1], args[3], b"EX", args[2]])
 
 
-async def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
+def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
     workers = connection.server.workers
     worker = workers.of(connection)
     if job.part == "result":
-        return await _post_result(connection, job.job_id, value)
+        return _post_result(connection, job.job_id, value)
     if job.part == "status" and job.job_id in worker.posted:
         return OK  # it was said with the result
     held = workers.holding(worker, job.job_id)
@@ -88,19 +92,55 @@ async def _post(connection: Connection, job: JobKey, value: bytes) -> Any:
     return OK
 
 
-async def _post_result(connection: Connection, job_id: str, value: bytes) -> Any:
+def _post_result(connection: Connection, job_id: str, value: bytes) -> Any:
+    if len(value) > AT_ONCE:
+        return settle_large(connection, job_id, value)
+    later = Later()
+    settle(connection, job_id, value, later.answer)
+    return later
+
+
+def settle(connection: Connection, job_id: str, value: bytes, told: Callable[[Any], None]) -> None:
+    """Take the result of a job; `told` has OK, or why it is not taken."""
     workers = connection.server.workers
     worker = workers.of(connection)
-    digest = hashlib.sha256(value).digest()
+    digest = _digest(value)
     if worker.posted.get(job_id) == digest:
-        return OK  # again, after an answer that was lost
-    held = workers.holding(worker, job_id)
+        told(OK)  # again, after an answer that was lost
+        return
     try:
-        posted, document = await connection.server.call(memo.read_posted, value, job_id)
+        held = workers.holding(worker, job_id)
+        posted, document = _read(value, job_id)
+    except CommandError as error:
+        told(error)
+        return
+    workers.commit(held, posted, document, digest, lambda error: told(OK if error is None else error))
+
+
+async def settle_large(connection: Connection, job_id: str, value: bytes) -> Any:
+    """The same of one that takes a while to be read."""
+    workers = connection.server.workers
+    worker = workers.of(connection)
+    digest = await connection.server.call(_digest, value)
+    if worker.posted.get(job_id) == digest:
+        return OK
+    workers.holding(worker, job_id)
+    posted, document = await connection.server.call(_read, value, job_id)
+    later = Later()
+    workers.commit(workers.holding(worker, job_id), posted, document, digest, later.answer)
+    await later.wait()
+    return OK
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
+
+
+def _read(value: bytes, job_id: str) -> Any:
+    try:
+        return memo.read_posted(value, job_id)
     except BadDocument as error:
         raise CommandError(f"invalid result: {memo.told(error)}") from None
-    await workers.commit(workers.holding(worker, held.job_id), posted, document, digest)
-    return OK
 
 
 def _post_status(connection: Connection, held: Held, word: str) -> None:

@@ -37,12 +37,12 @@ for _, id in ipairs(due) do
 end
 
 local queue = P .. 'q:' .. role .. ':'
+
+-- The queue with the best head among those that it may have.
 local offered = {}
 for tag in string.gmatch(tags, '[^,]+') do offered[tag] = true end
-
 local function fitting()
   local from = ''
-  if tags == '' then return from end
   local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
   local best = head[2] and tonumber(head[2]) or math.huge
   for _, wanted in ipairs(call('SMEMBERS', P .. 'tags:' .. role)) do
@@ -61,42 +61,58 @@ local function fitting()
 end
 
 if limit > 4 then limit = math.min(limit, math.max(4, math.ceil(call('ZCARD', queue) / 2))) end
-local at = string.format('%.0f', now)
-local queued, working = P .. 'at:' .. role .. ':queued', P .. 'at:' .. role .. ':in_progress'
-local found = {'ok', 0, ''}
-for i = 1, limit do
-  local from = fitting()
-  local popped = call('ZPOPMIN', queue .. from)
-  local id = popped[1]
-  if not id then break end
-  local key = P .. 'job:' .. id
-  local job = call('HMGET', key, 'life', 'prompt', 'att', 'fl', 'sv')
+local ids, scores, froms = {}, {}, {}
+if tags == '' then
+  local popped = call('ZPOPMIN', queue, limit)
+  for i = 1, #popped / 2 do ids[i], scores[i], froms[i] = popped[2 * i - 1], popped[2 * i], '' end
+else
+  for i = 1, limit do
+    local from = fitting()
+    local popped = call('ZPOPMIN', queue .. from)
+    if not popped[1] then break end
+    ids[i], scores[i], froms[i] = popped[1], popped[2], from
+  end
+end
+
+-- How many of them it gets: the others go back to where they were.
+local jobs, taken, foreign = {}, 0, ''
+for i = 1, #ids do
+  local job = call('HMGET', P .. 'job:' .. ids[i], 'life', 'prompt', 'att', 'fl', 'sv')
+  local skipped = 0
   if job[5] ~= ARGV[7] then
-    if job[5] then call('SADD', P .. 'foreign', id) end
-    if i == 1 then return {'foreign', id} end
-    found[3] = id
+    if job[5] then call('SADD', P .. 'foreign', ids[i]) end
+    foreign, skipped = ids[i], 1
+  else
+    local alone = limit > 1 and (tonumber(job[3] or 0) > 0 or job[4] == '1')
+    if i == 1 or not alone then jobs[i], taken = job, i end
+    if not alone then skipped = nil end
+  end
+  if skipped then
+    for j = taken + skipped + 1, #ids do call('ZADD', queue .. froms[j], scores[j], ids[j]) end
     break
   end
-  local before = tonumber(job[3]) or 0
-  if limit > 1 and (before > 0 or job[4] == '1') then
-    if i > 1 then
-      call('ZADD', queue .. from, popped[2], id)
-      break
-    end
-    limit = 1
-  end
-  local attempt, corr = before + 1, string.sub(corrs, 32 * i - 31, 32 * i)
+end
+if taken == 0 then
+  if foreign ~= '' then return {'foreign', foreign} end
+  return {'none', call('HLEN', held_key)}
+end
+
+local at = string.format('%.0f', now)
+local found, working, held = {'ok', 0, foreign}, {}, {}
+for i = 1, taken do
+  local id, job, corr = ids[i], jobs[i], string.sub(corrs, 32 * i - 31, 32 * i)
+  local attempt = (tonumber(job[3]) or 0) + 1
   local n = tell('{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. id .. '","role":"' .. role ..
     '","from":"queued","status":"in_progress","attempt":' .. attempt .. ',"correlation_id":"' .. corr .. '"}')
-  call('HSET', key, 'own', agent, 'att', attempt, 'cl', corr .. ' ' .. at .. ' ' .. ARGV[6], 'wh', 'held', 'v', n)
-  call('ZREM', queued, id)
-  call('ZADD', working, 0, id)
-  call('HSET', held_key, id, corr)
+  call('HSET', P .. 'job:' .. id, 'own', agent, 'att', attempt, 'cl', corr .. ' ' .. at .. ' ' .. ARGV[6],
+    'wh', 'held', 'v', n)
+  working[2 * i - 1], working[2 * i] = '0', id
+  held[2 * i - 1], held[2 * i] = id, corr
   local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. id) or false
-  found[#found + 1] = {id, job[1], job[2], attempt, at, ARGV[6], files, corr, popped[2]}
-  if limit == 1 then break end
+  found[3 + i] = {id, job[1], job[2], attempt, at, ARGV[6], files, corr, scores[i]}
 end
-local held = call('HLEN', held_key)
-if #found == 3 then return {'none', held} end
-found[2] = held
+call('ZREM', P .. 'at:' .. role .. ':queued', unpack(ids, 1, taken))
+call('ZADD', P .. 'at:' .. role .. ':in_progress', unpack(working))
+call('HSET', held_key, unpack(held))
+found[2] = call('HLEN', held_key)
 return found

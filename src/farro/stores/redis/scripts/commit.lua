@@ -19,19 +19,36 @@ local function behind(at)
   return at
 end
 
+-- The fence: what is known of a job that is this agent's, or false and the answer.
 local living
-local function commit(at)
-  local id, attempt, token = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local key = P .. 'job:' .. id
+local function fenced(at)
+  local attempt = ARGV[at + 1]
+  local key = P .. 'job:' .. ARGV[at]
   local job = call('HMGET', key, 'wh', 'own', 'att', 'role', 'tg', 'pri', 'fl')
   if job[1] ~= 'held' or job[2] ~= agent or job[3] ~= attempt then
-    if again and call('HGET', key, 't' .. attempt) == token then
-      return behind(at + 8), {'ok', call('ZRANGE', P .. 'todo', 0, -1), call('HGET', key, 'v'), {}}
+    if again and call('HGET', key, 't' .. attempt) == ARGV[at + 2] then
+      return false, {'ok', call('ZRANGE', P .. 'todo', 0, -1), call('HGET', key, 'v'), {}}
     end
-    return behind(at + 8), {'taken'}
+    return false, {'taken'}
   end
   if living == nil then living = alive(agent) end
-  if not living then return behind(at + 8), {'lost'} end
+  if not living then return false, {'lost'} end
+  return job, false
+end
+
+-- Those that have ended are indexed when all are told: one call for each place, not for each job.
+local ended, numbers, out, into = {}, {}, {}, {}
+local function index(id, n, was, is)
+  ended[#ended + 1], numbers[#numbers + 1] = id, n
+  out[was], into[is] = out[was] or {}, into[is] or {}
+  table.insert(out[was], id)
+  table.insert(into[is], '0')
+  table.insert(into[is], id)
+end
+
+local function commit(at, job)
+  local id, attempt, token = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local key = P .. 'job:' .. id
   local tg, pri = job[5] or '', job[6] or 2
   local life, wh, role, due = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6])
   local n = tell(ARGV[at + 7])
@@ -41,11 +58,14 @@ local function commit(at)
     call('SADD', P .. 'marked', id)
     call('HSET', key, 'life', life, 'wh', wh, 'v', n, 't' .. attempt, token, 'fl', fl)
   else
-    lift(id, 'held', job[4], tg, agent)
     call('HSET', key, 'life', life, 'wh', wh, 'role', role, 'v', n, 't' .. attempt, token, 'own', '', 'fl', fl)
-    lay(id, wh, role, tg, pri, n, due)
+    if FINAL[wh] then
+      index(id, n, job[4] .. ':in_progress', role .. ':' .. wh)
+    else
+      lift(id, 'held', job[4], tg, agent)
+      lay(id, wh, role, tg, pri, n, due)
+    end
   end
-  local others = FINAL[wh] and waiting(id, n) or {}
   local late = {}
   local line, children = ARGV[next], tonumber(ARGV[next + 1])
   next = next + 2
@@ -60,9 +80,31 @@ local function commit(at)
     if is_late then late[#late + 1] = child end
   end
   if children > 0 then tell(line) end
-  return next, {'ok', others, n, late}
+  return {'ok', {}, n, late}
 end
 
-local at, answers = 4, {}
-for i = 1, tonumber(ARGV[3]) do at, answers[i] = commit(at) end
+local at, starts, jobs, answers, known = 4, {}, {}, {}, {}
+for i = 1, tonumber(ARGV[3]) do
+  starts[i] = at
+  if known[ARGV[at]] then
+    answers[i] = {'taken'}
+  else
+    known[ARGV[at]] = i
+    jobs[i], answers[i] = fenced(at)
+  end
+  at = behind(at + 8)
+end
+for i = 1, #starts do
+  if jobs[i] then answers[i] = commit(starts[i], jobs[i]) end
+end
+for place, ids in pairs(out) do call('ZREM', P .. 'at:' .. place, unpack(ids)) end
+for place, members in pairs(into) do call('ZADD', P .. 'at:' .. place, unpack(members)) end
+if #ended > 0 then
+  local keys = {}
+  for i, id in ipairs(ended) do keys[i] = P .. 'after:' .. id end
+  call('HDEL', P .. 'held:' .. agent, unpack(ended))
+  if call('EXISTS', unpack(keys)) > 0 then
+    for i, id in ipairs(ended) do answers[known[id]][2] = waiting(id, numbers[i]) end
+  end
+end
 return answers

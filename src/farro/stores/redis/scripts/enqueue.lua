@@ -8,7 +8,9 @@ local name, instead, agent = ARGV[2], ARGV[3], ARGV[4]
 local count = tonumber(ARGV[8])
 local at, starts, made = 9, {}, {}
 for i = 1, count do
-  local known = call('HMGET', P .. 'job:' .. ARGV[at], 'v', 'digest', 'tok')
+  -- An id that farro made is nobody's but this call's: it is known only when the call is repeated.
+  local minted = ARGV[at + 1] == '' and not again
+  local known = minted and {} or call('HMGET', P .. 'job:' .. ARGV[at], 'v', 'digest', 'tok')
   if known[1] and (known[2] or '') ~= ARGV[at + 1] then return {'conflict', ARGV[at]} end
   starts[i] = at
   made[i] = known[1] and ((again and (known[3] or '') == ARGV[at + 2]) and 2 or 0) or 1

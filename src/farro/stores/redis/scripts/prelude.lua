@@ -82,7 +82,7 @@ end
 
 -- Puts a job that lies nowhere into a place. `due` is 0 where it is not delayed.
 local function lay(id, wh, role, tg, pri, n, due)
-  call('ZADD', P .. 'at:' .. role .. ':' .. STATUS[wh], 0, id)
+  call('ZADD', P .. 'at:' .. role .. ':' .. STATUS[wh], '0', id)
   if wh == 'queued' then
     local score = string.format('%.0f', pri * 1125899906842624 + n)
     if due > now then

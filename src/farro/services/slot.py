@@ -1,0 +1,327 @@
+"""One slot of a worker: an agent with a loop of its own, which claims, performs and commits.
+
+All slots of a process, and its signals, live in worker; performing lives in perform, the end of a drain in drain.
+
+A slot ends an attempt's process tree before it lets go of the job (R6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections import deque
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from farro.errors import AgentLost, FarroError, Lost, NoFolder, SyncFailed, TryAgain
+from farro.execution.stop import Stop
+from farro.execution.tries import Begun
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Outcome
+from farro.observe.log import Event, Log, together
+from farro.ports.clock import Clock
+from farro.ports.store import Agent, Bulk, Claim, Working
+from farro.services.handover import Handover
+from farro.services.lookout import Lookout
+from farro.services.perform import Performer
+from farro.system.turns import Turns
+
+IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
+STINT_S = 0.005  # how long a slot works before others of its process have a turn, if it never has to wait
+ROW = 16  # jobs that a slot claims and commits together at most …
+ROW_S = 0.02  # … and about how long that may take
+STREAM = 3  # turns in a row after which small jobs are taken to come in a stream: then
+GATHER_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many; or in
+LONGEST_GATHER_S = 0.005  # as long as a turn takes, up to this: where the store is slow, turns are dear
+CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
+TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
+
+
+class Turn(Enum):
+    WORKED = auto()
+    IDLE = auto()
+    TROUBLE = auto()  # the store failed; the agent has left, and the next turn joins anew
+
+
+class Until(Protocol):
+    """When a slot ends by itself."""
+
+    patience_s: float  # how long an idle slot waits at most before it asks again
+
+    def over(self, turn: Turn) -> bool:
+        """Asked after each turn."""
+
+
+class Never:
+    """A worker that is only ended from outside."""
+
+    patience_s = IDLE_S
+
+    def over(self, turn: Turn) -> bool:
+        return False
+
+
+class Slot:
+    """One slot. `run_once` does one turn; `run` only repeats it."""
+
+    def __init__(
+        self,
+        *,
+        store: Working,
+        role: str,
+        name: str,
+        number: int,
+        tags: Collection[str],
+        performer: Performer,
+        stop: Stop,
+        clock: Clock,
+        log: Log,
+        idle_s: float = IDLE_S,
+        turns: Turns | None = None,
+        lookout: Lookout | None = None,
+        handover: Handover | None = None,
+    ) -> None:
+        self._store = store
+        self._role = role
+        self._name = name
+        self._idle_s = idle_s
+        self._number = number
+        self._tags = tags
+        self._performer = performer
+        self._stop = stop
+        self._clock = clock
+        self._log = together(log)
+        self._turns = turns or Turns()
+        self._lookout = lookout or Lookout()
+        self._handover = handover
+        self._agent: Agent | None = None
+        self._bulk = store if isinstance(store, Bulk) else None
+        self._reach = 1  # jobs that are claimed at once: grows while they are small
+        self._scant = False  # there were fewer
+        self._streak = 0  # turns in a row that found something
+
+    def join(self) -> Agent:
+        """This slot's agent; a new one when it has none. InputError when the role, the name or a tag cannot be."""
+        if self._agent is None:
+            self._agent = self._store.join(self._name, role=self._role, slot=self._number, tags=self._tags)
+        return self._agent
+
+    def leave(self) -> None:
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            with contextlib.suppress(TryAgain):  # nobody can be told: recovery finds its lease free, or over
+                self._store.leave(agent)
+
+    def run_once(self) -> Turn:
+        """Claim a job, perform it, commit what came of it; or find that there is nothing to do. Where the store is one
+        for it, several in a row, while each is over in a moment."""
+        agent = self.join()
+        self._store.heartbeat(agent)
+        claims = deque(self._claimed(agent))
+        self._streak = self._streak + 1 if claims else 0
+        self._scant = len(claims) < self._reach
+        if not claims:
+            return Turn.IDLE
+        began_s, number = self._clock.monotonic_s(), len(claims)
+        ended: list[tuple[Claim, Outcome]] = []
+        small = True
+        try:
+            while claims and not (number > 1 and self._stop.requested):
+                small = self._go_on(agent, claims, ended) and small
+            # Without the last commit: where that takes long, to commit several at once is what helps.
+            took_s = self._clock.monotonic_s() - began_s
+            self._settle(agent, ended, claims)
+        except AgentLost:
+            raise
+        except BaseException:
+            with contextlib.suppress(FarroError, OSError):
+                self._settle(agent, ended, claims)
+            raise
+        if took_s >= ROW_S:
+            self._reach = max(1, self._reach // 2)
+        elif small and number == self._reach and self._bulk is not None:
+            self._reach = min(2 * self._reach, ROW)
+        return Turn.WORKED
+
+    def _claimed(self, agent: Agent) -> list[Claim]:
+        if self._bulk is None or self._reach == 1:
+            claim = self._store.claim(agent)
+            claims = [] if claim is None else [claim]
+        else:
+            claims = self._bulk.claim_some(agent, self._reach)
+        event = {"type": "state_transition", "from": "queued", "to": "in_progress"}
+        self._log.many([self._line(claim, "info", "job claimed", event) for claim in claims])
+        return claims
+
+    def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> bool:
+        """Perform the next of them: as many as are over in a moment, or else one. What is over already does not wait
+        for one that takes longer, and what is not begun is not kept from others meanwhile. Whether it was such a row:
+        else it is no use to claim several."""
+        row = [] if self._stop.requested else self._performer.row(claims)
+        for came in row:
+            claim = claims.popleft()
+            if not isinstance(came, Begun):
+                ended.append((claim, came))
+                continue
+            if came.run.exit is None:
+                self._settle(agent, ended, claims)
+            self._perform(agent, claim, came)
+        if not row:
+            claim = claims.popleft()
+            self._settle(agent, ended, claims)
+            self._perform(agent, claim, None)
+        return bool(row)
+
+    def _perform(self, agent: Agent, claim: Claim, begun: Begun | None) -> None:
+        """One job, watched, to its end."""
+        try:
+            if begun is None or begun.run.exit is None:
+                self._lookout.relieve()
+                if self._bulk is not None:
+                    self._bulk.write_down(claim)
+            tick = lambda: self._beat(agent, claim)  # noqa: E731
+            outcome = self._performer.perform(claim, tick, self._stop, begun)
+            self._log(*self._committed(claim, self._commit(agent, claim, outcome)))
+        except NoFolder:
+            self._store.release(claim, "no folder could be made for it")  # another machine may have room
+            raise
+        except AgentLost:
+            raise
+        except Lost as lost:
+            self._log(*self._committed(claim, lost))
+
+    def _settle(self, agent: Agent, ended: list[tuple[Claim, Outcome]], claims: deque[Claim]) -> None:
+        """Commit what is over, and hand back what was not begun."""
+        if claims and self._bulk is not None:
+            waiting = list(claims)
+            claims.clear()
+            self._reach = 1
+            self._bulk.hand_back(waiting)
+            event = {"type": "state_transition", "from": "in_progress", "to": "queued"}
+            self._log.many([self._line(claim, "info", "job handed back, not begun", event) for claim in waiting])
+        done, ended[:] = list(ended), []
+        if len(done) > 1 and self._bulk is not None and all(self._ends_here(*one) for one in done):
+            told = self._bulk.commit_some(done)
+        else:
+            told = [self._tried(agent, claim, outcome) for claim, outcome in done]
+        self._log.many([self._committed(claim, what) for (claim, _), what in zip(done, told, strict=True)])
+        for what in told:
+            if isinstance(what, AgentLost):
+                raise what
+
+    def _ends_here(self, claim: Claim, outcome: Outcome) -> bool:
+        return self._handover is None or self._handover.ends_here(claim, outcome)
+
+    def _tried(self, agent: Agent, claim: Claim, outcome: Outcome) -> Lifecycle | Lost:
+        try:
+            return self._commit(agent, claim, outcome)
+        except Lost as lost:
+            return lost
+
+    def _commit(self, agent: Agent, claim: Claim, outcome: Outcome) -> Lifecycle:
+        if self._handover is None:
+            return self._store.commit(claim, outcome)
+        return self._handover.commit(claim, outcome, lambda: self._beat(agent, claim), self._stop)
+
+    def _committed(self, claim: Claim, told: Lifecycle | Lost) -> Event:
+        if isinstance(told, Lost):
+            return self._line(claim, "warning", str(told), {"type": "claim_lost"})
+        event = {"type": "state_transition", "from": "in_progress", "to": str(told.status)}
+        extra = {"error": told.error["category"]} if told.error else {}
+        return self._line(claim, "info", CHANGED, {**event, **extra})
+
+    def _beat(self, agent: Agent, claim: Claim) -> None:
+        """While a job runs. A store that cannot be reached is no reason to end it: where its lease ran out meanwhile,
+        the commit is told."""
+        with contextlib.suppress(TryAgain):
+            self._store.heartbeat(agent, claim)
+
+    def run(self, until: Until) -> None:
+        """Turn until told to stop, or until `until` says that it is over."""
+        try:
+            cursor = self._store.changes(None, role=self._role).cursor
+            while not self._stop.requested:
+                with self._turns.turn():
+                    turn, over = self._stint(until)
+                if over:
+                    return
+                if turn is Turn.TROUBLE:
+                    self._lookout.relieve()
+                    self._clock.sleep(TROUBLE_S)
+                elif turn is Turn.IDLE:
+                    cursor = self._waited(cursor, until)
+        finally:
+            self._lookout.relieve()
+            self.leave()
+
+    def _waited(self, cursor: int, until: Until) -> int:
+        """Until something comes, or for as long as an idle slot waits."""
+        patience_s = self._patience_s(until)
+        try:
+            seen = self._lookout.wait(
+                lambda: self._store.changes(cursor, role=self._role, timeout_s=patience_s), patience_s
+            )
+            return (seen or self._store.changes(None, role=self._role)).cursor
+        except TryAgain as error:  # a server that is away
+            self._trouble(f"{type(error).__name__}: {error}")
+            self._lookout.relieve()
+            self._clock.sleep(TROUBLE_S)
+            return cursor
+
+    def _stint(self, until: Until) -> tuple[Turn, bool]:
+        """Turns for a moment, while there is work: the last of them, and whether it is over. To let another slot work
+        after every job, however small, costs more than a small job."""
+        now_s = self._clock.monotonic_s()
+        end_s = now_s + STINT_S
+        while True:
+            began_s, turn = now_s, self._safe_turn()
+            if until.over(turn):
+                return turn, True
+            if turn is not Turn.WORKED or self._stop.requested:
+                return turn, False
+            now_s = self._clock.monotonic_s()
+            if self._scant and self._streak > STREAM:
+                self._turns.hold(min(max(GATHER_S, now_s - began_s), LONGEST_GATHER_S))
+                now_s = self._clock.monotonic_s()
+            if now_s >= end_s:
+                return turn, False
+
+    def _safe_turn(self) -> Turn:
+        """A turn whose trouble is this slot's alone. After it the agent leaves: recovery looks at what it held."""
+        try:
+            return self.run_once()
+        except SyncFailed:
+            raise  # nobody knows what reached the disk: the worker stops, recovery decides (R7)
+        except AgentLost as lost:
+            self._log("warning", str(lost), {"event": {"type": "agent_lost"}})
+            self.leave()
+            return Turn.WORKED
+        except (FarroError, OSError) as error:
+            self._trouble(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the edge of the loop: one job's bug must not end the others' worker
+            self._trouble(f"{type(error).__name__}: {error}", {"traceback": traceback.format_exc()})
+        return Turn.TROUBLE
+
+    def _trouble(self, message: str, more: Mapping[str, Any] | None = None) -> None:
+        self._log("error", message, {"event": {"type": "slot_trouble"}, **(more or {})})
+        self.leave()
+
+    def _patience_s(self, until: Until) -> float:
+        longest_s = min(until.patience_s, self._idle_s)
+        due = self._store.next_due(self._role)
+        if due is None:
+            return longest_s
+        return min(longest_s, max(0.0, (due - self._clock.now()).total_seconds()))
+
+    def _line(self, claim: Claim, level: str, message: str, event: Mapping[str, Any]) -> Event:
+        lifecycle = claim.envelope.lifecycle
+        fields = {
+            "job_id": lifecycle.job_id,
+            "role": self._role,
+            "attempt": claim.attempt,
+            "agent": claim.agent.id,
+            "correlation_id": lifecycle.correlation_id,
+            "event": event,
+        }
+        return level, message, fields

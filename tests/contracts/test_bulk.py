@@ -1,0 +1,210 @@
+"""Several jobs in one call, on every store that can: each with its own fence and answer, what was not begun in its
+place again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from contracts.adapters import Adapter
+from contracts.conftest import ADAPTERS, opened
+from farro.errors import ClaimLost, Lost
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Succeeded
+from farro.kernel.states import Reason, Status
+from farro.ports.store import Bulk, Claim, Store, Submission
+from stage import plan, report, submission
+
+
+@pytest.fixture(params=[name for name in ADAPTERS if name != "memory"])
+def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
+    """The stores that can."""
+    with closing(opened(request, shm)) as made:
+        yield made
+
+
+@pytest.fixture
+def bulk(kit: Adapter) -> Bulk:
+    assert isinstance(kit.store, Bulk)
+    return kit.store
+
+
+def names(claims: Sequence[Claim]) -> list[str]:
+    return [claim.job_id for claim in claims]
+
+
+def fill(store: Store, count: int) -> list[str]:
+    return [store.enqueue(submission(number, job_id=f"j{number:02d}")) for number in range(count)]
+
+
+def well(claim: Claim) -> tuple[Claim, Outcome]:
+    claim.make()
+    return claim, Succeeded(report=report(claim))
+
+
+def badly(claim: Claim) -> tuple[Claim, Outcome]:
+    claim.make()
+    return claim, Failed(error=ErrorInfo(category="step_failed", message="no"), report=report(claim, "failed"))
+
+
+def end(store: Bulk, claims: Sequence[Claim]) -> list[Lifecycle | Lost]:
+    return store.commit_some([well(claim) for claim in claims])
+
+
+def test_several_are_claimed_at_once(kit: Adapter, bulk: Bulk) -> None:
+    one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
+    assert bulk.claim_some(one, 3) == []
+    ids = fill(kit.store, 10)
+    first = bulk.claim_some(one, 3)
+    assert names(first) == ids[:3]
+    assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
+    assert {claim.attempt for claim in first} == {1}
+    assert names(bulk.claim_some(other, 16)) == ids[3:7], "no more than four, or half: the rest is for others"
+    assert sorted(job for view in kit.store.agents() for job in view.jobs) == ids[:7]
+    assert kit.store.count()[Status.IN_PROGRESS] == 7
+    told = [kit.store.find(job_id) for job_id in ids[:3]]
+    assert [view.status for view in told if view is not None] == [Status.IN_PROGRESS] * 3
+
+
+def test_of_several_one_that_lasts_is_written_down(kit: Adapter, bulk: Bulk) -> None:
+    fill(kit.store, 4)
+    claims = bulk.claim_some(kit.store.join("a", role="Runner"), 2)
+    bulk.write_down(claims[1])
+    bulk.write_down(claims[1])
+    view = kit.store.find(claims[1].job_id)
+    assert view is not None
+    assert view.lifecycle == claims[1].envelope.lifecycle
+    assert all(isinstance(what, Lifecycle) for what in end(bulk, claims))
+
+
+def test_several_are_committed_at_once_each_by_its_own_fence(kit: Adapter, bulk: Bulk) -> None:
+    agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
+    fill(kit.store, 8)
+    claims = bulk.claim_some(agent, 4)
+    kit.store.kill(operator, "j01")
+    told = bulk.commit_some([well(claims[0]), well(claims[1]), badly(claims[2]), well(claims[3])])
+    assert [type(what) for what in told] == [Lifecycle, ClaimLost, Lifecycle, Lifecycle]
+    views = [kit.store.find(job_id) for job_id in ("j00", "j01", "j02", "j03")]
+    assert [view.status for view in views if view is not None] == [
+        Status.SUCCEEDED,
+        Status.KILLED,
+        Status.FAILED,
+        Status.SUCCEEDED,
+    ]
+    lives = [view.lifecycle for view in views if view is not None]
+    assert all(life.first_claimed_at is not None and life.agent == agent.id for life in (lives[0], lives[2]))
+    assert all(isinstance(what, ClaimLost) for what in end(bulk, claims)), "a commit is accepted once"
+
+
+def test_a_job_that_waits_for_one_of_several_is_let_go(kit: Adapter, bulk: Bulk) -> None:
+    agent = kit.store.join("a", role="Runner")
+    first, _ = fill(kit.store, 2)
+    waiting = kit.store.enqueue(Submission(role="Runner", job_id="later", prompt=plan(9, metadata={"after": [first]})))
+    claims = bulk.claim_some(agent, 4)
+    assert waiting not in names(claims)
+    end(bulk, claims)
+    assert names(bulk.claim_some(agent, 4)) == [waiting]
+
+
+def test_what_was_not_begun_goes_back_to_its_place(kit: Adapter, bulk: Bulk) -> None:
+    ids = fill(kit.store, 8)
+    agent, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
+    claims = bulk.claim_some(agent, 4)
+    cursor = kit.store.changes(None, role="Runner").cursor
+    bulk.hand_back(claims[1:])
+    told = kit.store.changes(cursor, role="Runner").items
+    assert {change.job_id for change in told if change.status is Status.QUEUED} == set(ids[1:4]), (
+        "whoever waits is told"
+    )
+    view = kit.store.find(ids[1])
+    assert view is not None
+    assert (view.status, view.lifecycle.attempt, view.lifecycle.hops) == (Status.QUEUED, 0, ())
+    again = [kit.store.claim(other) for _ in range(3)]
+    assert [claim.job_id for claim in again if claim is not None] == ids[1:4], "before those that came after them"
+    assert {claim.attempt for claim in again if claim is not None} == {1}
+    assert [type(what) for what in end(bulk, claims[1:])] == [ClaimLost] * 3, "they are another's by now"
+    assert isinstance(end(bulk, claims[:1])[0], Lifecycle)
+    events = [line["event"] for line in kit.audited if line.get("job_id") == ids[1]]
+    if events:  # the Redis store keeps its own: tests/redis/test_bulk.py
+        assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
+
+
+def test_what_was_taken_meanwhile_is_not_handed_back(kit: Adapter, bulk: Bulk) -> None:
+    fill(kit.store, 4)
+    agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
+    claims = bulk.claim_some(agent, 2)
+    kit.store.kill(operator, claims[1].job_id)
+    bulk.hand_back(claims[1:])
+    view = kit.store.find(claims[1].job_id)
+    assert view is not None
+    assert view.status is Status.KILLED
+
+
+def test_a_job_that_was_begun_before_is_claimed_alone(kit: Adapter, bulk: Bulk) -> None:
+    """Should it kill its worker again, no other job is in its hands."""
+    ids = fill(kit.store, 8)
+    agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
+    assert kit.store.claim(agent) is not None
+    kit.die(agent)
+    kit.store.recover(operator)
+    kit.store.settle_stale(operator, ids[0])
+    kit.clock.advance(3600)
+    other = kit.store.join("b", role="Runner")
+    assert names(bulk.claim_some(other, 16)) == ids[1:5]
+    assert names(bulk.claim_some(other, 16)) == ids[5:], "not with the one behind them"
+    alone = bulk.claim_some(other, 16)
+    assert names(alone) == ids[:1]
+    assert alone[0].attempt == 2
+
+
+def test_a_worker_that_dies_with_several_loses_none(kit: Adapter, bulk: Bulk) -> None:
+    ids = fill(kit.store, 8)
+    agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
+    assert names(bulk.claim_some(agent, 4)) == ids[:4]
+    kit.die(agent)
+    kit.store.recover(operator)
+    assert sorted(kit.store.stale()) == ids[:4]
+    for job_id in ids[:4]:
+        told = kit.store.settle_stale(operator, job_id)
+        assert told is not None
+        assert told.status is Status.QUEUED
+
+
+def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: Bulk, figure: Callable[..., None]) -> None:
+    ids = fill(kit.store, 90)
+    done: list[str] = []
+
+    def work() -> None:
+        agent = kit.store.join("w", role="Runner")
+        empty = 0
+        while empty < 50:  # another's lock is looked at again a moment later
+            claims = bulk.claim_some(agent, 8)
+            bulk.hand_back(claims[5:])
+            end(bulk, claims[:5])
+            done.extend(names(claims[:5]))
+            empty = 0 if claims else empty + 1
+            if not claims:
+                kit.clock.advance(1)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert sorted(done) == ids
+    figure(f"{kit.name}: jobs that several slots claimed in rows, each done once", len(done))
+
+
+def test_attempts_of_several_agents_are_committed_at_once(kit: Adapter, bulk: Bulk) -> None:
+    one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
+    ids = fill(kit.store, 6)
+    claims = [*bulk.claim_some(one, 2), *bulk.claim_some(other, 2)]
+    mixed = [claims[0], claims[2], claims[1], claims[3]]
+    told = end(bulk, mixed)
+    assert [what.job_id for what in told if isinstance(what, Lifecycle)] == names(mixed)
+    assert [what.agent for what in told if isinstance(what, Lifecycle)] == [one.id, other.id, one.id, other.id]
+    assert kit.store.pending("Runner") == len(ids) - 4
