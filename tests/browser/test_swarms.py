@@ -67,6 +67,10 @@ def test_a_swarm_is_drawn_started_and_stopped_on_the_page(hive: Site, visit: Com
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     ledger = page.get_by_role("region", name="Commands").first
     expect(ledger).to_contain_text("swarm-start")
+    lines = "cell => { const it = new Range(); it.selectNodeContents(cell); return it.getClientRects().length; }"
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert ledger.locator("td.mono").first.evaluate(lines) == 1  # no word is broken while there is room to scroll
+    page.set_viewport_size({"width": 1280, "height": 800})
     expect(drawn.get_by_label("processor: 2 instances, running")).to_be_visible()
     expect(drawn).to_contain_text("/s")
     drawn.get_by_label("processor").click()

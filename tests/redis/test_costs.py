@@ -155,7 +155,7 @@ def test_a_feed_that_was_cut_off_says_so(redis_server: RedisServer, rig: Rig) ->
 
 def test_to_look_on_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
     store = rig.store()
-    viewer = Viewer(store, store.root)
+    viewer = Viewer(store, store.root, rig.clock)
     viewer.picture(rig.clock.now())
     asked = []
     for count in (1, 1100):

@@ -118,7 +118,7 @@ def _lines(store: Store, clock: Clock, as_json: bool, interval: float) -> None:
 
 def _screen(store: Store, clock: Clock, interval: float) -> None:
     cursor = store.changes(None).cursor
-    viewer = Viewer(store, store.root)
+    viewer = Viewer(store, store.root, clock)
     raw(_ENTER)
     try:
         while True:

@@ -8,8 +8,9 @@ In the file store a folder that the filesystem counts costs one look; one that i
 
 from __future__ import annotations
 
+from collections import Counter as Working
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from farro.kernel import places
 from farro.kernel.states import Status
@@ -28,6 +29,7 @@ class Lanes:
     roles: Mapping[str, Mapping[Status, int]]
     waiting: int = 0  # for other jobs, or for a person
     stale: int = 0
+    passing: int = 0  # in the hands of a watchdog, a manager or an operator, or on its way out of its worker's
     quarantined: int = 0
 
     def total(self, status: Status) -> int:
@@ -46,17 +48,26 @@ class Counter:
         if not tree.in_folders(self._store):
             counted = {role: dict(self._store.count(roles=[role])) for role in self._store.roles()}
             return Lanes(roles=counted, stale=sum(of.pop(Status.STALE, 0) for of in counted.values()))
-        roles = {}
-        for role in self._store.roles():
-            counts = {status: self._in(places.completed(role, status)) for status in tree.FINISHED}
-            counts[Status.QUEUED] = self._in(places.incoming(role))
-            counts[Status.IN_PROGRESS] = sum(len(agent.jobs) for agent in agents if agent.role == role)
-            roles[role] = counts
+        found = self.unfinished(agents)
+        roles = {
+            role: {**{status: self._in(places.completed(role, status)) for status in tree.FINISHED}, **counts}
+            for role, counts in found.roles.items()
+        }
+        return replace(found, roles=roles, quarantined=self._in(places.QUARANTINE))
+
+    def unfinished(self, agents: Sequence[AgentView]) -> Lanes:
+        """In the file store: of what has not ended."""
+        working: Working[str | None] = Working()
+        for agent in agents:
+            working[agent.role] += len(agent.jobs)
         return Lanes(
-            roles=roles,
+            roles={
+                role: {Status.QUEUED: self._in(places.incoming(role)), Status.IN_PROGRESS: working[role]}
+                for role in self._store.roles()
+            },
             waiting=self._in(places.WAITING),
             stale=self._in(places.STALE),
-            quarantined=self._in(places.QUARANTINE),
+            passing=working[None] + self._in(places.OUTBOX),
         )
 
     def _in(self, place: str) -> int:

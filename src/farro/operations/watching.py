@@ -15,8 +15,9 @@ from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
-from farro.operations import steps, tree
+from farro.operations import lanes, steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
+from farro.ports.clock import Clock
 from farro.ports.store import AgentView, Change, JobView, Store
 from farro.system import fs
 
@@ -98,18 +99,23 @@ class Viewer:
     """Looks at everything again and again. A folder of finished jobs that has not changed is not listed again: with a
     hundred thousand of them, looking on would else be what this machine does all day."""
 
-    def __init__(self, store: Store, root: str) -> None:
+    def __init__(self, store: Store, root: str, clock: Clock) -> None:
         self._store = store
         self._root = root
+        self._counter = lanes.Counter(store, clock)
         self._shelves: dict[str, _Shelf] = {}
         self._ends = None if tree.in_folders(store) else _Ends(store)
 
     def picture(self, now: datetime) -> Picture:
         store = self._store
         counts: dict[str, Counter[Status]] = {}
-        if self._ends is None:  # else the store has counted them: a look each turn at all that is queued is no look on
-            for entry in tree.entries(store, {Status.QUEUED, Status.IN_PROGRESS, Status.STALE}):
-                counts.setdefault(entry.role or "-", Counter())[entry.status] += 1
+        agents = store.agents()
+        if self._ends is None:  # counted, as the store has elsewhere: a look each turn at all that is queued is dear
+            found = self._counter.unfinished(agents)
+            apart = {Status.QUEUED: found.waiting, Status.IN_PROGRESS: found.passing, Status.STALE: found.stale}
+            for role, of in {**found.roles, "-": apart}.items():
+                if any(of.values()):
+                    counts[role] = Counter({status: count for status, count in of.items() if count})
         newest: list[tuple[float, str]] = [] if self._ends is None else self._ends.newest()
         for role in store.roles():
             told = store.count(roles=[role]) if self._ends is not None else {}
@@ -122,7 +128,6 @@ class Viewer:
                     count = told.get(status, 0)
                 if count:
                     counts.setdefault(role, Counter())[status] += count
-        agents = store.agents()
         working = in_hands(agents)
         running = [running_job(store, agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
         last = heapq.nlargest(SHOWN_ENDED, newest, key=lambda pair: pair[0])

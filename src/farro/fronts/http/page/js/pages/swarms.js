@@ -153,7 +153,7 @@ export function swarms(ctx, route) {
   }
 
   function ledger() {
-    return panel("Commands", { flush: true, note: many(page.commands.length, "command") }, page.commands.length ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Commands" }, h("table.table",
+    return panel("Commands", { flush: true, note: many(page.commands.length, "command") }, page.commands.length ? h("div.scroll.tall", { tabindex: 0, role: "region", "aria-label": "Commands" }, h("table.table.ledger",
       h("thead", h("tr", ["When", "Signal", "To", "Result"].map((name) => h("th", { scope: "col" }, name)), h("th.right", { scope: "col" }, "Took"))),
       h("tbody", page.commands.slice(0, 200).map((one) => h("tr", { key: one.correlation_id },
         h("td", moment(one.begun_at)), h("td.mono", { title: `correlation ${one.correlation_id}\nidempotency ${one.idempotency_key}` }, one.signal), h("td.mono.small", one.scope.instance || one.scope.swarmId || ""),
