@@ -103,7 +103,7 @@ def claim_some(ground: Ground, held: Held, view: QueueView, limit: int) -> list[
         if claimed is None:
             break
         claims.append(claimed)
-        if claimed.attempt > 1:
+        if claimed.attempt > 1 or not len(view):  # what comes in this instant can wait for the next turn
             break
     return claims
 
