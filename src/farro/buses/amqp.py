@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -25,7 +25,8 @@ from farro.errors import BusTrouble, InputError
 from farro.ports.bus import Binding, Depth, Message
 
 if TYPE_CHECKING:
-    from aio_pika.abc import AbstractIncomingMessage, AbstractRobustChannel, AbstractRobustConnection
+    from aio_pika.abc import AbstractRobustChannel, AbstractRobustConnection
+    from aiormq.abc import DeliveredMessage
 
 PATIENCE_S = 30.0
 _RETRY_S = 0.2
@@ -141,14 +142,19 @@ class AmqpBus:
         await self._patiently(publish, f"publish {message.key}")
 
     async def consume(self, queue: str, *, prefetch: int = 1) -> AmqpConsumer:
+        from farro.buses.plain_queue import PlainQueue
+
         async def consume() -> AmqpConsumer:
             await self._connected()
             if await self._counts(queue) is None:
                 raise InputError(f"there is no queue {queue}; declare it first")
             channel = await self._connection.channel()
+            channel.QUEUE_CLASS = PlainQueue
             await channel.set_qos(prefetch_count=max(1, prefetch))
             consumer = AmqpConsumer(channel, max(1, prefetch))
-            found = await channel.declare_queue(queue, passive=True)  # one that is consumed again after a reconnect
+            found: Any = await channel.declare_queue(
+                queue, passive=True
+            )  # one that is consumed again after a reconnect
             await found.consume(consumer.hear)
             self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
             return consumer
@@ -331,21 +337,22 @@ class AmqpConsumer:
         self._acks: Acknowledgements | None = None  # of the channel below, which is another after a reconnect
         self._closed = False
 
-    async def hear(self, incoming: AbstractIncomingMessage) -> None:
+    async def hear(self, incoming: DeliveredMessage) -> None:
+        properties: Any = incoming.header.properties
+        told: Any = incoming.delivery
+        headers = properties.headers or {}
         message = Message(
-            key=_first_key(incoming),
+            key=_first_key(headers) or told.routing_key or "",
             body=incoming.body,
-            message_id=incoming.message_id or "",
-            headers={name: str(value) for name, value in incoming.headers.items() if not name.startswith("x-")},
+            message_id=properties.message_id or "",
+            headers={name: str(value) for name, value in headers.items() if not name.startswith("x-")},
         )
-        before = bool(incoming.redelivered) or "x-death" in incoming.headers
-        assert incoming.delivery_tag is not None
+        before = bool(told.redelivered) or "x-death" in headers
         if self._acks is None or self._acks.channel is not incoming.channel:
             self._acks = Acknowledgements(incoming.channel, self._prefetch)
-        self._acks.give(incoming.delivery_tag)
-        self._came.put_nowait(
-            AmqpDelivery(message=message, redelivered=before, tag=incoming.delivery_tag, acks=self._acks)
-        )
+        tag: int = told.delivery_tag
+        self._acks.give(tag)
+        self._came.put_nowait(AmqpDelivery(message=message, redelivered=before, tag=tag, acks=self._acks))
 
     @property
     def closed(self) -> bool:
@@ -371,11 +378,11 @@ class AmqpConsumer:
                 await self._channel.close()
 
 
-def _first_key(incoming: AbstractIncomingMessage) -> str:
-    """The key that it was sent with. A dead letter comes under the name of its queue, and tells of the first."""
-    deaths = incoming.headers.get("x-death")
+def _first_key(headers: Mapping[str, Any]) -> str:
+    """The key that a dead letter was sent with: it comes under the name of its queue, and tells of the first."""
+    deaths = headers.get("x-death")
     if isinstance(deaths, list) and deaths and isinstance(deaths[-1], dict):
         keys = deaths[-1].get("routing-keys")
         if isinstance(keys, list) and keys:
             return str(keys[0])
-    return incoming.routing_key or ""
+    return ""
