@@ -28,7 +28,7 @@ from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
 KEPT = os.path.join(places.BUILD, "results.json")
-FULL_JOBS, FULL_ROUNDS = 1000, 5  # a second or so of each: in less the start of a round is most of it
+FULL_JOBS, FULL_ROUNDS = 2000, 5  # a second or so of each: in less the start of a round is most of it
 PARTS = ("swarms", "web")  # measured by themselves, with what they are compared with
 ASIDE_ROUNDS = 2  # for who is shown beside the table only: farro with other numbers of slots
 UNEVEN = 4.0  # between the cheapest and the dearest sync of a run that is worth comparing

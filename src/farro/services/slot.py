@@ -33,7 +33,7 @@ ROW = 16  # jobs that a slot claims and commits together at most …
 ROW_S = 0.02  # … and about how long that may take
 STREAM = 3  # turns in a row after which small jobs are taken to come in a stream: then
 GATHER_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many; or in
-LONGEST_GATHER_S = 0.005  # as long as a turn takes, up to this: where the store is slow, turns are dear
+LONGEST_GATHER_S = 0.006  # twice as long as a turn takes, up to this: where the store is slow, turns are dear
 CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
@@ -282,7 +282,7 @@ class Slot:
                 return turn, False
             now_s = self._clock.monotonic_s()
             if self._scant and self._streak > STREAM:
-                self._turns.hold(min(max(GATHER_S, now_s - began_s), LONGEST_GATHER_S))
+                self._turns.hold(min(max(GATHER_S, 2 * (now_s - began_s)), LONGEST_GATHER_S))
                 now_s = self._clock.monotonic_s()
             if now_s >= end_s:
                 return turn, False
