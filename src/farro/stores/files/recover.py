@@ -195,7 +195,8 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
         if twin is not None:
             raise Damaged(f"the same id lies in {twin} too")
         found = folders.owned_lifecycle(ground, path, job_id, role or "", Status.IN_PROGRESS)
-        if moves.is_decided(found, folders.highest_attempt(path)):
+        highest = folders.highest_attempt(path)
+        if moves.is_decided(found, highest):
             settle.carry_out(ground, held, path, found)
             return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
         if role is None and found.status is Status.QUEUED:  # an operator took it from its queue and died: never started
@@ -206,7 +207,7 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
         if role is not None and found.role != role:
             found = replace(found, role=role)
         found = replace(found, status=Status.IN_PROGRESS)  # the path said so
-        error = ErrorInfo(category="agent_died", message=f"agent {agent} died during attempt {found.attempt}")
+        error = ErrorInfo(category="agent_died", message=f"agent {agent} died during attempt {highest}")
         settle.decide(
             ground,
             held,

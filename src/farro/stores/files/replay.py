@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass, field
 
 from farro.errors import Damaged, FarroError, StorageTrouble, UnknownSchema
-from farro.kernel import places
+from farro.kernel import ids, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import parse_timestamp
 from farro.kernel.states import Status
@@ -148,7 +148,7 @@ def _drop_dead_links(ground: Ground) -> None:
     """Ids that were registered and got no further: nobody was told that they are queued. Without this whoever submits
     one of them again is told that it is, and there is no job. What is whole in staging stays: clean-up publishes it.
     [test_power_cut_keeps_what_was_acknowledged]"""
-    names = set(fs.listdir(ground.registry))
+    names = {name for name in fs.listdir(ground.registry) if ids.is_job_id(name)}
     for place, *_ in views.spots(ground) if names else ():
         names.difference_update(fs.subdirectories(ground.path(place)))
     for job_id in sorted(names):
