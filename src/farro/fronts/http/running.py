@@ -139,9 +139,10 @@ class Running:
         body, document = None, None
         if endpoint.method == "POST":
             document = await _document(request)
+            if self._house.read_only and not endpoint.harmless:
+                why = "this server only shows (`web.read_only`); use the commands where farro runs"
+                raise Wrong(403, "read_only", why)
             body = _checked(endpoint.body, document)
-        if self._house.read_only and endpoint.method == "POST" and not endpoint.harmless:
-            raise Wrong(403, "read_only", "this server only shows (`web.read_only`); use the commands where farro runs")
         return Asked(path=request.path_params, query=query, body=body, document=document)
 
 
