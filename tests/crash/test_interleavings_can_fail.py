@@ -87,13 +87,13 @@ def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
     decided job carries the decision out; before the decision is written it is not."""
     commit = settle.commit
 
-    def careless(ground: Ground, held: Held, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+    def careless(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         try:
-            return commit(ground, held, claim, outcome, move)
+            return commit(ground, claim, outcome, move)
         except ClaimLost:
             before = claim.envelope.lifecycle
             wanted = moves.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
-            return moves.decided(before, wanted, by=held.agent.id, attempt=claim.attempt, now=ground.clock.now())
+            return moves.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=ground.clock.now())
 
     patch.setattr(settle, "commit", careless)
 
@@ -114,9 +114,9 @@ def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claim, "_which", never_changed)
     begin = claim._begin
 
-    def trusting(ground: Ground, held: Held, name: str, path: str, look: Any) -> Any:
+    def trusting(ground: Ground, held: Held, name: str, path: str, look: Any, *, in_row: bool = False) -> Any:
         look.seen = (0, 0, 0)
-        return begin(ground, held, name, path, look)
+        return begin(ground, held, name, path, look, in_row=in_row)
 
     patch.setattr(claim, "_begin", trusting)
 
