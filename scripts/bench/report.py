@@ -107,7 +107,7 @@ def _facts(results: Results) -> Iterable[list[str]]:
         told = own["house"]
         yield [
             f"manager, watchdog and 2 workers x 6 roles, idle ({told['processes']:.0f} processes)",
-            f"{told['cpu_percent']:.2f} % of a core together, over {told['seconds']:.0f} s; {told['rss_mb']:.0f} MB",
+            f"{told['cpu_percent']:.2f} % of a core together, over {told['seconds']:.0f} s; {told.get('pss_mb') or told['rss_mb']:.0f} MB",
         ]
     if "pings" in own:
         told = own["pings"]

@@ -231,7 +231,7 @@ def _own(results: Results) -> list[Bar]:
         _bar("CPU of an idle worker in 60 s", idle.get("cpu_ms_in_60_s"), IDLE_MS, unit=" ms"),
         _bar("memory of a Runner worker", idle.get("rss_mb"), RSS_MB, unit=" MB"),
         _bar("CPU of 2 workers x 6 roles, manager, watchdog, idle", house.get("cpu_percent"), HOUSE_PERCENT, unit=" %"),
-        _bar("their memory together", house.get("rss_mb"), HOUSE_MB, unit=" MB"),
+        _bar("their memory together", house.get("pss_mb") or house.get("rss_mb"), HOUSE_MB, unit=" MB"),
     ]
     limits = {
         "farro --version": LIGHT_COMMAND,
