@@ -107,7 +107,7 @@ def idle(scratch: Scratch, seconds: float, jobs: int) -> dict[str, float]:
 
 def house(scratch: Scratch, seconds: float) -> dict[str, float]:
     """CPU and memory of all that a root of SPEC-1 runs, together, with nothing to do: a manager, a watchdog, and two
-    workers for each of six roles; and the web server that comes with them. A page that several share counts once (PSS)."""
+    workers for each of six roles; and the web server that comes with them. A page that is shared counts once (PSS)."""
     home, _ = scratch.fresh()
     subprocess.run([FARRO, "init", "--root", home], check=True, capture_output=True)
     roles = [word for role in HOUSE for word in ("--role", role)]

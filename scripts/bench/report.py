@@ -105,9 +105,10 @@ def _facts(results: Results) -> Iterable[list[str]]:
         yield ["an idle worker", f"{told['cpu_ms_in_60_s']:.1f} ms CPU in 60 s{scaled}, {told['rss_mb']:.1f} MB"]
     if "house" in own:
         told = own["house"]
+        memory = told.get("pss_mb") or told["rss_mb"]  # as runs before had it, with shared pages in each
         yield [
             f"manager, watchdog and 2 workers x 6 roles, idle ({told['processes']:.0f} processes)",
-            f"{told['cpu_percent']:.2f} % of a core together, over {told['seconds']:.0f} s; {told.get('pss_mb') or told['rss_mb']:.0f} MB",
+            f"{told['cpu_percent']:.2f} % of a core together, over {told['seconds']:.0f} s; {memory:.0f} MB",
         ]
     if "pings" in own:
         told = own["pings"]
