@@ -47,7 +47,8 @@ class Web:
 
     def _made(self) -> list[Route]:
         by_path: dict[str, dict[str, Answers]] = {}
-        for one in ENDPOINTS:
+        # Plain paths first: where two fit, theirs says which methods are allowed.
+        for one in sorted(ENDPOINTS, key=lambda one: "{" in one.path):
             by_path.setdefault(one.path, {})[one.method] = self._running.route(one)
         found = [Route(path, _by_method(answers), methods=list(answers)) for path, answers in by_path.items()]
         return [
