@@ -88,7 +88,7 @@ SAFEGUARDS: dict[str, tuple[str, str, str, Play]] = {
         "if call('HGET', key, 'none'",
         lost_answers,
     ),
-    "the nonce of a claim": ("claim", "if held[i + 1] == corr then", "if false then", lost_answers),
+    "the nonce of a claim": ("claim", "if held[j + 1] == corr then", "if false then", lost_answers),
     "the token of a decision": ("decide", "if again and job[7] == token then", "if false then", lost_answers),
     "the number of a change": ("decide", "if job[1] ~= ARGV[4] then", "if false then", overtaken),
     "the digest": ("enqueue", "if known[1] and (known[2] or '') ~= ARGV[at + 1] then", "if false then", other_content),

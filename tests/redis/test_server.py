@@ -89,7 +89,7 @@ def test_a_server_that_is_killed_during_the_work_loses_nothing(tmp_path: Path, f
             try:
                 store = rig.store(real=True, retry_s=PATIENCE_S, lease_s=600)
                 agent = store.join("w", role="Runner")
-                while not stop.is_set() or store.count()[Status.QUEUED]:
+                while not stop.is_set() or threads[0].is_alive() or store.count()[Status.QUEUED]:
                     claim = store.claim(agent)
                     if claim is None:
                         continue

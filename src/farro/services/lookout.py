@@ -1,6 +1,6 @@
 """Of a worker's idle slots one waits for the queue, and the others for it: a job that comes wakes one thread, not all.
 
-What a slot does with the job lives in worker; how a store tells that something came, in the stores.
+What a slot does with the job lives in slot; how a store tells that something came, in the stores.
 
 Whoever has the lookout takes what comes. While that is over in a moment nobody else need wake: slots of a process take
 turns anyway (system.turns). When it lasts, the slot calls the next one (`relieve`), which looks at the queue itself and

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from farro.kernel.outcome import Outcome
 from farro.observe.log import Event, Log, together
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Bulk, Claim, Working
+from farro.ports.trips import OneTrip
 from farro.services.handover import Handover
 from farro.services.lookout import Lookout
 from farro.services.perform import Performer
@@ -97,8 +98,12 @@ class Slot:
         self._handover = handover
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, Bulk) else None
+        self._one_trip = store if isinstance(store, OneTrip) else None
+        self._next: list[Claim] | None = None  # claimed already, for the next turn; None: to be claimed
+        self._asked_s = 0.0  # how long the store took to commit the last row and to claim the next
+        self._end_s = 0.0  # of this stint
         self._reach = 1  # jobs that are claimed at once: grows while they are small
-        self._scant = False  # there were fewer
+        self._over_s = 0.0  # when the last turn that found something was over
         self._streak = 0  # turns in a row that found something
 
     def join(self) -> Agent:
@@ -108,6 +113,10 @@ class Slot:
         return self._agent
 
     def leave(self) -> None:
+        claims, self._next = self._next, None
+        if claims:  # for a turn that does not come
+            with contextlib.suppress(FarroError, OSError):  # recovery finds them
+                self._hand_back(claims)
         agent, self._agent = self._agent, None
         if agent is not None:
             with contextlib.suppress(TryAgain):  # nobody can be told: recovery finds its lease free, or over
@@ -119,33 +128,58 @@ class Slot:
         agent = self.join()
         self._store.heartbeat(agent)
         claims = deque(self._claimed(agent))
-        self._streak = self._streak + 1 if claims else 0
-        self._scant = len(claims) < self._reach
+        began_s, number = self._clock.monotonic_s(), len(claims)
+        self._count(began_s, number)
         if not claims:
             return Turn.IDLE
-        began_s, number = self._clock.monotonic_s(), len(claims)
+        scant = number < self._reach
+        stream = scant and self._streak > STREAM
         ended: list[tuple[Claim, Outcome]] = []
         small = True
         try:
             while claims and not (number > 1 and self._stop.requested):
                 small = self._go_on(agent, claims, ended) and small
             # Without the last commit: where that takes long, to commit several at once is what helps.
-            took_s = self._clock.monotonic_s() - began_s
-            self._settle(agent, ended, claims)
+            now_s = self._clock.monotonic_s()
+            took_s = now_s - began_s
+            if took_s >= ROW_S:
+                self._reach = max(1, self._reach // 2)
+            elif small and number == self._reach and self._bulk is not None:
+                self._reach = min(2 * self._reach, ROW)
+            if stream and self._one_trip is not None:
+                self._gather(took_s)
+            asked_s = self._clock.monotonic_s()
+            ahead = small and not claims and not self._stop.requested and (scant or now_s < self._end_s)
+            self._settle(agent, ended, claims, ahead=ahead)
+            self._over_s = self._clock.monotonic_s()
+            self._asked_s = self._over_s - asked_s
+            if stream and self._one_trip is None:
+                self._gather(took_s)
         except AgentLost:
             raise
         except BaseException:
             with contextlib.suppress(FarroError, OSError):
                 self._settle(agent, ended, claims)
             raise
-        if took_s >= ROW_S:
-            self._reach = max(1, self._reach // 2)
-        elif small and number == self._reach and self._bulk is not None:
-            self._reach = min(2 * self._reach, ROW)
         return Turn.WORKED
 
+    def _count(self, now_s: float, number: int) -> None:
+        """Whether this turn follows upon others. Where a claim is no trip of its own it is made at once, and is often a
+        moment too early."""
+        if number and (self._one_trip is None or now_s - self._over_s < LONGEST_GATHER_S):
+            self._streak += 1
+        elif number or self._one_trip is None:
+            self._streak = min(number, 1)
+
+    def _gather(self, took_s: float) -> None:
+        """Jobs come in a stream: wait for more of them, before the next claim."""
+        self._turns.hold(min(max(GATHER_S, 2 * (took_s + self._asked_s)), LONGEST_GATHER_S))
+
     def _claimed(self, agent: Agent) -> list[Claim]:
-        if self._bulk is None or self._reach == 1:
+        claimed, self._next = self._next, None
+        if claimed is not None:
+            claims = claimed
+        elif self._bulk is None or self._reach == 1:
             claim = self._store.claim(agent)
             claims = [] if claim is None else [claim]
         else:
@@ -191,24 +225,35 @@ class Slot:
         except Lost as lost:
             self._log(*self._committed(claim, lost))
 
-    def _settle(self, agent: Agent, ended: list[tuple[Claim, Outcome]], claims: deque[Claim]) -> None:
-        """Commit what is over, and hand back what was not begun."""
-        if claims and self._bulk is not None:
+    def _settle(
+        self, agent: Agent, ended: list[tuple[Claim, Outcome]], claims: deque[Claim], *, ahead: bool = False
+    ) -> None:
+        """Commit what is over, and hand back what was not begun. `ahead`: claim for the next turn, where that is no
+        trip of its own."""
+        if claims:
             waiting = list(claims)
             claims.clear()
             self._reach = 1
-            self._bulk.hand_back(waiting)
-            event = {"type": "state_transition", "from": "in_progress", "to": "queued"}
-            self._log.many([self._line(claim, "info", "job handed back, not begun", event) for claim in waiting])
+            self._hand_back(waiting)
         done, ended[:] = list(ended), []
-        if len(done) > 1 and self._bulk is not None and all(self._ends_here(*one) for one in done):
-            told = self._bulk.commit_some(done)
+        told: list[Lifecycle | Lost]
+        if done and self._bulk is not None and all(self._ends_here(*one) for one in done):
+            if ahead and self._one_trip is not None:
+                told, self._next = self._one_trip.commit_and_claim(agent, done, self._reach)
+            else:
+                told = self._bulk.commit_some(done)
         else:
             told = [self._tried(agent, claim, outcome) for claim, outcome in done]
         self._log.many([self._committed(claim, what) for (claim, _), what in zip(done, told, strict=True)])
         for what in told:
             if isinstance(what, AgentLost):
                 raise what
+
+    def _hand_back(self, claims: list[Claim]) -> None:
+        if self._bulk is not None:
+            self._bulk.hand_back(claims)
+            event = {"type": "state_transition", "from": "in_progress", "to": "queued"}
+            self._log.many([self._line(claim, "info", "job handed back, not begun", event) for claim in claims])
 
     def _ends_here(self, claim: Claim, outcome: Outcome) -> bool:
         return self._handover is None or self._handover.ends_here(claim, outcome)
@@ -240,20 +285,31 @@ class Slot:
     def run(self, until: Until) -> None:
         """Turn until told to stop, or until `until` says that it is over."""
         try:
-            cursor = self._store.changes(None, role=self._role).cursor
+            cursor = 0 if self._one_trip else self._store.changes(None, role=self._role).cursor
             while not self._stop.requested:
                 with self._turns.turn():
                     turn, over = self._stint(until)
                 if over:
                     return
+                if turn is Turn.IDLE and self._one_trip is not None:
+                    turn = self._safely(lambda: self._rung(until))
+                elif turn is Turn.IDLE:
+                    cursor = self._waited(cursor, until)
                 if turn is Turn.TROUBLE:
                     self._lookout.relieve()
                     self._clock.sleep(TROUBLE_S)
-                elif turn is Turn.IDLE:
-                    cursor = self._waited(cursor, until)
         finally:
             self._lookout.relieve()
             self.leave()
+
+    def _rung(self, until: Until) -> Turn:
+        """As `_waited`, where the store itself waits: what has come is claimed for the next turn."""
+        agent, one_trip = self.join(), self._one_trip
+        assert one_trip is not None
+        patience_s = min(until.patience_s, self._idle_s)
+        if not self._stop.requested:
+            self._next = self._lookout.wait(lambda: one_trip.claim_next(agent, self._reach, patience_s), patience_s)
+        return Turn.IDLE
 
     def _waited(self, cursor: int, until: Until) -> int:
         """Until something comes, or for as long as an idle slot waits."""
@@ -272,25 +328,20 @@ class Slot:
     def _stint(self, until: Until) -> tuple[Turn, bool]:
         """Turns for a moment, while there is work: the last of them, and whether it is over. To let another slot work
         after every job, however small, costs more than a small job."""
-        now_s = self._clock.monotonic_s()
-        end_s = now_s + STINT_S
+        self._end_s = self._clock.monotonic_s() + STINT_S
         while True:
-            began_s, turn = now_s, self._safe_turn()
+            turn = self._safely(self.run_once)
             if until.over(turn):
                 return turn, True
             if turn is not Turn.WORKED or self._stop.requested:
                 return turn, False
-            now_s = self._clock.monotonic_s()
-            if self._scant and self._streak > STREAM:
-                self._turns.hold(min(max(GATHER_S, 2 * (now_s - began_s)), LONGEST_GATHER_S))
-                now_s = self._clock.monotonic_s()
-            if now_s >= end_s:
+            if self._clock.monotonic_s() >= self._end_s:
                 return turn, False
 
-    def _safe_turn(self) -> Turn:
+    def _safely(self, turn: Callable[[], Turn]) -> Turn:
         """A turn whose trouble is this slot's alone. After it the agent leaves: recovery looks at what it held."""
         try:
-            return self.run_once()
+            return turn()
         except SyncFailed:
             raise  # nobody knows what reached the disk: the worker stops, recovery decides (R7)
         except AgentLost as lost:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from farro.errors import Lost, TryAgain
+from farro.errors import FarroError, Lost, TryAgain
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
@@ -29,7 +29,7 @@ from farro.ports.fleet import Seated
 from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.redis import agents, changing, claim, commit, prune, recover, seat, submit, unblock, views
-from farro.stores.redis.feed import Stream
+from farro.stores.redis.feed import Ear, Stream
 from farro.stores.redis.ground import Ground
 
 
@@ -40,7 +40,8 @@ class RedisStore:
         self._ground = ground
         self._on_close = on_close
         self._feeds: dict[str | None, Feed] = {}
-        self._lock = threading.Lock()
+        self._ears: dict[str, Ear] = {}  # agent → of its `claim_next`
+        self._lock = threading.Lock()  # guards both
 
     @property
     def root(self) -> str:
@@ -52,10 +53,18 @@ class RedisStore:
     # --- agents ---
 
     def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
-        return agents.join(self._ground, name, role=role, slot=slot, tags=tags)
+        agent = agents.join(self._ground, name, role=role, slot=slot, tags=tags)
+        if role is not None:
+            with self._lock:
+                self._ears[agent.id] = Ear(role)  # before it waits: who is called then is not called in vain
+        return agent
 
     def leave(self, agent: Agent) -> None:
         agents.leave(self._ground, agent)
+        with self._lock:
+            ear = self._ears.pop(agent.id, None)
+        if ear is not None:
+            ear.close()
 
     def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
         agents.heartbeat(self._ground, agent, claim)
@@ -104,6 +113,34 @@ class RedisStore:
         if claims:
             claim.hand_back(self._ground, claims)
 
+    def claim_next(self, agent: Agent, limit: int, timeout_s: float) -> list[Claim]:
+        with self._ears[agent.id].listening() as ear:
+            return claim.claim_next(self._ground, agent, limit, timeout_s, ear)
+
+    def commit_and_claim(
+        self, agent: Agent, ended: Sequence[tuple[Claim, Outcome]], limit: int
+    ) -> tuple[list[Lifecycle | Lost], list[Claim]]:
+        told: list[commit.Committed | Lost] = []
+        claims: list[Claim] = []
+        scripts, server = self._ground.scripts, self._ground.server
+
+        def ask(args: Sequence[Any]) -> Any:
+            answers: list[Any] = []
+
+            def last(row: Sequence[Any]) -> Any:
+                answers[:] = server.run_both((scripts.commit, row), (scripts.claim, args))
+                return answers[0]
+
+            told[:] = commit.commit_some(self._ground, ended, last=last)
+            return answers[1]
+
+        try:
+            claims = claim.asked(self._ground, agent, limit, ask)
+        except FarroError:
+            if not told:
+                raise  # else what was committed is told first; the next claim meets the same trouble
+        return [self._looked(agent.id, what) for what in told], claims
+
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
         told: dict[int, Lifecycle | Lost] = {}
         rows: dict[str, list[int]] = {}
@@ -111,10 +148,14 @@ class RedisStore:
             rows.setdefault(had.agent.id, []).append(at)
         for agent_id, row in rows.items():
             for at, what in zip(row, commit.commit_some(self._ground, [ended[at] for at in row]), strict=True):
-                if not isinstance(what, Lost):
-                    self._look_at(agent_id, what[1])
-                told[at] = what if isinstance(what, Lost) else what[0]
+                told[at] = self._looked(agent_id, what)
         return [told[at] for at in range(len(ended))]
+
+    def _looked(self, agent_id: str, what: commit.Committed | Lost) -> Lifecycle | Lost:
+        if isinstance(what, Lost):
+            return what
+        self._look_at(agent_id, what[1])
+        return what[0]
 
     def next_due(self, role: str) -> datetime | None:
         return claim.next_due(self._ground, role)
@@ -246,6 +287,10 @@ class RedisStore:
         feed = self._feeds.get(role)
         if feed is not None:  # else nobody waits: whoever does has a cursor of it
             feed.wake()
+        with self._lock:
+            ears = [ear for ear in self._ears.values() if ear.role == role]
+        for ear in ears:
+            ear.call()
 
     def _feed(self, role: str | None) -> Feed:
         if role is not None:
@@ -258,6 +303,8 @@ class RedisStore:
     def close(self) -> None:
         for feed in list(self._feeds.values()):
             feed.close()
+        for ear in list(self._ears.values()):
+            ear.close()
         with contextlib.suppress(TryAgain):
             for agent_id in list(self._ground.beats):
                 agents.leave(self._ground, Agent(id=agent_id, role=None))

@@ -8,19 +8,20 @@ A crash after the script leaves the job in this agent's hands until its lease is
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain, UnknownSchema
+from farro.kernel import telling
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.kernel.outcome import NO_REPORT, ErrorInfo, Failed, Released
-from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Claim, LateClaim
 from farro.ports.workspace import Material
 from farro.stores.redis import changing, commit, recover
 from farro.stores.redis.ground import Ground, agent_lost
-from farro.stores.redis.records import folded, line, material, moment, pairs
+from farro.stores.redis.records import folded, line, material, milliseconds, moment, pairs
 from farro.stores.redis.server import Arg
 
 
@@ -30,6 +31,41 @@ def claim(ground: Ground, agent: Agent) -> Claim | None:
 
 
 def claim_some(ground: Ground, agent: Agent, limit: int) -> list[Claim]:
+    return asked(ground, agent, limit, lambda args: ground.server.run(ground.scripts.claim, *args))
+
+
+def claim_next(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: socket.socket) -> list[Claim]:
+    """The same, when something has come. The request waits in the server, which claims as soon as it is told of an
+    entry: that a worker hears of it, and asks, would be a trip more, and where every reply waits for the disk a sync. A
+    worker that dies meanwhile claims nothing: its connection is gone. Should that not be seen (a machine without
+    power), it is as if it had died with the job in its hands."""
+    script, feed = ground.scripts.claim, ground.keys.feed(agent.role or "")
+    until_s = ground.clock.monotonic_s() + timeout_s
+    rung = True
+
+    def ask(args: Sequence[Arg]) -> Any:
+        nonlocal rung
+        bell = ("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", feed, fed)
+        answer = ground.server.ring(bell, script, *args, wait_s=wait_ms / 1000, ear=ear)
+        rung = answer is not None
+        return answer if rung else ground.server.run(script, *args, again=True)
+
+    while True:
+        idle = ground.idle.pop(agent.id, None)
+        if idle is None:
+            return claim_some(ground, agent, limit)
+        fed, due = idle
+        left_s = until_s - ground.clock.monotonic_s()
+        if due is not None:
+            left_s = min(left_s, (due - milliseconds(ground.now())) / 1000)
+        wait_ms = max(1, int(left_s * 1000) + 1)  # 0 would be for ever
+        found = asked(ground, agent, limit, ask)
+        if found or not rung or ground.clock.monotonic_s() >= until_s:
+            return found  # else another was quicker
+
+
+def asked(ground: Ground, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any]) -> list[Claim]:
+    """Claims. `ask` sends the first request; should it take another, that goes by itself."""
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
     policy = ground.policy.policy_version(agent.role) or ""
@@ -43,12 +79,11 @@ def claim_some(ground: Ground, agent: Agent, limit: int) -> list[Claim]:
         own.update(nonces)
         answer: Sequence[Any] = ()
         try:
-            answer = ground.server.run(
-                ground.scripts.claim, ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit
-            )
+            answer = ask((ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit))
         finally:  # of a call that failed: should the server have done it, nobody here knows
             taken = answer[3:] if answer and answer[0] == b"ok" else ()
             own.difference_update(nonces[len(taken) :])
+        ask = lambda args: ground.server.run(ground.scripts.claim, *args)  # noqa: E731
         match answer[0]:
             case b"ok":
                 made = _all_taken(ground, agent, taken)
@@ -62,6 +97,7 @@ def claim_some(ground: Ground, agent: Agent, limit: int) -> list[Claim]:
                 ground.beats[agent.id] = ground.clock.monotonic_s()
                 if answer[1] > len(own):
                     _disown(ground, agent, own)
+                ground.idle[agent.id] = answer[2], int(float(answer[3])) if answer[3] else None
                 return []
             case b"lost":
                 raise agent_lost(agent)
@@ -113,20 +149,7 @@ def _taken(ground: Ground, agent: Agent, job: Sequence[Any]) -> Claim | None:
 
 def hand_back(ground: Ground, claims: Sequence[Claim]) -> None:
     """Those that were not begun. Each is told as what it is: handed back, of an attempt that does not count."""
-    agent, args = claims[0].agent, []
-    for each in claims:
-        life = each.envelope.lifecycle
-        codes = {
-            "event": Reason.RELEASED,
-            "actor": agent.id,
-            "job_id": each.job_id,
-            "role": life.role,
-            "from": Status.IN_PROGRESS,
-            "status": Status.QUEUED,
-            "attempt": each.attempt,
-            "correlation_id": life.correlation_id,
-        }
-        args.append((each, codes))
+    agent, args = claims[0].agent, [(each, telling.handed_back(each.envelope.lifecycle)) for each in claims]
     sent: list[Arg] = []
     for each, codes in args:
         if each.envelope.runtime:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,6 +33,7 @@ PART, PART_BYTES = 200, 4 << 20  # of one call: a script keeps everybody else wa
 Committed = tuple[
     Lifecycle, list[str]
 ]  # and the jobs to look at: those that waited for it, children that need not wait
+Run = Callable[[Sequence[Arg]], Any]  # the arguments of the script → its answers
 _RESULTS = ("result.json", "result.md", "error.md")
 
 
@@ -56,9 +57,12 @@ def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) ->
 
 
 def commit_some(
-    ground: Ground, ended: Sequence[tuple[Claim, Outcome]], move: Move | None = None
+    ground: Ground,
+    ended: Sequence[tuple[Claim, Outcome]],
+    move: Move | None = None,
+    last: Run | None = None,
 ) -> list[Committed | Lost]:
-    """Of attempts of one agent, in parts of bounded size."""
+    """Of attempts of one agent, in parts of bounded size. `last` sends the last of them."""
     told: list[Committed | Lost] = []
     part: list[_Decided] = []
     size, token, now = 0, ground.token(), ground.now()
@@ -69,7 +73,7 @@ def commit_some(
             part, size = [], 0
         part.append(decided)
         size += decided.weight
-    return told + _send(ground, part)
+    return told + _send(ground, part, last)
 
 
 def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, token: str, now: datetime) -> _Decided:
@@ -103,12 +107,12 @@ def _dispatched(claim: Claim, children: Sequence[New]) -> dict[str, Any]:
     return {"actor": claim.agent.id, "job_id": claim.job_id, "children": len(children)}
 
 
-def _send(ground: Ground, part: Sequence[_Decided]) -> list[Committed | Lost]:
+def _send(ground: Ground, part: Sequence[_Decided], run: Run | None = None) -> list[Committed | Lost]:
     agent = part[0].claim.agent
     args: list[Arg] = [ground.time(), agent.id, len(part)]
     for each in part:
         args += each.args
-    answers = ground.server.run(ground.scripts.commit, *args, waits=True)
+    answers = run(args) if run else ground.server.run(ground.scripts.commit, *args, waits=True)
     return [_told(ground, each, answer) for each, answer in zip(part, answers, strict=True)]
 
 

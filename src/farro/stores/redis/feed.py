@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 from farro.errors import StorageTrouble
 from farro.kernel.states import Status
@@ -24,6 +25,41 @@ _BLOCK_S = 30.0  # a request of the source is answered at the latest after this:
 _MANY = 1000
 
 Entry = tuple[bytes, list[bytes]]
+
+
+class Ear:
+    """By which whoever waits for the server is called by somebody of this process."""
+
+    def __init__(self, role: str | None) -> None:
+        self.role = role
+        self.socket, self._bell = socket.socketpair()
+        for end in (self.socket, self._bell):
+            end.setblocking(False)
+        self._busy = threading.Lock()
+        self._closed = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[socket.socket]:
+        try:
+            with self._busy:
+                yield self.socket
+        finally:
+            if self._closed:
+                self.close()
+
+    def call(self) -> None:
+        """It need not wait yet: then it will not."""
+        with contextlib.suppress(OSError):
+            self._bell.send(b"!")
+
+    def close(self) -> None:
+        """Whoever listens is called, and lets go of it."""
+        self._closed = True
+        self.call()
+        if self._busy.acquire(blocking=False):
+            self.socket.close()
+            self._bell.close()
+            self._busy.release()
 
 
 class Stream:
@@ -38,9 +74,7 @@ class Stream:
         self._asked = False  # a request is on its way
         self._asked_at = 0.0
         self._id, self._number = self._newest()
-        self._bell, self._ear = socket.socketpair()
-        for end in (self._bell, self._ear):
-            end.setblocking(False)
+        self._ear = Ear(role)
         self._busy = threading.Lock()
         self._closed = False
 
@@ -60,8 +94,7 @@ class Stream:
                 self._let_go()
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._bell.send(b"!")
+        self._ear.call()
 
     def close(self) -> None:
         """A `read` that waits returns; its thread then lets go of the connection."""
@@ -72,7 +105,6 @@ class Stream:
     def _let_go(self) -> None:
         if self._busy.acquire(blocking=False):
             try:
-                self._bell.close()
                 self._ear.close()
                 if self._link is not None:
                     self._link.close()
@@ -94,10 +126,10 @@ class Stream:
         while True:
             link = self._request()
             left = deadline - time.monotonic()
-            ready, _, _ = select.select([link.socket, self._ear], [], [], max(0.0, left))
-            if self._ear in ready:
+            ready, _, _ = select.select([link.socket, self._ear.socket], [], [], max(0.0, left))
+            if self._ear.socket in ready:
                 with contextlib.suppress(OSError):
-                    self._ear.recv(4096)
+                    self._ear.socket.recv(4096)
                 return [], False
             if link.socket not in ready:
                 if time.monotonic() - self._asked_at > 2 * _BLOCK_S:
@@ -132,7 +164,7 @@ class Stream:
             self._id, self._number = self._newest()
         except StorageTrouble as error:
             self._ground.log("error", "the change feed is away", {"why": str(error)})
-            select.select([self._ear], [], [], min(timeout_s, 1.0))
+            select.select([self._ear.socket], [], [], min(timeout_s, 1.0))
             return [], False
         return [], True
 

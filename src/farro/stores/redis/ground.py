@@ -66,6 +66,9 @@ class Ground:
     # that it holds, it knows nothing of.
     claims: dict[str, set[str]] = field(default_factory=dict)
 
+    # agent → of its last claim, when it found nothing: the last entry into its queue, and when the next falls due (ms)
+    idle: dict[str, tuple[bytes, int | None]] = field(default_factory=dict)
+
     # agent → jobs that were taken from it, and whose folders it still has
     lost: dict[str, list[str]] = field(default_factory=dict)
 

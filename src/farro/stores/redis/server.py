@@ -8,8 +8,11 @@ makes of that, and none does its work twice. [test_a_lost_answer_is_asked_for_ag
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
+import socket
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -39,11 +42,54 @@ class Server:
 
     # --- asking ---
 
-    def run(self, script: Script, *args: Arg, waits: bool = False, patience_s: float | None = None) -> Any:
+    def run(
+        self,
+        script: Script,
+        *args: Arg,
+        waits: bool = False,
+        patience_s: float | None = None,
+        again: bool = False,
+    ) -> Any:
         """One round trip. `waits`: it is acknowledged by as many replicas as the settings ask for. `patience_s`: how
-        long it is tried again, instead of what the settings say."""
-        command = ("EVALSHA", script.sha, 1, self._prefix, *args, 0)
-        return self._ask([command], script, waits=waits, patience_s=patience_s)[0]
+        long it is tried again, instead of what the settings say. `again`: it may have been run already, by `ring`."""
+        command = self._command(script, args, again=again)
+        return self._ask([command], [script], waits=waits, patience_s=patience_s)[0]
+
+    def run_both(self, first: tuple[Script, Sequence[Arg]], second: tuple[Script, Sequence[Arg]]) -> list[Any]:
+        """Two scripts, one after the other in one round trip; not one transaction. Acknowledged by replicas."""
+        commands = [self._command(script, args) for script, args in (first, second)]
+        return self._ask(commands, [first[0], second[0]], waits=True)
+
+    def ring(self, bell: Sequence[Arg], script: Script, *args: Arg, wait_s: float, ear: socket.socket) -> Any:
+        """A command that waits in the server, up to `wait_s`, and a script that the server runs right after it, before
+        it does anything else: its answer, by one round trip. None: nobody knows whether it was run, because the server
+        is away, or because `ear` was called, which is as if. Then `run` it again."""
+        try:
+            link = self._take()
+        except OSError:
+            return None
+        self.requests += 1
+        try:
+            link.send(pack(bell) + pack(self._command(script, args)))
+            ready, _, _ = select.select([link.socket, ear], [], [], wait_s + self.address.timeout_s)
+            answers = [link.receive(), link.receive()] if link.socket in ready else []
+        except OSError:
+            link.close()
+            return None
+        except BaseException:
+            link.close()  # somebody else would read our answer
+            raise
+        if ear in ready:
+            with contextlib.suppress(OSError):
+                ear.recv(4096)
+        if not answers:
+            link.close()  # the server forgets what waits there
+            return None
+        self._give_back(link)
+        return None if any(isinstance(answer, ReplyError) for answer in answers) else answers[1]
+
+    def _command(self, script: Script, args: Sequence[Arg], *, again: bool = False) -> tuple[Arg, ...]:
+        return ("EVALSHA", script.sha, 1, self._prefix, *args, int(again))
 
     def call(self, *command: Arg) -> Any:
         return self._ask([command])[0]
@@ -55,7 +101,7 @@ class Server:
     def _ask(
         self,
         commands: Sequence[Sequence[Arg]],
-        script: Script | None = None,
+        scripts: Sequence[Script] = (),
         *,
         waits: bool = False,
         patience_s: float | None = None,
@@ -64,20 +110,20 @@ class Server:
         try:
             link = self._take()
         except OSError as error:
-            answers, commands = self._ask_again(commands, script, wait, error, sent=False, patience_s=patience_s)
+            answers, commands = self._ask_again(commands, scripts, wait, error, sent=False, patience_s=patience_s)
         else:
             try:
                 answers = self._exchange(link, commands, wait)
             except OSError as error:
-                answers, commands = self._ask_again(commands, script, wait, error, sent=True, patience_s=patience_s)
-        return self._judged(answers, commands, script, wait)
+                answers, commands = self._ask_again(commands, scripts, wait, error, sent=True, patience_s=patience_s)
+        return self._judged(answers, commands, scripts, wait)
 
     def _judged(
-        self, answers: list[Any], commands: Sequence[Sequence[Arg]], script: Script | None, wait: bool
+        self, answers: list[Any], commands: Sequence[Sequence[Arg]], scripts: Sequence[Script], wait: bool
     ) -> list[Any]:
         for answer in answers[: len(commands)]:
             if isinstance(answer, ReplyError):
-                return self._told(answer, commands, script, wait)
+                return self._told(answer, commands, scripts, wait)
         if wait:
             self._check_replicas(answers[-1])
         return answers
@@ -97,23 +143,26 @@ class Server:
         return answers
 
     def _told(
-        self, error: Exception, commands: Sequence[Sequence[Arg]], script: Script | None, wait: bool
+        self, error: Exception, commands: Sequence[Sequence[Arg]], scripts: Sequence[Script], wait: bool
     ) -> list[Any]:
-        """The server answered an error."""
+        """The server answered an error. Of several scripts the others may have been run."""
         text = str(error)
-        if text.startswith("NOSCRIPT") and script is not None:  # it was started anew, or never saw this script
-            return self._ask([("EVAL", script.text, *commands[0][2:])], script, waits=wait)
+        if len(scripts) > 1:
+            commands = _repeated(commands)
+        if text.startswith("NOSCRIPT") and scripts:  # it was started anew, or never saw this script
+            whole = [("EVAL", script.text, *each[2:]) for script, each in zip(scripts, commands, strict=True)]
+            return self._ask(whole, scripts, waits=wait)
         if text.startswith(trouble.PASSING):
             if text.startswith("READONLY"):
                 self.drop()  # this master is none any more: the address may mean another by now
-            answers, commands = self._ask_again(commands, script, wait, error, sent=False)
-            return self._judged(answers, commands, script, wait)
+            answers, commands = self._ask_again(commands, scripts, wait, error, sent=False)
+            return self._judged(answers, commands, scripts, wait)
         raise trouble.refused(self.address.url, text)
 
     def _ask_again(
         self,
         commands: Sequence[Sequence[Arg]],
-        script: Script | None,
+        scripts: Sequence[Script],
         wait: bool,
         why: Exception,
         *,
@@ -134,8 +183,8 @@ class Server:
             self._clock.sleep(min(pause, patience_s - tried_s))
             pause = min(2 * pause or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             self.drop()  # the other connections are as old as the one that broke
-            if sent and script is not None:
-                commands = [(*commands[0][:-1], 1)]
+            if sent and scripts:
+                commands = _repeated(commands)
             try:
                 link = self._take()
             except OSError as error:
@@ -146,9 +195,9 @@ class Server:
             except OSError as error:
                 why, sent = error, True
                 continue
-            text = str(answers[0]) if isinstance(answers[0], ReplyError) else ""
-            if text.startswith(trouble.PASSING):
-                why = answers[0]
+            passing = [each for each in answers if isinstance(each, ReplyError) and _passes(each)]
+            if passing:
+                why, sent = passing[0], sent or len(commands) > 1
                 continue
             return answers, commands
 
@@ -214,6 +263,14 @@ class Server:
     def close(self) -> None:
         self._closed = True
         self.drop()
+
+
+def _passes(error: Exception) -> bool:
+    return str(error).startswith(trouble.PASSING)
+
+
+def _repeated(commands: Sequence[Sequence[Arg]]) -> list[Sequence[Arg]]:
+    return [(*command[:-1], 1) for command in commands]
 
 
 def _words(error: Exception) -> str:

@@ -4,7 +4,8 @@
 -- More than one only of jobs that were never begun and have no files; more than four only up to half of what is queued.
 -- Answers: {'ok', number of jobs in its hands, a job of another schema version that was put aside or '', then of each
 --   job: {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}}; {'none', number of jobs in its
---   hands}; {'lost'}: the agent is dead; {'foreign', id}: a job of another schema version was put aside, ask again.
+--   hands, the last entry of feed:<Role>, when the next delayed job is due or ''}; {'lost'}: the agent is dead;
+--   {'foreign', id}: a job of another schema version was put aside, ask again.
 -- A crash of the caller leaves the jobs in its hands: recovery counts the attempts.
 local agent, role, tags, corrs, limit = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8])
 if not alive(agent) then return {'lost'} end
@@ -94,7 +95,9 @@ for i = 1, #ids do
 end
 if taken == 0 then
   if foreign ~= '' then return {'foreign', foreign} end
-  return {'none', call('HLEN', held_key)}
+  local fed = call('XREVRANGE', P .. 'feed:' .. role, '+', '-', 'COUNT', 1)
+  local next = call('ZRANGE', P .. 'due:' .. role, 0, 0, 'WITHSCORES')
+  return {'none', call('HLEN', held_key), fed[1] and fed[1][1] or '0-0', next[2] or ''}
 end
 
 local at = string.format('%.0f', now)

@@ -1,0 +1,201 @@
+"""Claims that ride with another request, on Redis: with the bell, and with the commits of the row before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from farro.errors import Lost
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.kernel.envelope import Lifecycle
+from farro.kernel.outcome import Succeeded
+from farro.kernel.states import Status
+from farro.ports.store import Agent, Claim, Submission
+from farro.ports.trips import OneTrip
+from farro.runners.inline import InlineRunner
+from farro.services.perform import Performer
+from farro.services.slot import Slot
+from farro.stores.redis import RedisStore
+from farro.system.clock import SystemClock
+from redis_rig import Rig, proxied
+from servers import RedisServer
+from stage import plan, report, submission
+
+WAIT_S = 90.0
+CLOCK = SystemClock()
+
+
+class Waiter(threading.Thread):
+    """An agent that found nothing and now waits."""
+
+    def __init__(self, store: RedisStore, limit: int = 1) -> None:
+        super().__init__(daemon=True)
+        self.store, self.limit = store, limit
+        self.agent = store.join("w", role="Runner")
+        assert store.claim_some(self.agent, limit) == []
+        self.found: list[Claim] | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.found = self.store.claim_next(self.agent, self.limit, WAIT_S)
+
+    def claimed(self) -> list[str]:
+        self.join(WAIT_S)
+        assert self.found is not None, "it still waits"
+        return [claim.job_id for claim in self.found]
+
+
+def ends(claims: list[Claim]) -> list[tuple[Claim, Succeeded]]:
+    return [(claim, Succeeded(report=report(claim))) for claim in claims]
+
+
+def fill(store: RedisStore, count: int, name: str = "j") -> list[str]:
+    return store.enqueue_many([submission(n, job_id=f"{name}{n:02d}") for n in range(count)])
+
+
+def test_a_claim_waits_for_the_queue_in_one_request(rig: Rig) -> None:
+    store, other = rig.store(real=True), rig.store(real=True)
+    assert isinstance(store, OneTrip)
+    waiter = Waiter(store, 4)
+    before = store._ground.server.requests
+    fill(other, 1)
+    assert waiter.claimed() == ["j00"]
+    assert store._ground.server.requests <= before + 1, "it may have been sent before we looked"
+    assert store.count()[Status.IN_PROGRESS] == 1
+
+
+def test_who_was_too_late_goes_on_waiting(rig: Rig) -> None:
+    store = rig.store(real=True)
+    waiters = [Waiter(store), Waiter(rig.store(real=True))]
+    fill(store, 1)
+    while all(waiter.is_alive() for waiter in waiters):
+        waiters[0].join(0.01)
+    fill(store, 1, "k")
+    assert sorted(job_id for waiter in waiters for job_id in waiter.claimed()) == ["j00", "k00"]
+
+
+def test_whoever_waits_in_a_claim_is_woken(rig: Rig) -> None:
+    store = rig.store(real=True)
+    waiter = Waiter(store)
+    store.wake("Runner")
+    assert waiter.claimed() == []
+    store.wake("Runner")
+    assert store.claim_next(waiter.agent, 1, WAIT_S) == [], "though it waits only after that"
+    fill(store, 1)
+    assert [claim.job_id for claim in store.claim_next(waiter.agent, 1, WAIT_S)] == ["j00"]
+
+
+def test_a_claim_that_waits_has_what_falls_due(rig: Rig) -> None:
+    store = rig.store(real=True)
+    due = CLOCK.now() + timedelta(seconds=1)
+    store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
+    waiter = Waiter(store)
+    assert waiter.claimed() == ["late"]
+    assert CLOCK.now() >= due - timedelta(milliseconds=50), "clocks of one machine"
+
+
+Asked = Callable[[RedisStore, Agent], list[str]]
+
+
+def rung(store: RedisStore, agent: Agent) -> list[str]:
+    return [claim.job_id for claim in store.claim_next(agent, 2, WAIT_S)]
+
+
+def after_a_row(store: RedisStore, agent: Agent) -> list[str]:
+    row = store.claim_some(agent, 2)
+    told, claims = store.commit_and_claim(agent, ends(row), 2)
+    assert all(isinstance(what, Lifecycle) for what in told)
+    assert store.count()[Status.SUCCEEDED] == len(row)
+    return [claim.job_id for claim in claims]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "after it did it"])
+@pytest.mark.parametrize(("ask", "wanted"), [(rung, ["j00", "j01"]), (after_a_row, ["j02", "j03"])])
+def test_lost_answers_of_a_claim_that_rides_are_asked_for_again(
+    redis_server: RedisServer, shm: Path, after: bool, ask: Asked, wanted: list[str]
+) -> None:
+    for cut in range(1000):
+        with proxied(redis_server.port) as proxy:
+            rig = Rig(shm / str(cut), redis_server.url)
+            store = rig.store(real=True, url=proxy.url)
+            agent = store.join("a", role="Runner")
+            assert store.claim_some(agent, 2) == []
+            fill(rig.store(real=True), 8)
+            proxy.cut, proxy.after = len(proxy.requests) + cut, after
+            assert ask(store, agent) == wanted, cut
+            proxy.cut = -1
+            held = [job for view in store.agents() for job in view.jobs]
+            assert held == wanted, cut
+            rig.close()
+        if not proxy.cuts:
+            break
+    assert cut >= 2
+
+
+@pytest.mark.parametrize("known", ["none", "commit", "claim"])
+def test_a_server_that_forgot_a_script_does_both_once(rig: Rig, known: str) -> None:
+    store = rig.store()
+    agent = store.join("a", role="Runner")
+    fill(store, 8)
+    row = store.claim_some(agent, 2)
+    store._ground.server.call("SCRIPT", "FLUSH")
+    if known == "commit":
+        store.commit(row[0], ends(row)[0][1])
+        row = row[1:]
+    elif known == "claim":
+        row += store.claim_some(agent, 2)
+    told, claims = store.commit_and_claim(agent, ends(row), 2)
+    assert not any(isinstance(what, Lost) for what in told)
+    assert len(claims) == 2
+    assert [job for view in store.agents() for job in view.jobs] == [claim.job_id for claim in claims]
+
+
+def test_a_row_and_the_claim_of_the_next_are_one_request(rig: Rig) -> None:
+    store = rig.store()
+    agent = store.join("a", role="Runner")
+    fill(store, 8)
+    _, row = store.commit_and_claim(agent, ends(store.claim_some(agent, 2)), 2)
+    before = store._ground.server.requests
+    told, claims = store.commit_and_claim(agent, ends(row), 2)
+    assert store._ground.server.requests == before + 1
+    assert [type(what) for what in told] == [Lifecycle, Lifecycle]
+    assert [claim.job_id for claim in claims] == ["j04", "j05"]
+
+
+def test_an_agent_that_is_dead_is_told_of_each_of_its_row(rig: Rig) -> None:
+    store = rig.store()
+    agent = store.join("a", role="Runner")
+    fill(store, 8)
+    row = store.claim_some(agent, 2)
+    rig.clock.advance(3600)
+    told, claims = store.commit_and_claim(agent, ends(row), 2)
+    assert all(isinstance(what, Lost) for what in told)
+    assert claims == []
+
+
+def test_a_slot_that_leaves_hands_back_what_it_claimed_ahead(rig: Rig) -> None:
+    store = rig.store(real=True)
+    runner = InlineRunner(tools=Tools({}), clock=CLOCK)
+    slot = Slot(
+        store=store,
+        role="Runner",
+        name="w",
+        number=0,
+        tags=(),
+        performer=Performer(root=store.root, base_env={}, runner=runner, clock=CLOCK, durable=False),
+        stop=Stop(CLOCK),
+        clock=CLOCK,
+        log=lambda level, message, fields: None,
+    )
+    fill(store, 8)
+    slot._next = store.claim_some(slot.join(), 4)
+    assert store.count()[Status.IN_PROGRESS] == 4
+    slot.leave()
+    assert store.agents() == []
+    assert {view.lifecycle.attempt for view in store.list(statuses=[Status.QUEUED])} == {0}, "none was begun"
+    assert store.count()[Status.QUEUED] == 8
