@@ -21,11 +21,11 @@ _MOST = 1 << 20
 class Original:
     """The tests' side: one for each test process. It ends when that ends."""
 
-    def __init__(self, script: str, *args: str, env: Mapping[str, str]) -> None:
+    def __init__(self, script: str, *args: str, env: Mapping[str, str], python: str = sys.executable) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, script, str(theirs.fileno()), *args],
+                [python, script, str(theirs.fileno()), *args],
                 pass_fds=[theirs.fileno()],
                 # A copy's streams will mostly be pipes, and Python asks at its start whether it may seek in them.
                 stdin=subprocess.PIPE,

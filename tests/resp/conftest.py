@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.roots import empty, farro, fresh_root  # noqa: F401 - fixtures
 from resp.stage import Front
 
 

@@ -44,7 +44,7 @@ class Front:
         self.server = Server(
             store=self.store,
             library=app.library(str(root), self.settings),
-            options=Options(port=0, version="test", **{"beat_s": 0.2, **options}),
+            options=Options(port=0, version="test", **{"beat_s": 0.2, "waits": False, **options}),
             log=lambda level, message, fields: self.log.append((level, message, fields)),
             mint=IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint,
             gate=Gate.of(self.settings, user="tester", force=False),

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import redis
 
+from farro.fronts.resp.feeds import Own
+from farro.kernel.states import Status
 from farro.operations.memo import _RELEASES
-from farro.ports.store import Submission
+from farro.ports.store import Change, Changes, Submission
 from resp.stage import Front, command, connected, eventually, job, result
 
 
@@ -123,6 +125,33 @@ def test_a_blocking_pop_is_woken_by_a_push_by_anybody(front: Front) -> None:
     assert answer[0] == "queue:ready"
     assert json.loads(answer[1])["id"] == "a"
     assert front.server.waiting() == {"Architect": 0, "Runner": 0}
+
+
+def test_who_waits_is_woken_by_others_in_the_midst_of_own_pushes(front: Front) -> None:
+    waiting, client = front.client(), front.client()
+    for number in range(20):
+        client.lpush("queue:ready", job(f"own-{number}"))
+        theirs = json.loads(job(f"theirs-{number}"))
+        front.store.enqueue(Submission(role="Runner", prompt=theirs, job_id=theirs["id"]))
+        popped = {json.loads(waiting.brpop("queue:ready", 30)[1])["id"] for _ in range(2)}
+        assert popped == {f"own-{number}", f"theirs-{number}"}
+
+
+def test_an_entry_is_own_once_and_news_after_that() -> None:
+    own = Own()
+    own.coming(["a", "b"])
+    assert own.all_of(told("a"))
+    assert not own.all_of(told("a")), "it came back: somebody sent it"
+    assert not own.all_of(told("b", "another's"))
+    assert not own.all_of(told("b"))
+    own.coming(["a"])
+    assert not own.all_of(told("a", gap=True)), "whatever was lost may be another's"
+    assert not own.all_of(told()), "nothing came for long: look all the same"
+
+
+def told(*job_ids: str, gap: bool = False) -> Changes:
+    items = tuple(Change(job_id=job_id, role="Runner", status=Status.QUEUED) for job_id in job_ids)
+    return Changes(cursor=1, items=items, gap=gap)
 
 
 @pytest.mark.parametrize("timeout", [0.05, 1])

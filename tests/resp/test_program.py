@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,6 @@ import redis
 from flows.program import Daemon, Program
 from resp.stage import connected, eventually, job, result
 from servers import free_port
-
-
-@pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("fresh")
-    Program(path).run("init", code=0)
-    return path
-
-
-@pytest.fixture
-def farro(tmp_path: Path, made_once: Path) -> Iterator[Program]:
-    shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
-    program = Program(tmp_path)
-    yield program
-    program.clean_up()
 
 
 def served(farro: Program, *args: str) -> tuple[Daemon, int]:

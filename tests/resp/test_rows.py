@@ -24,6 +24,12 @@ from farro.system.clock import SystemClock
 from resp.stage import Front, command, eventually, job, result
 
 
+@pytest.fixture(params=[False, True], ids=["one desk", "two desks"])
+def front(request: pytest.FixtureRequest, make_front: Callable[..., Front]) -> Front:
+    """As in front of files, and as in front of a server."""
+    return make_front(waits=request.param)
+
+
 def taken(client: redis.Redis, count: int = 16, *seconds: float) -> dict[str, int]:
     """Job → attempt."""
     said = client.execute_command("JOB.TAKE", "queue:ready", count, *seconds) or []
@@ -237,6 +243,7 @@ def test_jobs_that_differ_in_their_ids_are_checked_once(front: Front, monkeypatc
 
     monkeypatch.setattr(memo, "_wanted", counted)
     same = '{"plan_id": "alike", "id": "%s", "steps": [{"step_number": 1, "tool": "unix", "command": "true"}]}'
+    same = same.replace("alike", f"alike-{front.server.port}")  # what was checked for another test is known here
     inner = '{"steps": [{"id": "%s", "command": "true", "step_number": 1, "tool": "unix"}], "id": "%s", "plan_id": "p"}'
     for name in ("s1", "s2", "s3"):
         client.lpush("queue:ready", same % name)

@@ -189,3 +189,11 @@ def test_an_agents_id_names_it_its_slot_and_64_random_bits() -> None:
 )
 def test_what_only_looks_like_an_agent_is_none(name: str) -> None:
     assert not ids.is_agent(name)
+
+
+def test_a_minted_id_is_told_from_what_may_only_begin_one() -> None:
+    made = IdMint(lambda: NOON, random.Random(7).getrandbits).mint()
+    assert ids.is_minted(made)
+    assert all(ids.may_begin_minted(made[:length]) for length in range(len(made) + 1))
+    assert not any(ids.is_minted(text) for text in (made[:-1], made + "0", made.upper(), ids.child_id(made, 1, 0)))
+    assert not any(ids.may_begin_minted(text) for text in ("nope", "job-x", "job-2026111x", "jobs", made + "0"))

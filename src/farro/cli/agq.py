@@ -58,6 +58,7 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
                 max_connections=settings.agq.max_connections,
                 worker_ttl_s=settings.agq.worker_ttl_s,
                 beat_s=_beat_s(settings),
+                waits=settings.store != "files",
                 version=metadata.version("farro"),
             ),
             log=log,

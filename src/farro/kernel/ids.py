@@ -23,6 +23,8 @@ TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))})
 
 _COUNTER_LIMIT = 1 << 16
+_MINTED = "job-dddddddd-dddddd-dddxxxxxxxxxxxxxxxxxxxx"  # d: a digit, x: a hexadecimal one
+_FITTING = {"d": "0123456789", "x": "0123456789abcdef"}
 
 
 def check_job_id(text: str) -> str:
@@ -70,6 +72,18 @@ def _checked(text: Any, pattern: re.Pattern[str], what: str, rule: str) -> str:
 def agent_id(name: str, slot: int, random_bits: Callable[[int], int]) -> str:
     """One incarnation of one worker slot. 64 random bits: never reused, which makes a name a fencing token (R2)."""
     return f"{check_agent_name(name)}.{slot}.{random_bits(64):016x}"
+
+
+def is_minted(text: str) -> bool:
+    """Whether it is spelled as a whole id that farro mints: no other that farro makes begins with it."""
+    return len(text) == len(_MINTED) and may_begin_minted(text)
+
+
+def may_begin_minted(text: str) -> bool:
+    """Whether an id that farro mints may begin like that; any other id was chosen by somebody, or is a child's."""
+    if len(text) > len(_MINTED):
+        return False
+    return all(one in _FITTING.get(kind, kind) for one, kind in zip(text, _MINTED, strict=False))
 
 
 def child_id(job_id: str, attempt: int, index: int) -> str:

@@ -114,6 +114,17 @@ def take(path: str) -> Lease | None:
         return Lease(fd)
 
 
+def take_new(path: str) -> Lease | None:
+    """As `take`, of a folder that the caller has just made under a random name and goes on to fill: should it be gone,
+    that says so."""
+    with _becoming_a_lease(path):
+        fd = fs.open_folder(path)
+        if _locked(fd):
+            return Lease(fd)
+        os.close(fd)
+        return None
+
+
 def _locked(fd: int) -> bool:
     try:
         _lock(fd)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from farro.errors import AgentLost, BadDocument, FarroError, Lost, SyncFailed
+from farro.fronts.resp.desk import each
 from farro.fronts.resp.roster import Kind, Seat
 from farro.kernel.outcome import Failed, Succeeded
 from farro.kernel.states import Status
@@ -45,13 +47,7 @@ class Hands:
     # --- claiming ---
 
     def take_all(self, asked: list[Take]) -> list[Taken | Exception]:
-        answers: list[Taken | Exception] = []
-        for one in asked:
-            try:
-                answers.append(self._take(one))
-            except Exception as error:  # noqa: BLE001 - this one's alone
-                answers.append(error)
-        return answers
+        return each([partial(self._take, one) for one in asked])
 
     def _take(self, asked: Take) -> Taken:
         agent = None if asked.seat is None else asked.seat.agent

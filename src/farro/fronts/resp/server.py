@@ -18,7 +18,7 @@ from farro.fronts.resp.channels import Channels
 from farro.fronts.resp.commands import TABLE
 from farro.fronts.resp.connection import Connection
 from farro.fronts.resp.desk import Desk
-from farro.fronts.resp.feeds import Feed
+from farro.fronts.resp.feeds import Feed, Own
 from farro.fronts.resp.roster import Worker
 from farro.fronts.resp.waiting import RoleQueue
 from farro.fronts.resp.wire import Parser
@@ -32,7 +32,7 @@ from farro.ports.library import Library
 from farro.ports.store import Changes, Store
 from farro.system.turns import Turns
 
-THREADS = 16  # calls of the store at once, beside those at the two desks
+THREADS = 16  # calls of the store at once, beside those at the desks
 LOOKERS = 4  # … of those that look at many jobs
 IN_FLIGHT = 256 << 20  # bytes of large commands, and of those between MULTI and EXEC, on all connections together
 STRANGER_S = 10.0  # to say the key
@@ -53,6 +53,7 @@ class Options:
     max_connections: int = 1000
     worker_ttl_s: float = 30.0
     beat_s: float = 5.0
+    waits: bool = True  # calls of the store wait for a network; else they are work, nearly all of it
     version: str = ""
 
 
@@ -82,10 +83,13 @@ class Server:
         self.now_s = now_s
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
-        # Two desks, one of which works while the other one waits for the disk.
+        # Two desks, one of which works while the other one waits for a server. Where the store is files, a second one
+        # would only fight for the interpreter's lock, also with durability `power`: most of a job is still work.
         turns = Turns()
-        self._pushes = Desk("push", turns=turns, loop=self._soon, log=log)
-        self._works = Desk("work", turns=turns, loop=self._soon, log=log)
+        self._works = self._pushes = Desk("work", turns=turns, loop=self._soon, log=log)
+        if options.waits:
+            self._pushes = Desk("push", turns=turns, loop=self._soon, log=log)
+        self._desks = {self._pushes, self._works}
         self.workers = Workers(
             store=store,
             call=self.call,
@@ -108,6 +112,7 @@ class Server:
         self._calls: set[Future[Any]] = set()
         self._queues: dict[str, RoleQueue] = {}
         self._feeds: dict[str | None, Feed] = {}
+        self._own = Own()
         self._lengths: dict[str, tuple[float, int]] = {}
         self._roles: tuple[float, list[str]] = (-ROLES_S - 1 + self.started_s, [])
         self._in_flight = 0
@@ -127,7 +132,7 @@ class Server:
         self._listener = await self._loop.create_server(
             lambda: Connection(self), self.options.host, self.options.port, backlog=512
         )
-        for desk in (self._pushes, self._works):
+        for desk in self._desks:
             desk.start()
         self._endless = {self.spawn(self._sweep()), self.spawn(self._beat())}
         host, self.port = self._listener.sockets[0].getsockname()[:2]
@@ -167,14 +172,14 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
-        for desk in (self._pushes, self._works):
+        for desk in self._desks:
             desk.stop()
         for pool in (self._pool, self._lookers, self._heart):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def _settled(self) -> None:
         """Nothing is under way any more."""
-        while (under_way := self._tasks - self._endless) or self._pushes.owed or self._works.owed:
+        while (under_way := self._tasks - self._endless) or any(desk.owed for desk in self._desks):
             if under_way:
                 await asyncio.wait(under_way)
             else:
@@ -252,8 +257,7 @@ class Server:
     @property
     def stuck(self) -> bool:
         """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
-        owed = self._pushes.owed + self._works.owed
-        return owed > 0 or any(call.running() for call in list(self._calls))
+        return any(desk.owed for desk in self._desks) or any(call.running() for call in list(self._calls))
 
     def _soon(self, function: Callable[..., object], *args: Any) -> None:
         """In the event loop, from any thread. RuntimeError: it has ended."""
@@ -274,7 +278,9 @@ class Server:
         self._pushes.ask(self._push_all, asked, pushed, size=sum(map(len, asked.texts)))
 
     def _push_all(self, asked: list[Push]) -> list[list[str] | FarroError]:
-        return memo.push_all(self.store, asked, gate=self.gate, contract=self.contract)
+        told = any(one.role in self._feeds for one in asked)
+        coming = self._own.coming if told else None
+        return memo.push_all(self.store, asked, gate=self.gate, contract=self.contract, coming=coming)
 
     def queue(self, role: str) -> RoleQueue:
         """Where clients wait for that role; whoever asks is going to wait."""
@@ -287,7 +293,7 @@ class Server:
             def told(changes: Changes) -> None:
                 loop.call_soon_threadsafe(came)
 
-            self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log)
+            self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log, own=self._own)
         return queue
 
     async def _next_due_s(self, role: str) -> float | None:

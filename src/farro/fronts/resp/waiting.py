@@ -127,12 +127,15 @@ class RoleQueue:
         self.news += 1
         if self._gathering is not None or not self.waiters:
             return
-        loop = asyncio.get_running_loop()
-        left_s = self._served_s + GATHER_S - loop.time()
+        left_s = self._served_s + GATHER_S - asyncio.get_running_loop().time()
         if left_s > 0 and all(waiter.row for waiter in self.waiters):
-            self._gathering = loop.call_later(left_s, self.kick)
+            self._gather(left_s)
         else:
             self.kick()
+
+    def _gather(self, seconds: float) -> None:
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(seconds, self.kick)
 
     def kick(self) -> None:
         """Something may be there."""
@@ -194,4 +197,9 @@ class RoleQueue:
         else:
             self.served(len(found))
             waiter.end(found)
+            if self.waiters and len(found) < FEW and all(other.row for other in self.waiters):
+                # Most likely nothing is left: the next look is for what comes until then.
+                self._round = self._again = False
+                self._gather(GATHER_S)
+                return
         self._go_on()

@@ -53,7 +53,7 @@ from farro.stores.files import (
     waiting,
     watch,
 )
-from farro.stores.files.ground import Ground, check_root
+from farro.stores.files.ground import Ground, Held, check_root
 from farro.stores.files.queue import QueueView
 from farro.stores.files.trouble import explained
 from farro.system import fs
@@ -141,19 +141,11 @@ class FilesStore:
 
     @explained
     def claim(self, agent: Agent) -> Claim | None:
-        assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
-        held = self._ground.mine(agent)
-        with self._view_lock:
-            view = self._view(agent.role, agent.tags)  # one for all slots of this process
-        return claim.claim(self._ground, held, view)
+        return claim.claim(self._ground, *self._working(agent))
 
     @explained
     def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
-        assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
-        held = self._ground.mine(agent)
-        with self._view_lock:
-            view = self._view(agent.role, agent.tags)
-        return claim.claim_some(self._ground, held, view, limit)
+        return claim.claim_some(self._ground, *self._working(agent), limit)
 
     @explained
     def write_down(self, claim_: Claim) -> None:
@@ -187,9 +179,17 @@ class FilesStore:
         known = [due for due in dues if due is not None]
         return datetime.fromtimestamp(min(known), UTC) if known else None
 
+    def _working(self, agent: Agent) -> tuple[Held, QueueView]:
+        """What it claims into, and from: one view for all slots of this process."""
+        assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
+        held = self._ground.mine(agent)
+        with self._view_lock:
+            return held, self._view(agent.role, agent.tags)
+
     def _view(self, role: str, tags: frozenset[str]) -> QueueView:
         key = (role, tags)
         if key not in self._views:
+            self._ground.fresh.wanted(role)
             self._views[key] = QueueView(self._ground, role, self._feed(role))
         return self._views[key]
 

@@ -43,8 +43,8 @@ JUST_NOW_S = 0.05
 _FEW = 4  # so many are taken at once even if little more is there
 
 
-class _NotDue(Exception):
-    """After the move it turned out that the job had been away meanwhile, and came back with a delay."""
+class _Changed(Exception):
+    """After the move it turned out that the job had been away meanwhile: it came back with a delay, or was not read."""
 
 
 class Verdict(Enum):
@@ -128,8 +128,7 @@ def hand_back(ground: Ground, held: Held, claim: Claim) -> bool:
         return False
     path = f"{held.folder}/{job_id}"
     before = claim.envelope.lifecycle
-    del held.claims[job_id]
-    held.unwritten.discard(job_id)
+    held.forget(job_id)
     with folders.fenced(path, job_id):
         with contextlib.suppress(OSError):  # not empty: then it counts
             fs.rmdir(folders.attempt_folder(path, claim.attempt))
@@ -154,7 +153,7 @@ def _just_locked(ground: Ground, lock: str) -> bool:
 class Look:
     """What was seen before the move."""
 
-    __slots__ = ("entered_ns", "lifecycle", "prompt", "seen", "until", "verdict")
+    __slots__ = ("entered_ns", "fresh", "lifecycle", "prompt", "seen", "until", "verdict")
 
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -163,11 +162,16 @@ class Look:
         self.prompt: dict[str, Any] | None = None
         self.seen: tuple[int, int, int] | None = None  # which job.json it was
         self.entered_ns = 0
+        self.fresh = False  # not read: it is what this process wrote
 
 
 def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
     """Validate size, schema version, status, tags and time. What cannot be read is taken: its owner repairs it."""
     look = Look(Verdict.TAKE)
+    if (known := ground.fresh.take(name)) is not None:
+        look.fresh, look.seen, look.entered_ns = True, known.seen, known.seen[2]
+        look.lifecycle, look.prompt = known.life, folders.parse_prompt(known.prompt)
+        return _judged(ground, held, name, look)
     try:
         text, status = fs.read_with_status(f"{path}/job.json", folders.JOB_LIMIT)
         look.seen = _identity(status)
@@ -197,7 +201,12 @@ def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
         return Look(Verdict.NEVER)
     except (Damaged, OSError):
         return look
-    if not required_tags(look.prompt) <= held.agent.tags:
+    return _judged(ground, held, name, look)
+
+
+def _judged(ground: Ground, held: Held, name: str, look: Look) -> Look:
+    """Whether this agent may have it, and when."""
+    if look.prompt is not None and not required_tags(look.prompt) <= held.agent.tags:
         return Look(Verdict.NEVER)
     if look.lifecycle is not None:
         if look.lifecycle.status not in (Status.QUEUED, Status.IN_PROGRESS):
@@ -286,8 +295,8 @@ def _take(ground: Ground, held: Held, name: str, look: Look, *, in_row: bool) ->
             return fs.retried(lambda: _begin(ground, held, name, path, look, in_row=in_row), path, ground.clock.sleep)
     except ClaimLost:
         return None  # an operator or a watchdog was faster
-    except _NotDue:
-        _put_back(path, source)  # its entry is told again, and then its time is looked at
+    except _Changed:
+        _put_back(path, source)  # its entry is told again, and then it is looked at
     except UnknownSchema as error:
         ground.tell_foreign(name, str(error))
         _put_back(path, source)
@@ -316,10 +325,12 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_r
         fs.symlink(held.agent.id, f"{path}/{folders.LOCK}")
     before = look.lifecycle
     if before is None or _which(path) != look.seen:
+        if look.fresh:
+            raise _Changed
         before = folders.owned_lifecycle(ground, path, name, role, Status.QUEUED)
         # Before the attempt is counted. Without this a job that failed and was to wait was started again at once.
         if before.not_before is not None and datetime.fromisoformat(before.not_before) > ground.due_now():
-            raise _NotDue
+            raise _Changed
     if before.attempt > 0:
         folders.reconcile_mirrors(path)
     prompt = look.prompt if look.prompt is not None else _owned_prompt(ground, path)

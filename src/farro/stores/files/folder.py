@@ -47,6 +47,10 @@ def read_prompt(ground: Ground, folder: str) -> dict[str, Any]:
     text = _read(f"{folder}/prompt.json", limit)
     if len(text) > limit:
         raise Damaged(f"prompt.json is larger than {limit} bytes")
+    return parse_prompt(text)
+
+
+def parse_prompt(text: bytes) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -24,6 +24,7 @@ from farro.observe.audit import Audit, no_audit
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
+from farro.stores.files.fresh import Fresh
 from farro.stores.files.journal import Entry, Journal
 from farro.stores.files.records import Record
 from farro.system import fs
@@ -76,6 +77,7 @@ class Ground:
 
     def __post_init__(self) -> None:
         self._roles: set[str] = set()  # those that were found
+        self.fresh = Fresh(self.clock.monotonic_s)
         self._anchor = (self.clock.now(), self.clock.boottime_s())
         self.mint = IdMint(self.clock.now, self.random_bits)
         self.staging = f"{self.root}/jobs/.staging"

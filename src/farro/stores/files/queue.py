@@ -156,6 +156,8 @@ class QueueView:
 
     def _entered_ns(self, name: str) -> int | None:
         """When the job entered this queue: the time of its job.json (see submit.keep_order)."""
+        if (known := self._ground.fresh.entered_ns(name)) is not None:
+            return known
         try:
             return os.stat(f"{self._folder}/{name}/job.json").st_mtime_ns
         except OSError:

@@ -29,9 +29,11 @@ from typing import Any
 from farro import documents
 from farro.errors import Damaged, IdConflict, InputError, StorageTrouble
 from farro.kernel import ids, moves, places
+from farro.kernel.envelope import Lifecycle
 from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
 from farro.stores.files import registry, views, waiting
+from farro.stores.files.fresh import Entered, Identity
 from farro.stores.files.ground import Ground
 from farro.stores.files.moving import Moved, crossing, try_move
 from farro.stores.files.records import Record
@@ -48,10 +50,12 @@ class Staged:
     name: str  # in jobs/.staging
     blocks: list[str]  # the jobs that it waits for
     digest: str | None  # of the content, for a chosen id
-    life: bytes  # job.json
+    lifecycle: Lifecycle
+    life: bytes  # … as job.json
     files: dict[str, bytes]  # the others, by name in the job's folder
     links: Mapping[str, str]  # … and those that are linked from elsewhere
     anothers: bool = False  # an earlier submitter of its id staged it
+    seen: Identity | None = None  # which job.json it is
     lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
 
     def record(self) -> Record:
@@ -93,7 +97,7 @@ def enqueue_many(
         # All are looked at before one is registered: a refused batch must not leave a registered job in staging, which
         # clean-up would publish an hour after its submitter was told that it was refused.
         wanted: dict[str, str | None] = {}
-        for item in chosen:
+        for item in chosen if len(staged) > 1 else ():  # of one, registering it says the same
             _check_conflict(item, wanted.setdefault(item.job_id, item.digest))
             _check_conflict(item, registry.registered(ground, item.job_id)[0] or item.digest)
         linked = plain and bool(chosen) and ground.journals()
@@ -108,10 +112,11 @@ def enqueue_many(
                     entry.finished()
                 _tell(ground, ours, by)
                 return [item.job_id for item in staged]
-        if ground.policy.durable and not linked:
-            fs.sync_all([path for item in staged for path in _durable(ground, item)])
-        for item in chosen:
-            _register(ground, item)
+        if not linked:
+            if ground.policy.durable:
+                fs.sync_all([path for item in staged for path in _durable(ground, item)])
+            for item in chosen:
+                _register(ground, item)
         for item in staged:
             if linked or item.anothers:  # who sees a link may publish at any moment
                 registry.make_durable(ground, item.name)
@@ -230,11 +235,12 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: l
         name=name,
         blocks=blocks,
         digest=registry.digest(submission, prompt) if chosen else None,
+        lifecycle=lifecycle,
         life=lifecycle.to_json(),
         files=files,
         links=linked,
         # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
-        lease=leases.take(folder) if chosen and leases.FOLDERS else None,
+        lease=leases.take_new(folder) if chosen and leases.FOLDERS else None,
     )
     if chosen and leases.FOLDERS and item.lease is None:
         # Clean-up has it already (a clock that jumped makes it look old). Without this we went on unlocked, and the id
@@ -256,7 +262,7 @@ def _fill(ground: Ground, item: Staged, folder: str, prompt: Mapping[str, Any]) 
     for name, source in item.links.items():
         links.place(source, f"{folder}/{name}")
     fs.create(f"{folder}/job.json", item.life)
-    keep_order(ground, folder, prompt, minted=item.digest is None)
+    item.seen = keep_order(ground, folder, prompt, minted=item.digest is None)
 
 
 def _folders(item: Staged) -> list[str]:
@@ -270,8 +276,9 @@ def _folders(item: Staged) -> list[str]:
     return list(found)
 
 
-def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False) -> None:
+def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False) -> Identity:
     """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
+    Answers which job.json that is.
 
     A priority is a head start on that time, of decades: the queue needs to know nothing else about a job to keep it.
 
@@ -281,13 +288,16 @@ def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *,
     test_a_higher_priority_is_claimed_first]
     """
     path = f"{folder}/job.json"
-    written_ns = fs.lstat(path).st_mtime_ns
+    status = fs.lstat(path)
+    written_ns = status.st_mtime_ns
     with ground.lock:
         head_start = head_start_ns(prompt)
         as_it_is = minted and written_ns >= ground.last_entry_ns and head_start == 0
         ground.last_entry_ns = entered_ns = written_ns if as_it_is else max(written_ns, ground.last_entry_ns + 1)
     if not as_it_is:
-        fs.set_mtime_ns(path, entered_ns - head_start)
+        entered_ns -= head_start
+        fs.set_mtime_ns(path, entered_ns)
+    return status.st_ino, status.st_size, entered_ns
 
 
 def _register(ground: Ground, item: Staged) -> None:
@@ -323,6 +333,8 @@ def _check_conflict(item: Staged, digest: str | None) -> None:
 def _publish(ground: Ground, item: Staged) -> bool:
     """The commit point of an enqueue. False: another submitter of the same chosen id was faster."""
     source, path = f"{ground.staging}/{item.name}", f"{item.home}/{item.job_id}"
+    if item.seen is not None and not (item.anothers or item.blocks) and len(item.files) == 1:
+        ground.fresh.put(item.role, item.job_id, Entered(item.seen, item.lifecycle, item.files["prompt.json"]))
     try:
         moved = fs.retried(lambda: try_move(source, path), source, ground.clock.sleep)
     except FileExistsError as error:
