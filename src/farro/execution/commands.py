@@ -38,6 +38,23 @@ class InWorker:
 
 
 Command = Executable | InWorker
+Known = dict[tuple[str, str | None, str], str]  # name, PATH, cwd → the file: most steps of a plan start the same few
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where a name is looked for, and what was found so far."""
+
+    path: str | None
+    cwd: str
+    known: Known
+
+    def file(self, name: str) -> str | None:
+        asked = (name, self.path, self.cwd)
+        found = self.known.get(asked) or which(*asked)
+        if found is not None:
+            self.known[asked] = found
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +73,13 @@ def find(
     attempt_dir: str,
     may_appear: bool,
     confined: bool = False,
+    known: Known | None = None,
 ) -> Command | Missing:
     """What `step` executes with this environment and cwd. `may_appear`: an earlier step may still make it. `confined`:
-    in a process of its own, for a thread of the worker cannot be held to allowed_paths."""
+    in a process of its own, for a thread of the worker cannot be held to allowed_paths. `known` is asked first."""
+    look = Look(env.get("PATH"), cwd, {} if known is None else known)
     if step.tool == UNIX:
-        return _program((step.command, *step.args), step, env, cwd, may_appear)
+        return _program((step.command, *step.args), step, look, may_appear)
     try:
         tool = tools.find(step.tool)
     except ToolTrouble as trouble:
@@ -68,7 +87,7 @@ def find(
     if isinstance(tool, Program):
         # Where the config says that it is, no step will put it: only a PATH of the step's own may still grow.
         grows = may_appear and os.sep not in tool.argv[0]
-        found = _program((*tool.argv, step.command, *step.args), step, env, cwd, grows)
+        found = _program((*tool.argv, step.command, *step.args), step, look, grows)
         if isinstance(found, Missing):
             return Missing(message=f"tool {step.tool}: {found.message}; the config's `tools` names it")
         return found
@@ -84,7 +103,7 @@ def find(
         return InWorker(function=tool.function)
     if step.tool == AGENT:
         return Missing(message="agent steps need a provider, and this worker has none")
-    found = _program((step.tool, step.command, *step.args), step, env, cwd, may_appear)
+    found = _program((step.tool, step.command, *step.args), step, look, may_appear)
     if isinstance(found, Missing):
         return Missing(message=_no_tool(step.tool, tools.names()))
     return found
@@ -111,11 +130,9 @@ def _no_tool(name: str, known: Sequence[str]) -> str:
     return f"tool {name} is neither registered nor a program on the PATH; {hint}{_SEE}"
 
 
-def _program(
-    argv: tuple[str, ...], step: Step, env: Mapping[str, str], cwd: str, may_appear: bool
-) -> Executable | Missing:
+def _program(argv: tuple[str, ...], step: Step, look: Look, may_appear: bool) -> Executable | Missing:
     name = argv[0]
-    file = which(name, env.get("PATH"), cwd)
+    file = look.file(name)
     if file is None and not (may_appear and (os.sep in name or "PATH" in step.env)):
         where = "was not found" if os.sep in name else "was not found on the PATH"
         hint = "; a command is one program: put its words into args" if " " in name.strip() else ""

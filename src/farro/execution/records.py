@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from farro.encoding import encoder
 from farro.execution.results import StepResult
 from farro.system import fs
 from farro.system.process_table import boot_id
@@ -33,6 +34,7 @@ _WORK_S = 1.0  # so much may be lost with the power
 _SHARE = 100.0  # … and syncing takes at most a hundredth of the work
 
 Line = Mapping[str, Any]
+_encode = encoder(allow_nan=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +73,8 @@ class Records:
         self._loose += [path for line in carried for path in paths(line)]
 
     def step(self, ended: StepResult, added: Iterable[Added]) -> None:
-        data = {name: value for name, value in ended.to_json().items() if name not in ("stdout", "stderr")}
-        sizes = {f"{stream}_bytes": self._size(data[f"{stream}_path"]) for stream in ("stdout", "stderr")}
-        self._say({**data, **sizes}, added)
+        sizes = {"stdout_bytes": self._size(ended.stdout_path), "stderr_bytes": self._size(ended.stderr_path)}
+        self._say({**ended.to_json(said=False), **sizes}, added)
         self._loose += [path for path in (ended.stdout_path, ended.stderr_path) if path is not None]
         self._loose_s += ended.duration_s
         if self._durable and self._loose_s >= max(_WORK_S, _SHARE * self._sync_s):
@@ -134,7 +135,7 @@ def paths(line: Line) -> Iterator[str]:
 
 
 def text(lines: Iterable[Line]) -> bytes:
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode("utf-8", "surrogatepass")
+    return "".join([_encode(line) + "\n" for line in lines]).encode("utf-8", "surrogatepass")
 
 
 def read(folder: str) -> list[Line]:

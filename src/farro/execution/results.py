@@ -45,13 +45,13 @@ class StepResult:
     added_by: str | None = None  # the step that added this one while the plan ran; None: the plan's own
     resumed: bool = False  # it succeeded in an earlier attempt, and was not run again
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, said: bool = True) -> dict[str, Any]:
+        """`said` False: without its words, which its files have."""
         added = {} if self.added_by is None else {"added_by": self.added_by}
         return {
             "step_number": self.step_number,
             "id": self.id,
-            "stdout": self.stdout,
-            "stderr": self.stderr,
+            **({"stdout": self.stdout, "stderr": self.stderr} if said else {}),
             "exit_code": self.exit_code,
             "success": self.success,
             "timed_out": self.timed_out,
@@ -160,9 +160,11 @@ class Inline:
         data = fs.read_bytes(path, limit)
         cut = len(data) > limit
         self._left -= min(len(data), limit)
-        # Not final when cut: a character that the limit splits is left out, not replaced.
-        text = codecs.getincrementaldecoder("utf-8")("replace").decode(data[:limit], final=not cut)
-        return Said(text=text, truncated=cut, path=relative)
+        if not cut:
+            return Said(text=data.decode("utf-8", "replace"), truncated=False, path=relative)
+        # Not final: a character that the limit splits is left out, not replaced.
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(data[:limit], final=False)
+        return Said(text=text, truncated=True, path=relative)
 
 
 def last_words(paths: Sequence[str]) -> str:

@@ -97,6 +97,7 @@ class Tries:
     def __post_init__(self) -> None:
         self.called_functions = False
         self._found: dict[str, Command] = {}
+        self._known: commands.Known = {}
         self._made: set[str] = set()  # folders of this attempt
 
     def find(self, step: Step, *, may_appear: bool) -> Command | Missing:
@@ -104,11 +105,12 @@ class Tries:
         found = commands.find(
             step,
             tools=self.tools,
-            env=self._env(step, 1),
+            env=step.env if "PATH" in step.env else self.base_env,  # farro's own say nothing of it
             cwd=self._cwd(step),
             attempt_dir=self.attempt_dir,
             may_appear=may_appear,
             confined=self.confined is not None,
+            known=self._known,
         )
         if isinstance(found, InWorker) or (isinstance(found, Executable) and found.file is not None):
             self._found[step.id] = found
