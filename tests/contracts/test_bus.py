@@ -321,7 +321,13 @@ def test_what_is_no_message_is_put_aside_and_stops_nobody(folder: str) -> None:
     run(play)
 
 
-def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_server: RabbitServer) -> None:
+def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(
+    rabbit_server: RabbitServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told(word: str) -> int:
+        line = f"the broker at 127.0.0.1:{rabbit_server.port} is {word}"
+        return sum(record.getMessage().startswith(line) for record in caplog.records)
+
     async def play() -> None:
         patient = functools.partial(on_rabbit, rabbit_server.url, quorum=False, patience_s=4 * PATIENCE_S)
         async with patient() as bus, patient() as other:
@@ -342,6 +348,8 @@ def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_serve
                 delivery = await take(consumer)
                 seen.append(delivery.message.message_id)
                 await delivery.ack()
+            while told("back") < 2:
+                await asyncio.sleep(0.02)
             await bus.delete("q")  # the server is that of other tests too
 
     async def bounded() -> None:
@@ -349,6 +357,9 @@ def test_a_broker_that_was_killed_comes_back_with_what_it_confirmed(rabbit_serve
             await play()
 
     asyncio.run(bounded())
+    theirs = [record for record in caplog.records if record.name.startswith(("aio_pika", "aiormq"))]
+    assert (told("away"), told("back"), theirs) == (2, 2, []), "one line of each connection, and no traceback"
+    assert "guest" not in caplog.text
 
 
 def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:

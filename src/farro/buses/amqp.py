@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from farro.buses.broker_words import Presence, quieten
 from farro.errors import BusTrouble, InputError
 from farro.ports.bus import Binding, Depth, Message
 
@@ -60,6 +61,7 @@ class AmqpBus:
         self._exchanges: set[str] = set()
         self._given: set[str] = set()  # exchanges that others must make
         self._consumers: list[AmqpConsumer] = []
+        self._presence = Presence(connection, address)
 
     @classmethod
     async def opened(cls, url: str, *, quorum: bool = False, patience_s: float = PATIENCE_S) -> AmqpBus:
@@ -69,6 +71,7 @@ class AmqpBus:
             from aio_pika import exceptions
         except ImportError as error:
             raise InputError("the amqp bus needs aio-pika: pip install 'farro[amqp]'") from error
+        quieten()
         parts = urlsplit(url)
         address = f"{parts.hostname}:{parts.port or 5672}"  # without the password, for messages
         try:
@@ -152,9 +155,7 @@ class AmqpBus:
             channel.QUEUE_CLASS = PlainQueue
             await channel.set_qos(prefetch_count=max(1, prefetch))
             consumer = AmqpConsumer(channel, max(1, prefetch))
-            found: Any = await channel.declare_queue(
-                queue, passive=True
-            )  # one that is consumed again after a reconnect
+            found: Any = await channel.declare_queue(queue, passive=True)  # consumed again after a reconnect
             await found.consume(consumer.hear)
             self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
             return consumer
@@ -177,6 +178,7 @@ class AmqpBus:
             return Depth(ready=counts.message_count or 0, taken=None, consumers=counts.consumer_count or 0)
 
     async def close(self) -> None:
+        self._presence.leave()
         for consumer in self._consumers:
             await consumer.close()
         with contextlib.suppress(Exception):  # whatever it is: the connection is over
