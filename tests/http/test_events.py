@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from farro.fronts.http import events
+from farro.operations.catalog.keeping import Catalog
+from farro.system.clock import SystemClock
 from http_stage import PATIENCE_S, TOKEN, Events, Front, Hands, submission, until
 
 
@@ -167,3 +169,43 @@ def test_a_fault_while_changes_are_read_is_a_gap_and_no_end(front: Front, monkey
     assert {row["job_id"] for row in front.listed()} == {first, second}
     assert [told for told in front.log if told[1] == "changes cannot be followed"]
     viewer.close()
+
+
+def test_of_very_many_changes_at_once_each_job_is_told_once(front: Front) -> None:
+    catalog = Catalog(front.store, SystemClock())
+    catalog.load()
+    hands = Hands(front.store)
+    queued = front.store.enqueue_many([submission() for _ in range(60)])
+    told = [*catalog.follow(PATIENCE_S)]
+    ended = [hands.one() for _ in range(60)]
+    while len(told) < 2 * len(queued):
+        told += catalog.follow(PATIENCE_S)
+    hands.leave()
+    assert sorted(ended) == sorted(queued)
+    assert [one.job_id for one in told if one.status == "succeeded"] == ended, "in the order in which they ended"
+    assert {(one.was, one.status) for one in told if one.was} == {("queued", "succeeded")}, "120 changes at one look"
+    sums = catalog.sums()["Runner"]
+    assert sums.ended == {"succeeded": 60}
+    assert len(catalog._curves._slot("Runner", catalog.now_ms()).waits) in range(1, 61), "when they began is known"
+
+
+def test_an_event_that_nobody_looks_at_is_not_spelled(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled: list[str] = []
+    spell = events._change
+    monkeypatch.setattr(events, "_change", lambda one: spelled.append(one.job_id) or spell(one))
+    seen = front.events()
+    job_id = front.store.enqueue(submission())
+    assert next(seen.changes()) == (job_id, "queued")
+    last = seen.last
+    seen.close()
+    until(lambda: front.web.hub is not None and front.web.hub.viewers == 0)
+    before = len(spelled)
+    missed = front.store.enqueue(submission())
+    until(lambda: any(job["job_id"] == missed for job in front.listed()))
+    until(lambda: front.web.hub is not None and not last.endswith(f".{front.web.hub.last}"))
+    assert spelled[before:] == []
+    backs = [front.events(last=last) for _ in range(3)]
+    for back in backs:
+        assert next(back.changes()) == (missed, "queued")
+        back.close()
+    assert spelled[before:] == [missed], "once for all who look"

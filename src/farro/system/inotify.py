@@ -13,8 +13,7 @@ import select
 import struct
 import sys
 import threading
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # <sys/inotify.h>
 MODIFY = 0x0000_0002
@@ -37,8 +36,7 @@ _HEADER = struct.Struct("iIII")  # wd, mask, cookie, length of the padded name
 _BUFFER = 64 * 1024  # hundreds of events a read; the least the kernel accepts is one event of a 255-byte name
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One change. `name` is that of the entry in the watched folder, empty when it is about the folder itself."""
 
     wd: int  # -1 for an overflow
@@ -158,11 +156,12 @@ class Inotify:
 
 def _parse(data: bytes) -> list[Event]:
     events = []
-    at = 0
-    while at < len(data):
+    at, end, head = 0, len(data), _HEADER.size
+    while at < end:
         wd, mask, cookie, length = _HEADER.unpack_from(data, at)
-        at += _HEADER.size
-        events.append(Event(wd, mask, cookie, os.fsdecode(data[at : at + length].rstrip(b"\0"))))
+        at += head
+        name = data[at : at + length].rstrip(b"\0")
+        events.append(Event(wd, mask, cookie, name.decode() if name.isascii() else os.fsdecode(name)))
         at += length
     return events
 

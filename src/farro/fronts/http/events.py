@@ -2,11 +2,11 @@
 
 Keeping the catalog exact is operations.catalog; what a job's steps say as they say it lives in `streams`.
 
-Every event is made once, as bytes, and kept in a ring. A viewer is nothing but a place in it: whoever reads slowly
-falls behind, and when what comes next for it has left the ring it is told of a gap and goes on with the present. So a
-viewer costs no memory that grows, and a connection that takes nothing for a while is closed. Ids are
-`<epoch>.<number>`; the epoch is this server's: after a restart a number of the old one means nothing, and a gap is
-told.
+Every event is kept in a ring, and made into bytes once, when the first viewer comes to it. A viewer is nothing but a
+place in the ring: whoever reads slowly falls behind, and when what comes next for it has left the ring it is told of a
+gap and goes on with the present. So a viewer costs no memory that grows, and a connection that takes nothing for a
+while is closed. Ids are `<epoch>.<number>`; the epoch is this server's: after a restart a number of the old one means
+nothing, and a gap is told.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from farro.operations.catalog.telling import Told
 RING = 4096  # events
 RING_BYTES = 16 << 20
 BATCH = 200  # jobs that one event tells of
-PAUSE_S = 0.04  # between two looks at the feed while there is much: what comes meanwhile is told together
+PAUSE_S = 0.04  # between two looks at the feed while something happens: what comes meanwhile is told together
+LONG_PAUSE_S = 0.1  # while much happens: the queue's workers need the machine more
+MUCH = 100  # changes at once
+JOB_BYTES = 250  # of one job in an event, roughly
 BEAT_S = 15.0
 SLOW_S = 10.0  # a connection that takes nothing for so long is closed
 COMPARE_S = 60.0  # how often what the feed does not tell is looked for, at the most
@@ -46,12 +49,31 @@ def event(kind: str, data: Any, number: str | None = None) -> bytes:
     return f"{head}event: {kind}\ndata: ".encode() + troubles.text(data) + b"\n\n"
 
 
+class Kept:
+    """An event in the ring: data until the first viewer comes to it, then the bytes for all of them."""
+
+    __slots__ = ("_data", "_kind", "_made", "_number", "size")
+
+    def __init__(self, kind: str, data: Any, number: str) -> None:
+        self._kind, self._data, self._number = kind, data, number
+        self._made: bytes | None = None
+        self.size = 100 + JOB_BYTES * len(data["jobs"]) if kind == "changes" else len(self.text())
+
+    def text(self) -> bytes:
+        if self._made is None:
+            data = self._data
+            if self._kind == "changes":
+                data = {**data, "jobs": [_change(one) for one in data["jobs"]]}
+            self._made, self._data = event(self._kind, data, self._number), None
+        return self._made
+
+
 class Hub:
     """The ring, and who waits at its end. For the event loop's thread alone, but `tell`."""
 
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch
-        self._ring: deque[bytes] = deque()
+        self._ring: deque[Kept] = deque()
         self._bytes = 0
         self._last = 0  # the number of the newest event
         self._news = asyncio.Event()
@@ -65,15 +87,20 @@ class Hub:
 
     def tell(self, kind: str, data: Any) -> None:
         """From any thread."""
-        self._loop.call_soon_threadsafe(self._add, kind, data)
+        self.tell_all([(kind, data)])
 
-    def _add(self, kind: str, data: Any) -> None:
-        self._last += 1
-        made = event(kind, data, f"{self.epoch}.{self._last}")
-        self._ring.append(made)
-        self._bytes += len(made)
+    def tell_all(self, told: Sequence[tuple[str, Any]]) -> None:
+        """The same for several at once: whoever looks on is woken once."""
+        self._loop.call_soon_threadsafe(self._add, told)
+
+    def _add(self, told: Sequence[tuple[str, Any]]) -> None:
+        for kind, data in told:
+            self._last += 1
+            kept = Kept(kind, data, f"{self.epoch}.{self._last}")
+            self._ring.append(kept)
+            self._bytes += kept.size
         while len(self._ring) > RING or self._bytes > RING_BYTES:
-            self._bytes -= len(self._ring.popleft())
+            self._bytes -= self._ring.popleft().size
         self._wake()
 
     def close(self) -> None:
@@ -104,7 +131,7 @@ class Hub:
             elif missing:
                 some = list(islice(self._ring, len(self._ring) - missing, len(self._ring) - missing + 64))
                 number += len(some)
-                yield b"".join(some)
+                yield b"".join([kept.text() for kept in some])
             else:
                 news = self._news
                 try:
@@ -216,8 +243,9 @@ class Follower:
             self._took = self._compared - now
         if told:
             self._tell(told)
-            self._stop.wait(PAUSE_S)
-        catalog.fill(4 if told else 50)  # while there is much to do the queue's workers need the machine more
+            self._stop.wait(LONG_PAUSE_S if len(told) > MUCH else PAUSE_S)
+        if len(told) <= MUCH:
+            catalog.fill(4 if told else 50)
         if self._counts_due and now - self._counted >= COUNTS_S:
             self._tell_counts(now)
         if self._hub.viewers and now - self._looked >= QUIET_LOOK_S:
@@ -226,9 +254,8 @@ class Follower:
     def _tell(self, told: Sequence[Told]) -> None:
         self._counts_due = True
         at = timestamp(self._house.clock.now())
-        for start in range(0, len(told), BATCH):
-            some = [_change(one) for one in told[start : start + BATCH]]
-            self._hub.tell("changes", {"at": at, "jobs": some})
+        lots = [told[start : start + BATCH] for start in range(0, len(told), BATCH)]
+        self._hub.tell_all([("changes", {"at": at, "jobs": some}) for some in lots])
 
     def _tell_counts(self, now: float) -> None:
         self._counted, self._counts_due = now, False

@@ -87,6 +87,9 @@ class Book:
     def get(self, job_id: str) -> Row | None:
         return self._rows.get(job_id)
 
+    def ids(self) -> list[str]:
+        return list(self._rows)
+
     def rows(self) -> list[Row]:
         return list(self._rows.values())
 

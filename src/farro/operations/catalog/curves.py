@@ -59,7 +59,9 @@ class Curves:
         self._slot(role, at_ms).enqueued += 1
 
     def ended(self, role: str, status: str, at_ms: int, latency_s: float | None, wait_s: float | None) -> None:
-        sums = self.sums.setdefault(role, Sums())
+        sums = self.sums.get(role)
+        if sums is None:
+            sums = self.sums[role] = Sums()
         sums.ended[status] = sums.ended.get(status, 0) + 1
         sums.seconds += latency_s or 0.0
         sums.waited += wait_s or 0.0
@@ -69,8 +71,11 @@ class Curves:
         _keep(slot.waits, wait_s, slot.succeeded + slot.failed)
 
     def _slot(self, role: str, at_ms: int) -> Slot:
-        number = at_ms // (SLOT_S * 1000)
-        return self._slots.setdefault(number, {}).setdefault(role, Slot())
+        roles = self._slots.setdefault(at_ms // (SLOT_S * 1000), {})
+        found = roles.get(role)
+        if found is None:
+            found = roles[role] = Slot()
+        return found
 
     def forget(self, now_ms: int) -> None:
         """What is older than a day."""

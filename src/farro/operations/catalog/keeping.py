@@ -5,6 +5,8 @@ What a page or a count is lives in `book`, curves in `curves`; who waits for wha
 - Loading reads names, not jobs: a root of a hundred thousand is there within seconds. What a job says beyond its place
   is read when somebody lists it, and bit by bit by `fill`.
 - A change costs no look at the disk: it says where the job is. Whoever asks for the row next has it read again.
+- Of many changes at once only the last of each job is taken in: a queue that is drained at full speed is not to wait
+  for whoever looks on.
 - What the feed does not tell (a pruned job; a job that was marked where it lies; what was lost in a gap) is found by
   `compare`, which holds the places against the book.
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +30,7 @@ from farro.operations.catalog import rows as making
 from farro.operations.catalog.book import Book, Counts, Page, Wanted
 from farro.operations.catalog.curves import KEPT_S, Curve, Curves, Sums
 from farro.operations.catalog.rows import Row, Standing
-from farro.operations.catalog.telling import Seen, Told, in_lots, place_of
+from farro.operations.catalog.telling import Seen, Told, in_lots, last_of_each, place_of
 from farro.operations.steps import read_prompt
 from farro.ports.clock import Clock
 from farro.ports.fleet import Fleet
@@ -36,6 +38,7 @@ from farro.ports.store import Change, JobView, Store
 from farro.system import fs
 
 MOST_KNOWN = 200_000  # rows whose details are kept; of others they are read when they are listed
+FEW = 100  # changes that are taken in one by one
 NAMES_S = 2.0  # how old the names of jobs may be in a list
 _ENDED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 _JOB_LIMIT = 4 << 20
@@ -44,6 +47,7 @@ _JOB_LIMIT = 4 << 20
 class Catalog:
     def __init__(self, store: Store, clock: Clock, *, most_known: int = MOST_KNOWN) -> None:
         self._store = store
+        self._fleet = store if isinstance(store, Fleet) else None  # asked once: a protocol takes long to answer
         self._clock = clock
         self._most_known = most_known
         self._lock = threading.RLock()
@@ -74,13 +78,18 @@ class Catalog:
         now_ms = self.now_ms()
         told: list[Told] = []
         strange = []
+        items: Sequence[Change] = changes.items
+        begun: Collection[str] = ()
+        if len(items) > FEW:
+            begun = {change.job_id for change in items if change.status is Status.IN_PROGRESS}
+            items = last_of_each(items)
         with self._lock:
-            for change in changes.items:
+            for change in items:
                 row = self._book.get(change.job_id)
                 if row is None and (change.role is None or making.minted_ms(change.job_id) is None):
                     strange.append(change)
                 else:
-                    told += self._take(row, change, now_ms)
+                    told += self._take(row, change, now_ms, change.job_id in begun)
         for change in strange:  # a chosen id, or a place that says no role: job.json knows
             told += self._met(change, now_ms)
         return told
@@ -111,6 +120,10 @@ class Catalog:
 
     def __len__(self) -> int:
         return len(self._book)
+
+    def ids(self) -> list[str]:
+        with self._lock:
+            return self._book.ids()
 
     def now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
@@ -162,13 +175,14 @@ class Catalog:
 
     # --- taking in ---
 
-    def _take(self, row: Row | None, change: Change, now_ms: int) -> list[Told]:
+    def _take(self, row: Row | None, change: Change, now_ms: int, begun: bool = False) -> list[Told]:
+        """`begun`: it was in progress between what the book says and this."""
         place = place_of(change)
         if row is None:
             created = making.minted_ms(change.job_id) or now_ms
-            self._add(
-                Row(change.job_id, change.role, change.status, place, making.key_of(change.job_id, created), now_ms)
-            )
+            row = Row(change.job_id, change.role, change.status, place, making.key_of(change.job_id, created), now_ms)
+            row.claimed_ms = now_ms if begun else None
+            self._add(row)
             return [Told(change.job_id, change.role, change.status, None, None)]
         was, was_role = row.status, row.role
         if row.fresh and row.standing is not None and row.standing.terminal and change.status is not was:
@@ -179,6 +193,8 @@ class Catalog:
             role = change.role
         self._book.move(row, role, change.status, place, now_ms)
         row.fresh = False
+        if begun:
+            row.claimed_ms, row.counted = row.claimed_ms or now_ms, False
         self._unread[row.job_id] = None
         self._count(row, now_ms)
         return [Told(row.job_id, row.role, row.status, was, was_role)]
@@ -295,12 +311,12 @@ class Catalog:
 
     def _prompts(self, chosen: Sequence[Row]) -> Mapping[str, Mapping[str, Any]]:
         """Of a store without folders, all at once: a look at each would copy its files."""
-        if not chosen or not isinstance(self._store, Fleet):
+        if not chosen or self._fleet is None:
             return {}
-        return self._store.prompts([row.job_id for row in chosen])
+        return self._fleet.prompts([row.job_id for row in chosen])
 
     def _prompt(self, view: JobView) -> Mapping[str, Any]:
-        return {} if isinstance(self._store, Fleet) else read_prompt(self._store.folder(view))
+        return {} if self._fleet is not None else read_prompt(self._store.folder(view))
 
     # --- comparing ---
 

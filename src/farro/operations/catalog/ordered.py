@@ -6,7 +6,7 @@ queue, which a busy queue does thousands of times a second.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 LOAD = 512
@@ -36,7 +36,7 @@ class Ordered:
         place = bisect_left(chunk, text)
         if place < len(chunk) and chunk[place] == text:
             return
-        insort(chunk, text)
+        chunk.insert(place, text)
         self._heads[at] = chunk[0]
         self._size += 1
         if len(chunk) > 2 * LOAD:

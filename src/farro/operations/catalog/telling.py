@@ -5,8 +5,8 @@ Keeping the catalog lives in `keeping`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from farro.kernel import places
@@ -17,8 +17,7 @@ from farro.ports.store import Change
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """One change as it is told on. `status` None: the job is gone."""
 
     job_id: str
@@ -39,14 +38,27 @@ class Seen(NamedTuple):
 
 def place_of(change: Change) -> str:
     """As far as a change says it: of a running job not in whose hands it is."""
-    match change.status:
+    return _place(change.role, change.status)
+
+
+@lru_cache(maxsize=1024)
+def _place(role: str | None, status: Status) -> str:
+    match status:
         case Status.QUEUED:
-            return places.WAITING if change.role is None else places.incoming(change.role)
+            return places.WAITING if role is None else places.incoming(role)
         case Status.IN_PROGRESS:
-            return "jobs" if change.role is None else places.in_progress(change.role)
+            return "jobs" if role is None else places.in_progress(role)
         case Status.STALE:
             return places.STALE
-    return places.QUARANTINE if change.role is None else places.completed(change.role, change.status)
+    return places.QUARANTINE if role is None else places.completed(role, status)
+
+
+def last_of_each(changes: Sequence[Change]) -> list[Change]:
+    """Where each job went last, in the order of these: what it passed on its way is over already."""
+    last: dict[str, Change] = {}
+    for change in reversed(changes):
+        last.setdefault(change.job_id, change)
+    return list(reversed(last.values()))
 
 
 def in_lots(items: Iterable[T], size: int) -> Iterable[list[T]]:
