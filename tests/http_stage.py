@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farro import app, config, web
+from farro import app, checkup, config, web
 from farro.fronts.http import serving
 from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
 from farro.operations import roots, web_access
@@ -74,6 +74,7 @@ class Front:
             gate=lambda force: Gate.of(self.settings, user="tester", force=force),
             version="test",
             examine=lambda: Examination(results=(), strict=False),
+            lock=lambda: checkup.lock(str(root), self.settings),
         )
         self._server = serving.Serving(self.web, lambda *told: None)
         self._listening = serving.bind("127.0.0.1", 0)

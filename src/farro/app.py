@@ -10,6 +10,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farro.errors import Refused
@@ -29,7 +30,9 @@ from farro.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from farro.execution.agents.answering import Agents
+    from farro.execution.agents.calling import Tried
     from farro.operations.admission import Gate
+    from farro.operations.provider_test import Tested
     from farro.ports.ledger import Ledger
     from farro.ports.library import Library
     from farro.ports.provider import Provider
@@ -278,6 +281,37 @@ class _Providers:
 def providers(root: str) -> Callable[[str, ProviderSettings], Provider]:
     """Who answers, by name and settings; the same one for the same."""
     return _Providers(root).of
+
+
+def ask_provider(
+    root: str,
+    settings: Settings,
+    *,
+    role: str | None,
+    provider: str | None,
+    prompt: str,
+    redact: Callable[[str], str],
+    on_try: Callable[[Tried], None],
+) -> Tested:
+    """A provider's test, for whoever shows it: without the secrets of the config, whatever a program says."""
+    from farro.operations import provider_test
+    from farro.providers.prices import GenaiPrices
+
+    with provider_test.scratch(root) as folder:
+        tested = provider_test.provider_test(
+            settings,
+            role=role,
+            provider=provider,
+            prompt=prompt,
+            open_provider=providers(root),
+            clock=SystemClock(),
+            uniform=random.SystemRandom().uniform,
+            root=root,
+            folder=folder,
+            prices=GenaiPrices(settings.providers),
+            on_try=lambda one: on_try(replace(one, message=redact(one.message))),
+        )
+    return provider_test.without_secrets(tested, redact)
 
 
 def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:

@@ -9,8 +9,8 @@ import functools
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from farro import app, config
 from farro.observe.log import Log
@@ -35,6 +35,7 @@ def opened(
     gate: Callable[[bool], Gate],
     version: str,
     examine: Callable[[], Examination],
+    lock: Callable[[], Mapping[str, Any]],
     orchestrate: Callable[[], None] = lambda: None,
 ) -> Web:
     """The HTTP front of a store. `token`: None takes the root's own; `beyond`: it listens beyond loopback."""
@@ -64,6 +65,9 @@ def opened(
         ground=lambda: PlanGround(settings=settings, tools=app.tools(settings), cwd=root, env=os.environ),
         examine=examine,
         orchestrate=orchestrate,
+        settings_of=config.load,
+        lock=lock,
+        ask_provider=functools.partial(_ask_provider, root, settings),
         past=Past(store),
         store_name="files" if settings.store == "files" else settings.store.partition(":")[0],
         started_at=timestamp(clock.now()),
@@ -79,3 +83,23 @@ def opened(
         now_s=lambda: clock.now().timestamp(),
     )
     return Web(house, access, epoch=secrets.token_hex(4))
+
+
+def _ask_provider(
+    root: str, settings: Settings, role: str | None, provider: str | None, prompt: str
+) -> Mapping[str, Any]:
+    """As `farro provider-test --json` tells it."""
+    from farro.execution.agents.calling import Tried
+    from farro.guard.redaction import Redactor
+    from farro.operations import provider_test
+    from farro.ports.provider import ProviderTrouble
+
+    redact = Redactor.of_variables(settings.secret_variables(), os.environ).text
+    tried: list[Tried] = []
+    try:
+        tested = app.ask_provider(
+            root, settings, role=role, provider=provider, prompt=prompt, redact=redact, on_try=tried.append
+        )
+    except ProviderTrouble as trouble:
+        return provider_test.not_told(role, trouble, tried, redact)
+    return provider_test.told(role, tested, tried)

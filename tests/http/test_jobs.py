@@ -17,6 +17,7 @@ import pytest
 from farro.fronts.http import looking
 from farro.fronts.http import running as serving_of_answers
 from farro.kernel.outcome import Succeeded
+from farro.operations import tree
 from farro.ports.store import Submission
 from http_stage import REPORT, TOKEN, Front, Hands, submission, until
 
@@ -414,3 +415,13 @@ def test_finished_jobs_are_removed_and_a_dry_run_removes_none(any_front: Front) 
     }
     there = {view.job_id for view in any_front.store.list()}
     assert there == set(made) - set(ended[:2])
+
+
+def test_a_job_that_is_not_there_is_told_from_memory(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = front.store.enqueue(submission())
+    until(lambda: front.listed())
+    monkeypatch.setattr(tree, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))
+    for unknown in ("nope", "job-2025", f"{job_id[:-4]}zzzz"):
+        answer = front.get(f"/api/jobs/{unknown}")
+        assert (answer.status, answer.code) == (404, "unknown_job")
+    assert front.get(f"/api/jobs/{job_id[:-1]}").json["job_id"] == job_id

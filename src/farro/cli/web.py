@@ -102,6 +102,7 @@ def served(
             gate=lambda force: gate(settings, force),
             version=metadata.version("farro"),
             examine=lambda: _examined(path, store_url),
+            lock=lambda: _locked(path, settings),
             orchestrate=lambda: _orchestrate(path),
         )
         server = serving.Serving(made, log)
@@ -140,6 +141,12 @@ def _orchestrate(path: str) -> None:
     """Somebody must carry out what is asked of swarms."""
     wanted = swarm_service.component(path, program(), dict(os.environ))
     swarm_service.ensure(hive.runtime(path), wanted, SystemClock())
+
+
+def _locked(path: str, settings: Settings) -> dict[str, Any]:
+    from farro import checkup  # here: it imports every room
+
+    return checkup.lock(path, settings)
 
 
 def _examined(path: str, store_url: str | None) -> Examination:

@@ -5,18 +5,21 @@ Which provider a role has lives in execution.agents.calling; printing the answer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
 
 from farro.errors import InputError, UnknownRole
 from farro.execution.agents.calling import Answered, Candidate, Tried, asked_of, call
 from farro.kernel.retry import RetryPolicy, Uniform
 from farro.ports.clock import Clock
 from farro.ports.ledger import Prices
-from farro.ports.provider import Message, Provider, Reach, Request
+from farro.ports.provider import Message, Provider, ProviderTrouble, Reach, Request
 from farro.ports.runner import Guarding
 from farro.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
+from farro.system import fs, trees
 from farro.system.processes import MARKER
 
 PROMPT = "Answer with the single word: ready"
@@ -101,6 +104,48 @@ def without_secrets(tested: Tested, redact: Callable[[str], str]) -> Tested:
     """A program may say what it was given in its environment."""
     answer = replace(tested.answered.answer, text=redact(tested.answered.answer.text))
     return replace(tested, answered=replace(tested.answered, answer=answer))
+
+
+@contextlib.contextmanager
+def scratch(root: str) -> Iterator[str]:
+    """An empty folder for the files of one test; it goes afterwards."""
+    home = fs.temporary(f"{root}/jobs/.staging")
+    fs.mkdir(home)
+    try:
+        fs.mkdir(f"{home}/calls")
+        yield f"{home}/calls"
+    finally:
+        trees.remove_tree(home)
+
+
+def told(role: str | None, tested: Tested, tried: Sequence[Tried]) -> dict[str, Any]:
+    """An answer as data."""
+    come, asked = tested.answered.answer, tested.answered.candidate
+    return {
+        "ok": True,
+        "role": role,
+        "provider": asked.name,
+        "model": come.model or asked.model,
+        "seconds": round(tested.took_s, 3),
+        "usage": None if come.usage is None else come.usage.to_json(),
+        "cost_usd": None if tested.cost_usd is None else float(tested.cost_usd),
+        "answer": come.text,
+        "whole": come.whole,
+        "tried": [one.to_json() for one in tried],
+    }
+
+
+def not_told(
+    role: str | None, trouble: ProviderTrouble, tried: Sequence[Tried], redact: Callable[[str], str]
+) -> dict[str, Any]:
+    """That there is none, as data."""
+    error = {
+        "kind": trouble.kind,
+        "message": redact(str(trouble)),
+        "retryable": trouble.retryable,
+        "retry_after_s": trouble.retry_after_s,
+    }
+    return {"ok": False, "role": role, "error": error, "tried": [one.to_json() for one in tried]}
 
 
 def _wanted(settings: Settings, role: str | None, provider: str | None) -> tuple[FallbackSettings, ...]:

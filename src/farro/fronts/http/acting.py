@@ -47,7 +47,7 @@ class Noted:
 
 
 def _meant(house: House, asked: Asked) -> str:
-    return naming.resolve(house.store, house.root, asked.path["job"], shortest=naming.SHORTEST_TO_END)
+    return house.meant(asked.path["job"], shortest=naming.SHORTEST_TO_END)
 
 
 def kill(house: House, asked: Asked) -> Any:
@@ -270,7 +270,7 @@ def _printable(name: str, text: str) -> str:
 
 def _known(house: House, name: str, told: tuple[str, ...]) -> list[str]:
     try:
-        return [naming.resolve(house.store, house.root, job) for job in told]
+        return [house.meant(job) for job in told]
     except InputError as error:
         raise type(error)(f"{name}: {error}") from error
 

@@ -20,7 +20,7 @@ from farro.fronts.http.access import Guard
 from farro.fronts.http.events import Follower, Hub
 from farro.fronts.http.house import Access, House
 from farro.fronts.http.routes import ENDPOINTS
-from farro.fronts.http.running import Pool, Running
+from farro.fronts.http.running import SLOW_THREADS, Pool, Running
 from farro.fronts.http.streams import Followers
 from farro.fronts.http.troubles import Wrong
 
@@ -34,7 +34,8 @@ class Web:
         self._house = house
         self._epoch = epoch
         self._pool = Pool()
-        self._running = Running(house, self._pool)
+        self._slow = Pool(SLOW_THREADS, SLOW_THREADS)
+        self._running = Running(house, self._pool, self._slow)
         self.hub: Hub | None = None
         self._followers: Followers | None = None
         self.routes = self._made()
@@ -69,12 +70,15 @@ class Web:
         try:
             yield
         finally:
+            self._house.stopping.set()
             hub.close()
             follower.stop()
             self._pool.close()
+            self._slow.close()
 
     def stop(self) -> None:
         """Streams end, so that the server need not wait for them. In the loop's thread."""
+        self._house.stopping.set()
         if self.hub is not None:
             self.hub.close()
 

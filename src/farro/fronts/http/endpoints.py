@@ -55,6 +55,7 @@ class Endpoint:
     keep_s: float = 0.0  # one answer serves all who ask within this time; a slow one is made once at a time
     tag: str = "jobs"
     harmless: bool = False  # a POST that changes nothing
+    slow: bool = False  # it waits for others: in threads apart
     errors: tuple[int, ...] = ()  # beside those that every route has
 
 

@@ -5,10 +5,13 @@ How a request becomes a call lives in `endpoints`; which routes there are, in `r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from farro.observe.log import Log
+from farro.operations import naming
 from farro.operations.admission import Gate
 from farro.operations.catalog.keeping import Catalog
 from farro.operations.contract import Contract
@@ -39,14 +42,23 @@ class House:
     ground: Callable[[], Ground]  # what plans are checked against
     examine: Callable[[], Examination]  # doctor
     orchestrate: Callable[[], None]  # sees to it that an orchestrator runs
+    settings_of: Callable[[str], Settings]  # of a root: a job's snapshot is one
+    lock: Callable[[], Mapping[str, Any]]  # what policy.lock.json would say
+    ask_provider: Callable[[str | None, str | None, str], Mapping[str, Any]]  # role, provider, prompt
     past: Past
     store_name: str = "files"
     started_at: str = ""
     read_only: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def root(self) -> str:
         return self.store.root
+
+    def meant(self, text: str, *, shortest: int = 1) -> str:
+        """The id of the job that is named; as far as a beginning tells it, from memory."""
+        known = self.catalog.ids if self.catalog.ready else None
+        return naming.resolve(self.store, self.root, text, shortest=shortest, known=known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.operations import explain as explaining
 from farro.operations import history as histories
-from farro.operations import jobs, logs, naming, plans
+from farro.operations import jobs, logs, plans
 from farro.operations.catalog import rows as making
 from farro.operations.catalog.book import Wanted
 from farro.operations.catalog.rows import Row, spelled
@@ -124,7 +124,7 @@ def row_data(row: Row, name: str | None) -> dict[str, Any]:
 
 def found(house: House, text: str) -> JobView:
     """The job that is meant, by its id, its name or the beginning of its id."""
-    job_id = naming.resolve(house.store, house.root, text)
+    job_id = house.meant(text)
     view = house.store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {house.root}; `farro ls` lists what there is")
@@ -132,7 +132,7 @@ def found(house: House, text: str) -> JobView:
 
 
 def shown(house: House, asked: Asked) -> Any:
-    job_id = naming.resolve(house.store, house.root, asked.path["job"])
+    job_id = house.meant(asked.path["job"])
     details = jobs.show(house.store, house.root, job_id, cost_of=lambda job_id: of_job(house.ledger, job_id))
     view, life = details.view, details.view.lifecycle
     folder = house.store.folder(view)
@@ -287,7 +287,7 @@ def text_or_base64(data: bytes) -> dict[str, str]:
 
 
 def history(house: House, asked: Asked) -> Any:
-    told = histories.history(house.store, house.root, naming.resolve(house.store, house.root, asked.path["job"]))
+    told = histories.history(house.store, house.root, house.meant(asked.path["job"]))
     return {
         **answers.life(told.view.lifecycle),
         "place": told.view.place,
@@ -299,7 +299,7 @@ def history(house: House, asked: Asked) -> Any:
 
 
 def explain(house: House, asked: Asked) -> Any:
-    job_id = naming.resolve(house.store, house.root, asked.path["job"])
+    job_id = house.meant(asked.path["job"])
     facts, finding = explaining.explain(house.store, house.root, job_id, now=house.clock.now())
     return {
         "job_id": job_id,

@@ -5,7 +5,7 @@ What each does lives in the module of its noun.
 
 from __future__ import annotations
 
-from farro.fronts.http import acting, keeping, looking, measures, openapi, overview, past, shelf, swarms, tasks
+from farro.fronts.http import acting, keeping, looking, measures, openapi, overview, past, shelf, swarms, tasks, trying
 from farro.fronts.http.endpoints import Asked, Endpoint, get
 from farro.fronts.http.house import House
 
@@ -19,6 +19,7 @@ _NOUNS: tuple[Endpoint, ...] = (
     *swarms.ENDPOINTS,
     *past.ENDPOINTS,
     *shelf.ENDPOINTS,
+    *trying.ENDPOINTS,
 )
 
 

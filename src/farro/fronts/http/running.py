@@ -24,7 +24,9 @@ from farro.fronts.http.house import House
 from farro.fronts.http.troubles import Wrong
 
 THREADS = 8
+SLOW_THREADS = 32  # of what waits for others: requests beyond these are refused
 WAITING = 256  # requests that may wait for a thread
+SLOW_PATIENCE_S = 300.0
 PATIENCE_S = 30.0  # of one call; it is not stopped, but nobody waits for it any more
 BODY_BYTES = 1 << 20
 DISCARDED_BYTES = 16 << 20  # of a body that is too large: else its sender finds a closed connection, and no answer
@@ -36,12 +38,13 @@ BODY_S = 10.0  # in which a body must have arrived
 class Pool:
     """The threads that may block. `closing` lets go of them without waiting: a store that hangs must not keep us."""
 
-    def __init__(self, threads: int = THREADS) -> None:
+    def __init__(self, threads: int = THREADS, waiting: int = WAITING) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="http")
+        self._most = waiting
         self._waiting = 0
 
     async def run(self, call: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
-        if self._waiting >= WAITING:
+        if self._waiting >= self._most:
             raise Wrong(503, "busy", "too many requests wait here already; ask again in a moment")
         self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -77,9 +80,10 @@ class Large(Response):
 class Running:
     """How the endpoints of one house are run."""
 
-    def __init__(self, house: House, pool: Pool) -> None:
+    def __init__(self, house: House, pool: Pool, slow: Pool) -> None:
         self._house = house
         self._pool = pool
+        self._slow = slow
         self._kept: dict[tuple[str, str], tuple[float, asyncio.Future[Response]]] = {}
 
     def route(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
@@ -106,7 +110,8 @@ class Running:
 
     async def _answered(self, endpoint: Endpoint, request: Request) -> Response:
         asked = await self._read(endpoint, request)
-        made = await self._pool.run(lambda: self._done(endpoint, asked))
+        pool, patience_s = (self._slow, SLOW_PATIENCE_S) if endpoint.slow else (self._pool, PATIENCE_S)
+        made = await pool.run(lambda: self._done(endpoint, asked), patience_s)
         assert isinstance(made, Response)
         return made
 
