@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from contracts.adapters import Adapter, Files
-from farro.errors import BadName, NameTaken
+from farro.errors import BadName, NameTaken, UnknownJob
 from farro.kernel.states import Status
+from farro.operations import naming, tree
 from farro.ports.store import Submission
+from farro.system import fs
 from stage import plan, submission, work_one
 
 
@@ -141,3 +145,44 @@ def test_a_named_job_is_worked_like_any_other(files: Files) -> None:
     assert view is not None
     assert view.status is Status.SUCCEEDED
     assert files.store.named("nightly") == job_id
+
+
+def test_a_whole_id_that_is_unknown_is_told_without_a_look_at_all_jobs(
+    kit: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [kit.store.enqueue(submission(number)) for number in range(3)]
+    monkeypatch.setattr(tree, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))
+    other = f"{known[0][:-4]}{'0000' if known[0][-4:] != '0000' else '1111'}"
+    with pytest.raises(UnknownJob, match=other):
+        naming.resolve(kit.store, "here", other)
+    assert naming.resolve(kit.store, "here", known[1]) == known[1]
+
+
+def test_what_farro_does_not_mint_is_looked_for_among_the_chosen_ids(files: Files) -> None:
+    """However many jobs are finished: none of their folders is listed."""
+    store = files.store
+    store.enqueue_many([submission(number) for number in range(3)])
+    store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="alpha-one"))
+    minted = store.enqueue(submission(9))
+    listed: list[str] = []
+
+    class Looks:
+        def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+            return call(*args)
+
+        def look(self, op: str, path: str) -> None:
+            if op == "list":
+                listed.append(path)
+
+    fs.set_seam(Looks())
+    try:
+        assert naming.resolve(store, "here", "alpha") == "alpha-one"
+        with pytest.raises(UnknownJob, match="did you mean alpha-one"):
+            naming.resolve(store, "here", "alpha-once")
+        with pytest.raises(UnknownJob):
+            naming.resolve(store, "here", "nope")
+        assert not [path for path in listed if path.endswith(("/incoming", "/succeeded", "/failed", "/killed"))]
+        assert naming.resolve(store, "here", minted[:-1]) == minted, "the beginning of a minted one is looked for"
+        assert [path for path in listed if path.endswith("/incoming")]
+    finally:
+        fs.set_seam(None)

@@ -128,9 +128,10 @@ def check_paths(submissions: Sequence[Submission], gate: Gate) -> None:
 
 
 def _refusal(store: Store, submissions: Sequence[Submission], caps: Caps) -> Refusal | None:
-    wanted = Counter(item.role for item in submissions if caps.of(item.role) is not None)
-    if not wanted:
+    capped = [item.role for item in submissions if caps.of(item.role) is not None]
+    if not capped:
         return None  # the queue that has no cap pays nothing for those that have one
+    wanted = Counter(capped)
     known = [role for role in store.roles() if caps.of(role) is not None]
     loads = {role: store.load(role) for role in (known if caps.total is not None else wanted)}
     refusal = admit(loads, caps, wanted)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,15 @@ def push(store: Store, asked: Push, *, gate: Gate | None, contract: Contract = S
 
 
 def push_all(
-    store: Store, asked: Sequence[Push], *, gate: Gate | None, contract: Contract = STRICT
+    store: Store,
+    asked: Sequence[Push],
+    *,
+    gate: Gate | None,
+    contract: Contract = STRICT,
+    coming: Callable[[Iterable[str]], None] | None = None,
 ) -> list[list[str] | FarroError]:
-    """The same of many clients, each answered for itself, with the syncs of all merged.
+    """The same of many clients, each answered for itself, with the syncs of all merged. `coming` is told their ids
+    before anything is queued.
 
     Tried together first; where that fails each is tried alone, which is safe to repeat for jobs that have ids.
     """
@@ -72,6 +78,8 @@ def push_all(
             waiting[at] = _prepared(store, one, contract)
         except FarroError as error:
             answers[at] = error
+    if coming is not None:
+        coming([item.job_id for wanted in waiting.values() for item in wanted if item.job_id is not None])
     together = [at for at, wanted in waiting.items() if all(item.job_id is not None for item in wanted)]
     if len(together) > 1:
         with contextlib.suppress(FarroError):
@@ -246,7 +254,7 @@ def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], wo
     plan = _plan(claim)
     raw = document.get("step_results")
     extras = raw if isinstance(raw, list) else [{}] * len(posted.step_results)
-    names = memo.step_ids(plan)
+    names = _step_ids(plan)
     inline = Inline()
     steps = tuple(
         _step(claim.folder, names.get(step.step_number, str(step.step_number)), step, extra, inline)
@@ -271,16 +279,18 @@ def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], in
     """Its output goes where a worker of farro's own would have written it: `farro logs` shows it alike. A stream that
     said nothing has no file."""
     home = f"steps/{name}"
-    said = dict.fromkeys(STREAMS, NOTHING)
-    for stream in STREAMS:
-        text = getattr(step, stream)
-        if text:
-            for path in ("steps", home):
-                with contextlib.suppress(FileExistsError):
-                    fs.mkdir(f"{folder}/{path}")
-            path = f"{home}/{stream}"
-            fs.write_atomic(f"{folder}/{path}", text.encode("utf-8", "replace"), sync=False)
-            said[stream] = inline.said(folder, path)
+    said = _SILENT
+    if step.stdout or step.stderr:
+        said = dict(said)
+        for stream in STREAMS:
+            text = getattr(step, stream)
+            if text:
+                for path in ("steps", home):
+                    with contextlib.suppress(FileExistsError):
+                        fs.mkdir(f"{folder}/{path}")
+                path = f"{home}/{stream}"
+                fs.write_atomic(f"{folder}/{path}", text.encode("utf-8", "replace"), sync=False)
+                said[stream] = inline.said(folder, path)
     why = extra.get("error")
     return StepResult(
         step_number=step.step_number,
@@ -302,6 +312,9 @@ def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], in
         error=why if isinstance(why, str) else None if step.success else f"exit code {step.exit_code}",
         last_words="" if step.success else results.last_words([f"{folder}/{home}/{s}" for s in ("stderr", "stdout")]),
     )
+
+
+_SILENT = dict.fromkeys(STREAMS, NOTHING)
 
 
 def _error(document: Mapping[str, Any], steps: Sequence[StepResult]) -> ErrorInfo:
@@ -330,6 +343,19 @@ def _plan(claim: Claim) -> Plan:
 
 
 _plans = Plans()  # asked when a job is given out, and again when its result comes
+
+
+def _step_ids(plan: Plan) -> Mapping[int, str]:
+    """Of the same plan once: `_plans` has one for all jobs that are alike."""
+    known = _numbers.get(id(plan))
+    if known is None or known[0] is not plan:
+        while len(_numbers) >= _TOLD:
+            _numbers.pop(next(iter(list(_numbers))), None)
+        known = _numbers[id(plan)] = plan, memo.step_ids(plan)
+    return known[1]
+
+
+_numbers: dict[int, tuple[Plan, Mapping[int, str]]] = {}  # held with the plan, so that no other has its number
 
 
 # --- looking -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ What a job id may look like is told by kernel.ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from farro.errors import UnknownJob
 from farro.kernel import ids
@@ -17,15 +17,28 @@ _SHOWN = 6
 _COMPARED = 5_000  # names that are compared for a near miss; more would make a typing mistake wait
 
 
-def resolve(store: Store, root: str, text: str, *, shortest: int = 1) -> str:
-    """The id of the job that `text` names. UnknownJob says what it may have meant, or which jobs begin like that."""
+def resolve(
+    store: Store, root: str, text: str, *, shortest: int = 1, known: Callable[[], Collection[str]] | None = None
+) -> str:
+    """The id of the job that `text` names. UnknownJob says what it may have meant, or which jobs begin like that.
+    `known`: the ids of all jobs, of somebody who has them at hand; else the store is gone through, where it has to be.
+    """
     ids.check_job_id(text)
     if store.find(text) is not None:
         return text
     if (named := store.named(text)) is not None:
         return named
-    entries = tree.entries(store, quarantined=True)
-    return match(text, (entry.job_id for entry in entries), root, shortest, store.names)
+    if ids.is_minted(text):  # nothing begins with it: a script that asks for a pruned job waits for no look at all
+        return match(text, (), root, shortest, store.names)
+    return match(text, _candidates(store, text) if known is None else known(), root, shortest, store.names)
+
+
+def _candidates(store: Store, text: str) -> Iterable[str]:
+    """The ids among which the meant one may be: of those that farro did not mint there is a list, however long the
+    history is."""
+    if tree.in_folders(store) and not ids.may_begin_minted(text):
+        return tree.chosen(store)
+    return (entry.job_id for entry in tree.entries(store, quarantined=True))
 
 
 def by_name(store: Store, root: str, text: str) -> str:

@@ -26,6 +26,7 @@ from farro.system import fs
 
 FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 HELD = "jobs/.held"
+CHOSEN = "jobs/.ids"
 _JOB_LIMIT = 4 << 20
 
 
@@ -135,6 +136,14 @@ def _places(root: str, roles: tuple[str, ...], quarantined: bool) -> Iterator[tu
             yield places.completed(role, status), role, status
     if quarantined:
         yield places.QUARANTINE, None, Status.FAILED
+
+
+def chosen(store: Store) -> list[str]:
+    """Of a store with folders, the ids that somebody chose, children's among them, from their register. Whoever
+    prunes a job takes it out."""
+    with contextlib.suppress(FileNotFoundError):
+        return [name for name in fs.listdir(f"{store.root}/{CHOSEN}") if ids.is_job_id(name)]
+    return []
 
 
 def has_work(store: Store) -> bool:

@@ -116,6 +116,12 @@ def open_read(path: str) -> int:
     return fd
 
 
+def open_folder(path: str) -> int:
+    """A descriptor of a folder, and of nothing else. The caller closes it."""
+    _look("read", path)
+    return os.open(path, _READ | getattr(os, "O_DIRECTORY", 0))
+
+
 def listdir(path: str) -> list[str]:
     """The names in a directory, in the order of the filesystem."""
     _look("list", path)

@@ -131,15 +131,9 @@ Delay = Annotated[float | None, Bounds(at_least=0), Told("Not before so many sec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommandWanted:
-    command: Annotated[
-        tuple[str, ...],
-        Size(at_least=1),
-        Told('The program and its arguments, such as ["make", "test"]. No shell: for one say ["sh", "-c", "…"].'),
-    ]
-    cwd: Annotated[str | None, Told("The folder where it runs; else where this server was started.")] = None
-    env: Annotated[dict[str, str], Told("Variables for its environment.")] = field(default_factory=dict)
-    timeout_s: Annotated[float | None, Bounds(more_than=0), Told("End it after so many seconds.")] = None
+class Queued:
+    """What can be said of every job that is queued."""
+
     role: Role = None
     id: JobId = None
     tags: Tags = ()
@@ -150,7 +144,19 @@ class CommandWanted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlanWanted:
+class CommandWanted(Queued):
+    command: Annotated[
+        tuple[str, ...],
+        Size(at_least=1),
+        Told('The program and its arguments, such as ["make", "test"]. No shell: for one say ["sh", "-c", "…"].'),
+    ]
+    cwd: Annotated[str | None, Told("The folder where it runs; else where this server was started.")] = None
+    env: Annotated[dict[str, str], Told("Variables for its environment.")] = field(default_factory=dict)
+    timeout_s: Annotated[float | None, Bounds(more_than=0), Told("End it after so many seconds.")] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanWanted(Queued):
     plan: Annotated[
         dict[str, Any] | None,
         Told(
@@ -160,17 +166,10 @@ class PlanWanted:
         ),
     ] = None
     plan_id: Annotated[str | None, Told("Instead of a plan: one that is kept, as list_plans tells it.")] = None
-    role: Role = None
-    id: JobId = None
-    tags: Tags = ()
-    priority: Priority = None
-    after: After = ()
-    after_any: AfterAny = ()
-    delay_s: Delay = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AgentWanted:
+class AgentWanted(Queued):
     role: Annotated[str, Told("Who shall do it, such as SeniorEngineer, CodeReviewer or DocWriter.")]
     rubric: Annotated[str, Told("What to do, and how it is judged.")]
     success: Annotated[str, Told("When the work is done.")]
@@ -180,12 +179,6 @@ class AgentWanted:
     next_role: Annotated[str | None, Told("Who gets it next; else the manager decides.")] = None
     task: Annotated[str | None, Told("The task that it belongs to: an id in tasks/.")] = None
     inputs: Annotated[dict[str, Any], Told("Anything that the agent shall know.")] = field(default_factory=dict)
-    id: JobId = None
-    tags: Tags = ()
-    priority: Priority = None
-    after: After = ()
-    after_any: AfterAny = ()
-    delay_s: Delay = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
