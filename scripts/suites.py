@@ -1,4 +1,4 @@
-"""Runs the checks and the test suites one after the other, and ends with what a reader and CI need to know.
+"""Runs the checks and the test suites, two at a time, and ends with what a reader and CI need to know.
 
 What a suite tests lives in tests/; how the environment is made ready lives in venv.sh and packages.sh.
 
@@ -40,8 +40,11 @@ SUITES = (
     *("providers", "services", "component", "swarms", "resp", "http", "mcp", "top", "browser", "planning"),
     *("crash", "flows", "storm"),
 )
-# Their tests wait for processes a third of the time and more: one more of them at once.
-WAITING = ("component", "swarms", "http", "mcp", "top", "browser", "crash", "flows", "storm")
+# Two at a time: one works while the other waits, for processes or for its last test. The longest begins, beside those
+# that wait most; and these have one process more.
+FIRST = ("crash", "swarms", "browser", "storm", "flows", "contracts", "guard", "rules", "house", "http", "resp")
+WAITING = ("swarms", "browser", "storm", "http", "mcp", "top", "component")
+LANES = 2
 UNMEASURED = ("house", "golden", "crash", "storm")  # they look at texts, or make the same calls many thousand times
 BRANCHES = 0.85  # of src that the other suites must take
 
@@ -75,6 +78,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no such suite: {' '.join(unknown)}; there are {' '.join([*CHECKS, *SUITES])}")
 
+    start = time.monotonic()
     env = environment()
     # A long form is no ordinary run; -k and the like leave tests out.
     whole = not asked and not options.args and not env.get("FARRO_TORTURE")
@@ -88,7 +92,7 @@ def main() -> int:
         for report in reports:
             report.failures += [f"{skip} (skipped, and CI=true)" for skip in report.skips]
             report.skips.clear()
-    tell(reports)
+    tell(reports, time.monotonic() - start)
     return 1 if any(report.failures for report in reports) else 0
 
 
@@ -105,34 +109,32 @@ def environment() -> dict[str, str]:
 def run_all(asked: Sequence[str], args: Sequence[str], env: dict[str, str], *, measured: bool) -> Iterator[Report]:
     """Every check and suite, or those that were asked for. The checks go on beside the first suites: the longest of
     them, the types, uses one core for a minute."""
-    wanted = [name for name in CHECKS if not asked or name in asked]
-    with ThreadPoolExecutor(max(workers(), 1)) as pool:
-        checks = [pool.submit(run_check, name, CHECKS[name], env) for name in wanted]
-        shutil.rmtree(branches.FOLDER, ignore_errors=True)
-        suites = []
-        for name in SUITES:
-            if (not asked or name in asked) and has_tests(name):
-                suites.append(run_suite(name, args, env, measured=measured and name not in UNMEASURED))
-            elif name in asked:
-                suites.append(Report(name=name, failures=[f"tests/{name} has no tests"]))
-        yield from (check.result() for check in checks)
-        yield from suites
+    checks = [name for name in CHECKS if not asked or name in asked]
+    suites = [name for name in SUITES if name in asked or (not asked and has_tests(name))]
+    shutil.rmtree(branches.FOLDER, ignore_errors=True)
+
+    def run(name: str) -> Report:
+        if name in CHECKS:
+            return run_check(name, CHECKS[name], env)
+        if not has_tests(name):
+            return Report(name=name, failures=[f"tests/{name} has no tests"])
+        return run_suite(name, args, env, measured=measured and name not in UNMEASURED, alone=len(suites) == 1)
+
+    with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(LANES if workers() else 1) as lanes:
+        reports = {name: beside.submit(run, name) for name in checks}
+        first = sorted(suites, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+        reports |= {name: lanes.submit(run, name) for name in first}
+        try:
+            yield from [reports[name].result() for name in (*checks, *suites)]
+        except KeyboardInterrupt:
+            for report in reports.values():
+                report.cancel()
+            raise SystemExit(130) from None
 
 
 def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
     report = Report(name=name)
-    start = time.monotonic()
-    try:
-        path = os.path.join(BIN, command[0])
-        done = subprocess.run(
-            [path, *command[1:]], env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        code, said = done.returncode, done.stdout.decode(errors="replace")
-    except OSError as error:
-        code, said = 127, f"{error}\n"
-    report.seconds = time.monotonic() - start
-    print(heading(name) + "\n" + said, end="", flush=True)  # whole, when it is over: others run beside it
-    if code == 0:
+    if (code := call(report, [os.path.join(BIN, command[0]), *command[1:]], env, live=False)) == 0:
         report.passed = 1
     else:
         report.failures.append(f"{' '.join(command)}: exit {code}")
@@ -142,13 +144,15 @@ def run_check(name: str, command: Sequence[str], env: dict[str, str]) -> Report:
 def judge_branches(*, judged: bool, listed: bool) -> Report:
     """The branches that the measured suites took, of all in src."""
     report = Report(name="branches")
-    with timed(report):
-        files = branches.measured()
-        share = branches.share(files)
-        if listed:
-            print(*branches.missed(files), sep="\n")
-        print(f"{share:.1%} of the branches of src were taken; the least in {branches.least(files)}")
-        print(f"Not measured: {', '.join(UNMEASURED)}.", flush=True)
+    print(heading(report.name), flush=True)
+    start = time.monotonic()
+    files = branches.measured()
+    share = branches.share(files)
+    if listed:
+        print(*branches.missed(files), sep="\n")
+    print(f"{share:.1%} of the branches of src were taken; the least in {branches.least(files)}")
+    print(f"Not measured: {', '.join(UNMEASURED)}.", flush=True)
+    report.seconds = time.monotonic() - start
     if not judged:
         print("Not judged: some suites are not the whole run.", flush=True)
         return report
@@ -160,7 +164,9 @@ def judge_branches(*, judged: bool, listed: bool) -> Report:
     return report
 
 
-def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, measured: bool = False) -> Report:
+def run_suite(
+    name: str, args: Sequence[str], env: dict[str, str], *, measured: bool = False, alone: bool = True
+) -> Report:
     report = Report(name=name)
     xml = os.path.join(OUT, f"{name}.xml")
     figures = os.path.join(ROOT, OUT, f"{name}.figures.jsonl")
@@ -175,8 +181,7 @@ def run_suite(name: str, args: Sequence[str], env: dict[str, str], *, measured: 
     if measured:
         env = {**env, "FARRO_BRANCHES": str(branches.FOLDER / name)}
         os.makedirs(env["FARRO_BRANCHES"])
-    with timed(report):
-        code = call([*command, *args], {**env, "FARRO_FIGURES": figures})
+    code = call(report, [*command, *args], {**env, "FARRO_FIGURES": figures}, live=alone)
     read_junit(xml, report)
     report.figures = read_figures(figures)
     # Arguments may well leave nothing of one suite (-k name); without them an empty suite is a mistake.
@@ -204,22 +209,20 @@ def heading(name: str) -> str:
     return f"\n=== {name} {'=' * (66 - len(name))}"
 
 
-@contextlib.contextmanager
-def timed(report: Report) -> Iterator[None]:
-    print(heading(report.name), flush=True)
+def call(report: Report, command: Sequence[str], env: dict[str, str], *, live: bool) -> int:
+    """Its exit code. What it says is shown as it says it, or whole when it is over: others run beside it."""
     start = time.monotonic()
-    yield
-    report.seconds = time.monotonic() - start
-
-
-def call(command: Sequence[str], env: dict[str, str]) -> int:
+    if live:
+        print(heading(report.name), flush=True)
+    output = None if live else subprocess.PIPE
     try:
-        return subprocess.run(command, env=env, check=False).returncode
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        done = subprocess.run(command, env=env, check=False, stdout=output, stderr=output and subprocess.STDOUT)
+        code, said = done.returncode, (done.stdout or b"").decode(errors="replace")
     except OSError as error:
-        print(error, flush=True)
-        return 127
+        code, said = 127, f"{error}\n"
+    report.seconds = time.monotonic() - start
+    print(said if live else f"{heading(report.name)}\n{said}", end="", flush=True)
+    return code
 
 
 def read_junit(path: str, report: Report) -> None:
@@ -265,17 +268,18 @@ def read_figures(path: str) -> list[dict[str, object]]:
     return [figures[name] for name in sorted(figures)]
 
 
-def tell(reports: Sequence[Report]) -> None:
+def tell(reports: Sequence[Report], seconds: float) -> None:
     for title, kind in (("Skipped", "skips"), ("Failed", "failures")):
         lines = [f"  {report.name}: {line}" for report in reports for line in getattr(report, kind)]
         if lines:
             print(f"\n{title}", *lines, sep="\n")
 
     rows = [(r.name, r.seconds, r.passed, len(r.failures), len(r.skips)) for r in reports]
-    total = ("total", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
+    passed, failed, skipped = (sum(column) for column in zip(*(row[2:] for row in rows), strict=True))
+    rows.append(("together", seconds, passed, failed, skipped))
     print(f"\n{'suite':<12}{'seconds':>9}{'passed':>9}{'failed':>9}{'skipped':>9}")
-    for name, seconds, passed, failed, skipped in [*rows, total]:
-        print(f"{name:<12}{seconds:>9.1f}{passed:>9}{failed:>9}{skipped:>9}")
+    for row in rows:
+        print("{:<12}{:>9.1f}{:>9}{:>9}{:>9}".format(*row))
 
     figures = [figure for report in reports for figure in report.figures]
     if figures:
@@ -284,7 +288,7 @@ def tell(reports: Sequence[Report]) -> None:
         for figure in figures:
             print(f"  {figure['name']!s:<{width}}  {shown(figure.get('value')):>14} {figure.get('unit', '')}".rstrip())
 
-    print(f"\n{total[2]} passed, {total[3]} failed, {total[4]} skipped", flush=True)
+    print(f"\n{passed} passed, {failed} failed, {skipped} skipped", flush=True)
 
 
 def shown(value: object) -> str:

@@ -5,6 +5,7 @@ Fixtures of one suite live in that suite's own conftest; what tests import lives
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -64,6 +65,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long_form:
         config.hook.pytest_deselected(items=long_form)
         items[:] = [item for item in items if item not in long_form]
+
+
+def pytest_collection_finish() -> None:
+    """Every full collection of a run would look again at all that was imported and collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -250,6 +250,41 @@ def test_a_job_edited_between_look_and_move_is_read_again(files: Files, turns: i
     assert [hop.reason for hop in now.hops] == [Reason.RELEASED] * turns
 
 
+def test_what_this_process_has_queued_is_claimed_without_reading_it(files: Files) -> None:
+    agent = files.store.join("worker", role="Runner")
+    assert files.store.claim(agent) is None
+    wanted = submission(job_id="j")
+    files.store.enqueue(wanted)
+    with watched() as seam:
+        claim = claimed(files.store, agent)
+    assert [path for op, path in seam.looks if op == "read"] == []
+    assert claim.envelope.prompt == wanted.prompt
+    assert claim.envelope.prompt is not wanted.prompt, "what its worker does to it is its own affair"
+    written = lifecycle(files, f"agents/Runner/in-progress/{agent.id}", "j")
+    assert claim.envelope.lifecycle == written
+
+
+def test_a_job_that_was_away_meanwhile_is_read_anew(files: Files) -> None:
+    agent = files.store.join("worker", role="Runner")
+    assert files.store.claim(agent) is None
+    files.store.enqueue(submission(job_id="j"))
+    other = files.process()
+    other.release(claimed(other, other.join("quick", role="Runner")))
+    claim = claimed(files.store, agent)
+    assert claim.attempt == 2
+    assert [hop.reason for hop in claim.envelope.lifecycle.hops] == [Reason.RELEASED]
+
+
+def test_a_prompt_that_was_changed_in_the_queue_is_read(files: Files) -> None:
+    agent = files.store.join("worker", role="Runner")
+    assert files.store.claim(agent) is None  # it claims here: what it queues itself it need not read, for a moment
+    files.store.enqueue(submission(job_id="j"))
+    path = Path(files.root, "agents/Runner/incoming/j/prompt.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "plan_id": "put-right"}))
+    files.clock.advance(1)
+    assert claimed(files.store, agent).envelope.prompt["plan_id"] == "put-right"
+
+
 def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:
     files.store.enqueue(submission(job_id="j"))
     victim = files.process()

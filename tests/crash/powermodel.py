@@ -290,6 +290,8 @@ def _apply(nodes: Mapping[int, Node], change: Change) -> None:
 
 # --- cuts and states ---------------------------------------------------------------------------------------------
 
+EVERYTHING = "everything kept"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
@@ -524,7 +526,7 @@ class Cut:
             story = f"of the unsynced only kept: {self.changes[position].what}; data {tear.__name__}"
             return lambda: (self.closed({*self.durable, position}), dict.fromkeys(self.torn, tear), story)
 
-        yield choose(everything, "everything kept")
+        yield choose(everything, EVERYTHING)
         yield choose(self.durable, "everything unsynced lost", nothing)
         for tear in TEARS[1:]:
             yield choose(everything, f"names kept, data {tear.__name__}", tear)

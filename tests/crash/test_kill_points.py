@@ -2,8 +2,8 @@
 
 The plays themselves live in verbplays; real SIGKILLs at real system calls live in their own suite.
 
-A kill is tried before each call and after it, and each write is also torn in half. What is left is drained by healthy
-processes and judged: lost, duplicated, unexpected.
+A kill is tried before each call, after each that shows what was done, and each write is also torn in half. What is left
+is drained by healthy processes and judged: lost, duplicated, unexpected.
 """
 
 from __future__ import annotations

@@ -20,15 +20,21 @@ ROWS = [
     for line in body.splitlines()
     if line.startswith("|") and not re.match(r"\|[-|]+\|$|\| § \|", line)
 ]
-SOURCES = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
 CHECKS = {check.id for check in checkup.checks(str(ROOT / "no-such-root"), finished=0, conformance=True)}
 NEVER = re.compile(r"@pytest\.mark\.(?:skip|skipif|xfail|torture)\b")
 
 
-def decorators(name: str) -> list[str]:
-    """What stands above each test function of that name."""
-    pattern = re.compile(rf"((?:^@.*\n(?:^[ )].*\n)*)*)^def {name}\(", re.MULTILINE)
-    return [found[1] for text in SOURCES.values() for found in pattern.finditer(text)]
+def decorators() -> dict[str, list[str]]:
+    """What stands above each test function of a name."""
+    pattern = re.compile(r"((?:^@.*\n(?:^[ )].*\n)*)*)^def (test_[a-z0-9_]+)\(", re.MULTILINE)
+    above: dict[str, list[str]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for found in pattern.finditer(path.read_text()):
+            above.setdefault(found[2], []).append(found[1])
+    return above
+
+
+ABOVE = decorators()
 
 
 def test_there_is_a_section_for_each_seed() -> None:
@@ -46,6 +52,6 @@ def test_every_line_is_shown_by_tests_that_run_or_says_who_owes_it(row: tuple[st
     assert re.fullmatch(r"(`(test_[a-z0-9_]+|doctor:[a-z0-9-]+)`(, )?)+", shown), f"says something else too: {shown}"
     assert set(checks) <= CHECKS, f"doctor has no check {set(checks) - CHECKS}"
     for name in names:
-        found = decorators(name)
+        found = ABOVE.get(name)
         assert found, f"there is no test {name}"
         assert not any(NEVER.search(text) for text in found), f"{name} is skipped or expected to fail"

@@ -54,7 +54,7 @@ def test_the_runner_counts_each_test_once(suites: ModuleType, tmp_path: Path) ->
 def test_the_runner_fails_a_suite_that_died_without_a_report(
     suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suites, "call", lambda command, env: 137)
+    monkeypatch.setattr(suites, "call", lambda *_, **__: 137)
     monkeypatch.setattr(suites, "OUT", str(tmp_path))
     report = suites.run_suite("t", [], {})
     assert report.failures == ["pytest tests/t: exit 137, see its output above"]
