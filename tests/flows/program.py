@@ -100,9 +100,18 @@ class Daemon:
 def ready() -> Original:
     """One for all tests of this process."""
     measuring = [os.environ["FARRO_BRANCHES"]] if "FARRO_BRANCHES" in os.environ else []
-    made = Original(str(Path(__file__).with_name("ready.py")), *measuring, env=_ready_env())
+    script = str(Path(__file__).with_name("ready.py"))
+    made = Original(script, *measuring, env=_ready_env(), python=interpreter(FARRO))
     atexit.register(made.close)
     return made
+
+
+def interpreter(program: str) -> str:
+    """By the name that stands in this script's first line. A daemon is started with the interpreter of its command, and
+    python3 is another plan of it than python, which the tests themselves may be started with."""
+    with open(program, "rb") as file:
+        line = os.fsdecode(file.readline()).strip()
+    return line[2:] if line.startswith("#!/") and os.access(line[2:], os.X_OK) else sys.executable
 
 
 def _ready_env() -> dict[str, str]:

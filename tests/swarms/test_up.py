@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,10 +93,7 @@ def test_a_life_in_the_background(farro: Program) -> None:
     again = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
     assert {one["what"] for one in again} == {"already runs"}
     assert pids(farro) == before  # adopted
-    until = time.monotonic() + 60  # whoever is launched anew writes its record a moment later
-    while orchestrator(farro) is None and time.monotonic() < until:
-        time.sleep(0.05)
-    assert orchestrator(farro) not in (None, queen)
+    eventually(lambda: orchestrator(farro) not in (None, queen), "nobody is launched anew")
 
     farro.run("down", code=0)
     assert all(map(gone, before.values()))
