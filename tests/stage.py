@@ -110,7 +110,7 @@ def small_journal(root: str, boot: str, random_bits: Callable[[int], int]) -> Jo
 def die(store: FilesStore) -> None:
     """What the kernel does when a process is killed: its locks drop. Nothing is cleaned up."""
     for file in store._ground.journal._files if store._ground.journal is not None else ():
-        file.lease.drop()
+        file.drop()
     for held in store._ground.held.values():
         held.lease.drop()
     store._ground.held.clear()

@@ -188,7 +188,7 @@ class World:
             self.strange.add(path)
         elif op == "move":
             self._moved(actor, path, args[1])
-        elif op in ("write", "utime", "fsync", "write_sync", "syncfs"):
+        elif op in ("write", "utime", "fsync", "write_begun", "write_sync", "syncfs"):
             return
         else:
             if op in ("symlink", "link", "replace", "exchange"):

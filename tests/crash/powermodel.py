@@ -186,6 +186,10 @@ class Recorder:
         self.entries.append(Written(inode=inode, data=data, offset=offset))
         self.entries.append(Synced(inode=inode, what=self._short(path)))
 
+    def _write_begun(self, _: None, fd: int, path: str, data: bytes, offset: int) -> None:
+        """Its end is a write_sync of the same bytes: until then any part of them may have come."""
+        self.entries.append(Written(inode=self._at(self._name(path)), data=data, offset=offset))
+
     def _syncfs(self, _: None, fd: int, path: str) -> None:
         self.entries.append(Synced(inode=EVERYTHING, what="everything"))
 

@@ -203,6 +203,13 @@ def minted(play: Play) -> None:
     )
 
 
+def streamed(play: Play) -> None:
+    """One after the other from one process: all but the first are staged while their record is on its way."""
+    store = play.process()
+    for number in range(3):
+        play.enqueue(store, Submission(role="Runner", prompt=plan(number)))
+
+
 def named(play: Play) -> None:
     """A job with a name, which then passes on to the next one."""
     store = play.process()
@@ -540,6 +547,7 @@ def _after(job_id: str, *, any_end: bool = False) -> Submission:
 
 PLAYS: tuple[Callable[[Play], None], ...] = (
     minted,
+    streamed,
     named,
     delayed,
     chosen,
@@ -572,6 +580,7 @@ PLAYS: tuple[Callable[[Play], None], ...] = (
 # Those without a trap in the recorder or a root of their own.
 ON_DISK = (
     minted,
+    streamed,
     chosen,
     many,
     succeeded,

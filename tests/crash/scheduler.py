@@ -39,8 +39,9 @@ from stage import Crash, die
 LOOKS = ("read", "list", "stat", "readlink", "flock")
 MUTATING = ("mkdir", "create", "write", "symlink", "link", "unlink", "rmdir", "replace", "exchange", "move")
 MUTATING += ("utime", "fsync")
-MUTATING += ("write_sync", "syncfs")
+MUTATING += ("write_begun", "write_sync", "syncfs")
 OTHER = ("drop", "told")
+_BY_DESCRIPTOR = ("fsync", "write_begun", "write_sync", "syncfs")
 _CODES = {op: code for code, op in enumerate((*LOOKS, *MUTATING, *OTHER), 1)}
 _KILLED = 31
 MOST_STEPS = 5000  # ten times the longest play
@@ -139,7 +140,7 @@ class Run:
         actor = self.running
         if actor is None:
             return call(*args)
-        path = args[0] if isinstance(args[0], str) else args[1] if op in ("fsync", "write_sync", "syncfs") else ""
+        path = args[0] if isinstance(args[0], str) else args[1] if op in _BY_DESCRIPTOR else ""
         self._point(actor, op, path)
         result = call(*args)
         if op in _TIMED:

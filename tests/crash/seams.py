@@ -3,7 +3,7 @@
 No scenario and no judgement: those are the suites' own (and stage.py's). Use `with seams.placed(KillAt(3)): ...`.
 A seam sees one call per mutating system call, in order: `perform(op, call, args)`; ops are "mkdir", "create", "write",
 "symlink", "link", "unlink", "rmdir", "replace", "exchange", "move", "utime", "truncate", "fsync", "write_sync",
-"syncfs". Calls are counted from 1.
+"write_begun" (whose end is a "write_sync"), "syncfs". Calls are counted from 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MUTATING = frozenset(
         "utime",
         "truncate",
     }
-    | {"fsync", "write_sync", "syncfs"}
+    | {"fsync", "write_begun", "write_sync", "syncfs"}
 )
 TAKES_EFFECT = frozenset({"move", "replace", "exchange", "mkdir", "symlink", "link", "unlink", "rmdir", "create"})
 """The calls whose error may be ambiguous: done, and yet reported as failed (a network filesystem's lost reply)."""
@@ -147,7 +147,7 @@ class KillAt(Open):
     """The process dies at its n-th mutating call: `Crash` is raised there and at every later call and look.
 
     `after`: the call takes effect first (it was the last thing the process did).
-    `torn`: a "write" or "write_sync" puts half of its bytes down first, anything else is as a kill before the call.
+    `torn`: a "write", "write_begun" or "write_sync" puts half of its bytes down first; else as a kill before the call.
     `only`: count calls with these names only. `dead` tells whether the kill happened. Later calls also crash because a
     dead process makes none: `finally` and `except` clauses of the code under test must not get to tidy up.
     """
@@ -175,9 +175,11 @@ class KillAt(Open):
         elif self.torn and op == "write":
             fd, data = args
             os.write(fd, data[: len(data) // 2])
-        elif self.torn and op == "write_sync":
-            fd, _, data, offset = args
-            os.pwrite(fd, data[: len(data) // 2], offset)
+        elif self.torn and op in ("write_begun", "write_sync"):
+            _, path, data, offset = args
+            with open(path, "r+b") as file:  # its own descriptor takes whole blocks only
+                file.seek(offset)
+                file.write(data[: len(data) // 2])
         raise Crash(f"killed at call {self.n}, {op}")
 
     def look(self, op: str, path: str) -> None:

@@ -110,7 +110,15 @@ def test_errno_at_every_call(name: str, shm: Path) -> None:
     add_figure("errno matrix, single errors", count, "points")
 
 
-JOURNALLED = ("enqueue", "commit_success", "commit_for_another_try", "route", "release", "recover_undecided")
+JOURNALLED = (
+    "enqueue",
+    "enqueue_one_more",
+    "commit_success",
+    "commit_for_another_try",
+    "route",
+    "release",
+    "recover_undecided",
+)
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["alive", "restart"])

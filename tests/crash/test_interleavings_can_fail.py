@@ -24,7 +24,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Outcome
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Claim, Recovered
-from farro.stores.files import claim, dispatch, hold, recover, settle, submit
+from farro.stores.files import claim, dispatch, draft, hold, recover, settle, submit
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import Moved, try_move
@@ -133,7 +133,7 @@ def children_of_the_undecided(patch: pytest.MonkeyPatch) -> None:
 
 def staging_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     """A submitter of a chosen id goes on although clean-up has its folder."""
-    patch.setattr(submit.leases, "FOLDERS", False)
+    patch.setattr(draft.leases, "FOLDERS", False)
 
 
 MUTANTS: dict[str, tuple[Breaker, str]] = {

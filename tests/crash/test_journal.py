@@ -707,6 +707,70 @@ def test_a_refused_enqueue_does_not_come_back_with_the_power(root: str) -> None:
     assert stage.everywhere(root) == there
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_an_enqueue_whose_folder_cannot_be_made_is_taken_back(stays: bool, root: str) -> None:
+    """Its record is on the disk by then. Trouble that is over is nobody's: the usual way makes the job."""
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    refused = pytest.raises(StorageTrouble) if stays else contextlib.nullcontext()
+    with placed(Errno(1, errno.EACCES, only=frozenset({"mkdir"}), persistent=stays)) as seam, refused:
+        store.enqueue(stage.submission(2))
+    assert seam.hit
+    there = stage.everywhere(root)
+    assert len(there) == (1 if stays else 2)
+    assert len(os.listdir(f"{root}/jobs/.staging")) == 0
+    stage.die(store)
+    restarted(root).close()
+    assert stage.everywhere(root) == there
+
+
+def test_a_begun_record_that_fails_is_acknowledged_to_nobody(root: str) -> None:
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    with placed(Errno(1, errno.EIO, only=frozenset({"write_sync"}))), pytest.raises(SyncFailed):
+        store.enqueue(stage.submission(2))
+    assert len(stage.everywhere(root)) == 1
+    assert os.listdir(f"{root}/jobs/.staging") == []
+    with pytest.raises(SyncFailed):
+        store.enqueue(stage.submission(3))
+    store.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_where_no_write_can_be_begun_it_is_made(after: bool, root: str) -> None:
+    """Also where it was begun, and nobody was told: it is over before the next one comes to its place."""
+    store = opened(root)
+    store.enqueue(stage.submission(1))
+    with placed(Errno(1, errno.EAGAIN, after, only=frozenset({"write_begun"}))):
+        store.enqueue(stage.submission(2))
+    with placed(Counting()) as counting:
+        store.enqueue(stage.submission(3))
+    assert "write_begun" not in counting.ops  # not tried again
+    assert "write_sync" in counting.ops
+    there = stage.everywhere(root)
+    assert len(there) == 3
+    stage.die(store)
+    lost(root)
+    restarted(root).close()
+    assert stage.everywhere(root) == there
+
+
+def test_eight_submitters_of_one_process_lose_nothing_with_the_power(root: str) -> None:
+    """Some have the journal to themselves and begin ahead, others find it taken and wait."""
+    store = opened(root)
+    done: list[str] = []
+    ends = [
+        in_thread(lambda: done.extend(store.enqueue(stage.submission(number)) for number in range(25)))
+        for _ in range(8)
+    ]
+    for end in ends:
+        end()
+    assert len(set(done)) == 200
+    stage.die(store)
+    restarted(root).close()
+    assert set(stage.everywhere(root)) == set(done)
+
+
 def lost(root: str) -> None:
     """The worst that a power cut may leave of a young root: nothing but the journals."""
     for place in ("agents/Runner/incoming", "agents/CodeReviewer/incoming", "jobs/.staging"):

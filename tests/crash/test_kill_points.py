@@ -44,6 +44,7 @@ def test_kill_at_every_call(name: str, durable: bool, shm: Path) -> None:
 
 
 JOURNALLED = {
+    "enqueue_one_more",
     "enqueue",
     "enqueue_a_chosen_id",
     "enqueue_many",

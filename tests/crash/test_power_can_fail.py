@@ -88,6 +88,7 @@ WITHOUT = (
     Without(what="its folder", pattern=rf"{JOB}/outbox", play=powerplays.children),
     Without(what="its folder, list forgotten", pattern=rf"{JOB}/outbox", play=powerplays.recommitted),
     Without(what="record of an enqueue", pattern=r"\.journal/.*", play=powerplays.minted, journal=True),
+    Without(what="record begun ahead", pattern=r"\.journal/.*", play=powerplays.streamed, journal=True, nth=-1),
     Without(what="record of a commit", pattern=r"\.journal/.*", play=powerplays.succeeded, journal=True, nth=-1),
     Without(what="name of the journal's file", pattern=r"jobs/\.journal", play=powerplays.minted, journal=True),
     Without(what="the folders of a freed journal", pattern=r"everything", play=powerplays.rotated, journal=True),

@@ -65,6 +65,8 @@ MUTATING = {
     "utimensat": "utime",
     "fsync": "fsync",
     "pwritev2": "write_sync",
+    "io_submit": "write_begun",
+    "io_getevents": "write_sync",
     "syncfs": "syncfs",
 }
 READING = frozenset(
@@ -435,6 +437,8 @@ def seam_name(line: str, root: str) -> str | None:
     name, _, arguments = line.partition("(")
     by_path = re.search(rf'"{re.escape(root)}(/[^"]*)?"', arguments)
     by_descriptor = re.match(rf"\d+<{re.escape(root)}[/>]", arguments)
+    if name.startswith("io_"):  # nothing else is written so
+        return MUTATING.get(name)
     if not (by_descriptor or (by_path and not name.startswith(("write", "pwrite")))) or name in READING:
         return None
     if name in ("open", "openat", "openat2"):

@@ -152,6 +152,12 @@ def _submitter(world: World) -> None:
     world.process()
 
 
+def _submitter_in_a_stream(world: World) -> None:
+    """It has a journal already: where it can, the next record is on its way while the folder is made."""
+    world.process()
+    world.enqueue()
+
+
 def _enqueue_minted(world: World) -> None:
     more = stage.Submission(
         role="Runner", prompt=stage.plan(1), payload={"a.txt": b"a", "b.bin": b"\0" * 100}, narrative="Do it.\n"
@@ -608,6 +614,7 @@ def _later() -> stage.QuickClock:
 
 ALL = (
     Scenario("enqueue", _submitter, _enqueue_minted, check=_at_most(1)),
+    Scenario("enqueue_one_more", _submitter_in_a_stream, _enqueue_minted, check=_at_most(2)),
     Scenario("enqueue_a_chosen_id", _submitter, _enqueue_chosen, _submit_again, _one_chosen_job),
     Scenario("enqueue_many", _submitter, _enqueue_three, _three_again, _at_most(4)),
     Scenario("enqueue_named", _submitter, _enqueue_named, _want_the_name, _one_named_job),
@@ -716,7 +723,7 @@ def points(root: str, scenario: Scenario, *, durable: bool, journal: bool = Fals
         ways = [KillAt(n)]
         if op in PUBLISHING or n == counting.count or torture():
             ways.append(KillAt(n, after=True))
-        if op in ("write", "write_sync"):
+        if op in ("write", "write_begun", "write_sync"):
             ways.append(KillAt(n, torn=True))
         for seam in ways:
             seam.op = op  # as it will be

@@ -25,7 +25,10 @@ from typing import Any, Protocol, TypeVar
 
 from farro.errors import StorageTrouble
 from farro.system import syscalls
+from farro.system.ahead import Ahead
 from farro.system.group_commit import GroupCommit
+from farro.system.syscalls import BLOCK as BLOCK
+from farro.system.syscalls import pass_the_cache as pass_the_cache
 from farro.system.turns import RESTING
 
 T = TypeVar("T")
@@ -211,16 +214,20 @@ def sync_descriptor(fd: int, path: str) -> None:
     _perform("fsync", _fsync, fd, path)
 
 
-def write_through(fd: int, path: str, data: bytes, offset: int) -> None:
-    """`data` at `offset`, on the disk when this returns: a write and a sync in one call. OSError: nobody knows."""
-    _perform("write_sync", syscalls.write_through, fd, path, data, offset)
+def write_through(fd: int, path: str, data: bytes, offset: int, begun: Ahead | None = None) -> None:
+    """`data` at `offset`, on the disk when this returns: a write and a sync in one call, or the end of what was begun.
+    OSError: nobody knows."""
+    _perform("write_sync", begun.end if begun else syscalls.write_through, fd, path, data, offset)
+
+
+def begin_write(ahead: Ahead, fd: int, path: str, data: bytes, offset: int) -> None:
+    """As `write_through`, which returns when what is only begun here is on the disk. OSError: not begun."""
+    _perform("write_begun", ahead.begin, fd, path, data, offset)
 
 
 def sync_filesystem(fd: int, path: str) -> None:
-    """Return when everything written to the filesystem of `fd`, which is `path`, before this call is on the disk.
-
-    OSError also for what failed to be written since `fd` was opened, by whomever: the kernel tells each open file once.
-    """
+    """Return when everything written to the filesystem of `fd`, which is `path`, before this call is on the disk. OSError
+    also for what failed since `fd` was opened, by whomever: the kernel tells each open file once."""
     _perform("syncfs", syscalls.sync_filesystem, fd, path)
 
 

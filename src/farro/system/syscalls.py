@@ -7,18 +7,55 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import sys
+import threading
 
+if sys.platform != "win32":
+    import fcntl
+
+BLOCK = 4096
 _AT_FDCWD = -100
 _NOREPLACE = 1
 _EXCHANGE = 2
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
+class _Scratch(threading.local):
+    """Memory that begins with a page: what goes past the page cache must."""
+
+    pages: mmap.mmap | None = None
+
+
+_scratch = _Scratch()
+
+
+def _aligned(data: bytes) -> memoryview:
+    """`data`, until the next call of this thread."""
+    pages = _scratch.pages
+    if pages is None or len(pages) < len(data):
+        pages = _scratch.pages = mmap.mmap(-1, max(len(data), 16 * BLOCK))
+    pages[: len(data)] = data
+    return memoryview(pages)[: len(data)]
+
+
+def pass_the_cache(fd: int, whether: bool) -> bool:
+    """Whether writes to `fd` go to the disk without a stop in the page cache from now on. They must be whole blocks."""
+    flag = getattr(os, "O_DIRECT", 0)
+    if not flag:
+        return False
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~flag
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | (flag if whether else 0))
+    except OSError:  # a filesystem that has nothing but the cache
+        return False
+    return whether
+
+
 def write_through(fd: int, path: str, data: bytes, offset: int) -> None:
     """A write that returns when its bytes are on the disk."""
-    view = memoryview(data)
+    view = _aligned(data) if len(data) % BLOCK == 0 else memoryview(data)
     while view:
         done = os.pwritev(fd, [view], offset, os.RWF_DSYNC)
         view, offset = view[done:], offset + done

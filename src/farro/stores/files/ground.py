@@ -25,7 +25,8 @@ from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
 from farro.stores.files.fresh import Fresh
-from farro.stores.files.journal import Entry, Journal
+from farro.stores.files.journal import Journal
+from farro.stores.files.journal_entry import Begun, Entry
 from farro.stores.files.records import Record
 from farro.system import fs
 from farro.system.leases import Lease
@@ -73,7 +74,7 @@ class Ground:
     held: dict[str, Held] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards mint, held and last_entry_ns
     foreign: set[str] = field(default_factory=set)  # jobs of another schema version that were logged already
-    last_entry_ns: int = 0  # the entry time that this process gave last; see submit.keep_order
+    last_entry_ns: int = 0  # the entry time that this process gave last; see draft.keep_order
 
     def __post_init__(self) -> None:
         self._roles: set[str] = set()  # those that were found
@@ -136,6 +137,12 @@ class Ground:
         if self.journal is None or not self.policy.durable:
             return None
         return self.journal.write(records)
+
+    def begun(self, make: Callable[[], Sequence[Record]]) -> Begun | None:
+        """As `journalled`, while the caller makes the folder. None: not so, but perhaps `journalled` can."""
+        if self.journal is None or not self.policy.durable:
+            return None
+        return self.journal.begin(make)
 
     def journals(self) -> bool:
         """Whether `journalled` will do it, nearly always; and then a journal of this boot is there already."""

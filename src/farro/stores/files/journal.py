@@ -35,8 +35,9 @@ from dataclasses import dataclass, field
 
 from farro.errors import SyncFailed
 from farro.stores.files.forget import forget, mark_failed
+from farro.stores.files.journal_entry import Begun, Careful, Entry, Ticket, told
 from farro.stores.files.journal_file import JournalFile, make
-from farro.stores.files.records import START, Record, sealed
+from farro.stores.files.records import START, Record
 from farro.system.turns import RESTING
 
 SIZE = 4 << 20
@@ -49,30 +50,6 @@ LEADER_S = 10.0  # how long `close` waits for somebody who, against its rule, is
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNABLE = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-
-
-class _Careful(Exception):
-    """Not through the journal, now or at all: nothing of the record is on the disk, or it will be forgotten."""
-
-
-@dataclass(slots=True, eq=False)
-class _Ticket:
-    records: Sequence[Record]
-    file: JournalFile | None = None
-    failure: BaseException | None = None
-    done: bool = False
-
-
-class Entry:
-    """Records that are on the disk. `finished` when their folders are written: only then may they be forgotten."""
-
-    __slots__ = ("_file", "_journal", "_number")
-
-    def __init__(self, journal: Journal, file: JournalFile, number: int) -> None:
-        self._journal, self._file, self._number = journal, file, number
-
-    def finished(self) -> None:
-        self._journal._finished(self._file, self._number)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -96,7 +73,7 @@ class Journal:
     _active: JournalFile | None = None
     _full: list[JournalFile] = field(default_factory=list)  # to be freed, the oldest first
     _order: int = 0
-    _waiting: list[_Ticket] = field(default_factory=list)
+    _waiting: list[Ticket] = field(default_factory=list)
     _leading: bool = False
     _closing: bool = False
     _thread: threading.Thread | None = None
@@ -114,10 +91,10 @@ class Journal:
     def write(self, records: Sequence[Record]) -> Entry | None:
         """Return when all of them are on the disk. None: not journalled, the caller syncs what it writes."""
         if self._broken is not None:
-            raise self._told(self._broken)
+            raise told(self._broken)
         if not self._usable or sum(record.size + 512 for record in records) > LARGEST:
             return None
-        ticket = _Ticket(records)
+        ticket = Ticket(records)
         with self._changed:
             self._asked += 1
             if self._asked <= self.eager_after:
@@ -125,8 +102,38 @@ class Journal:
         with RESTING:
             self._written(ticket)
         if ticket.failure is not None:
-            raise self._told(ticket.failure)
+            raise told(ticket.failure)
         return None if ticket.file is None else Entry(self, ticket.file, len(records))
+
+    def begin(self, make: Callable[[], Sequence[Record]]) -> Begun | None:
+        """As `write`, of what `make` answers, but at once. None: not begun: it cannot be, or somebody is writing."""
+        with self._changed:
+            file = self._active
+            if file is None or file.ahead is None or self._leading or self._waiting or not self._usable:
+                return None
+            self._leading = True
+        begun: Begun | None = None
+        try:
+            payloads = self._encoded(make())
+            data = file.sealed(payloads)
+            if file.position + len(data) <= self.size and file.begin(data):
+                begun = Begun(self, file, len(payloads), data)
+        finally:
+            if begun is None:
+                self._let_lead()
+        return begun
+
+    def end(self, begun: Begun) -> Entry | None:
+        try:
+            with RESTING:
+                self._carry_out(begun.file, begun.data, begun.number, begun.file.end)
+            return Entry(self, begun.file, begun.number)
+        except Careful:
+            return None
+        except Exception as error:
+            raise told(error) from error
+        finally:
+            self._let_lead()
 
     def ready(self) -> bool:
         """Whether records are written, and a file of this boot is there in any case: after a power cut the replay looks
@@ -143,24 +150,14 @@ class Journal:
             self._leading = True
         try:
             self._active = self._made("a")
-        except _Careful:
+        except Careful:
             self._asked = self.eager_after - AGAIN_AFTER
             return False
         finally:
             self._let_lead()
         return True
 
-    @staticmethod
-    def _told(failure: BaseException) -> SyncFailed:
-        told = SyncFailed(
-            str(failure)
-            if isinstance(failure, SyncFailed)
-            else f"the journal: {failure}. Nothing of this group was acknowledged; check the device (dmesg) and restart"
-        )
-        told.__cause__ = failure
-        return told
-
-    def _written(self, ticket: _Ticket) -> None:
+    def _written(self, ticket: Ticket) -> None:
         """Return when it is: by whoever leads meanwhile, or by us, with all that have come by then."""
         leads = False
         try:
@@ -182,12 +179,12 @@ class Journal:
             self._leading = False
             self._changed.notify_all()
 
-    def _write_group(self, group: list[_Ticket]) -> None:
+    def _write_group(self, group: list[Ticket]) -> None:
         file: JournalFile | None = None
         failure: BaseException | None = None
         try:
             file = self._append(group)
-        except _Careful:
+        except Careful:
             self._asked = self.eager_after - AGAIN_AFTER
         except Exception as error:  # noqa: BLE001 - every member of the group is told, whatever it was
             failure = error
@@ -199,29 +196,33 @@ class Journal:
                 for ticket in group:  # they are woken when the lead is free
                     ticket.file, ticket.failure, ticket.done = file, failure, True
 
-    def _append(self, group: list[_Ticket]) -> JournalFile:
-        payloads = []
-        for ticket in group:
-            for record in ticket.records:
-                self._order += 1
-                payloads.append(record.encode(self._order))
+    def _append(self, group: list[Ticket]) -> JournalFile:
+        payloads = self._encoded([record for ticket in group for record in ticket.records])
         file = self._room(sum(map(len, payloads)) + 16 * len(payloads))
-        data = b"".join(sealed(payload, file.generation) for payload in payloads)
+        self._carry_out(file, file.sealed(payloads), len(payloads), file.write)
+        return file
+
+    def _encoded(self, records: Sequence[Record]) -> list[bytes]:
+        self._order += len(records)
+        first = self._order - len(records) + 1
+        return [record.encode(order) for order, record in enumerate(records, first)]
+
+    def _carry_out(self, file: JournalFile, data: bytes, number: int, write: Callable[[bytes], None]) -> None:
+        """`write` returns when so many records are on the disk."""
         try:
-            file.write(data)
+            write(data)
         except BaseException as error:
             self._usable = False  # nothing may come behind what a failed write may have left
             if isinstance(error, OSError) and error.errno in _FULL | _UNABLE:
                 self._retire(file)  # with that
-                raise _Careful from error
+                raise Careful from error
             self._broken = error
             raise
         with self._changed:
             if file.position == START:
                 self._wanted.notify_all()
             file.position += len(data)
-            file.unfinished += len(payloads)
-        return file
+            file.unfinished += number
 
     # --- the files: the leader's business ---
 
@@ -232,7 +233,7 @@ class Journal:
         if self._active.position + size > self.size and self._active.position > START:
             self._change(self._active)
             if not self._usable:
-                raise _Careful
+                raise Careful
         return self._active
 
     def _change(self, old: JournalFile) -> None:
@@ -240,7 +241,7 @@ class Journal:
         others = [file for file in self._files if file is not old]
         try:
             other = others[0] if others else self._made("b")
-        except _Careful:
+        except Careful:
             self._free(old)  # no room for a second one: whoever writes waits until the only one is free
             return
         if not self.background and other in self._full:
@@ -248,9 +249,9 @@ class Journal:
         with self._changed:
             self._changed.wait_for(lambda: other not in self._full or not self._usable, PATIENCE_S)
             if self._broken is not None:
-                raise self._told(self._broken)
+                raise told(self._broken)
             if other in self._full or not self._usable:
-                raise _Careful
+                raise Careful
             self._full.append(old)
             self._active = other
             self._wanted.notify_all()
@@ -260,7 +261,7 @@ class Journal:
         try:
             file = make(self.root, self.boot_id, f"{number:016x}.{name}", self.size)
         except OSError as error:
-            raise _Careful from error
+            raise Careful from error
         with self._changed:
             self._files.append(file)
             if self._thread is None and self.background:
@@ -281,7 +282,7 @@ class Journal:
 
     # --- freeing ---
 
-    def _finished(self, file: JournalFile, number: int) -> None:
+    def finished(self, file: JournalFile, number: int) -> None:
         with self._changed:
             file.unfinished -= number
             if file.unfinished == 0 and file.awaited:
@@ -324,7 +325,7 @@ class Journal:
                 if old is None or self._full or self._closing or not self._holds_something():
                     return
                 leads = self._leading = True
-            with contextlib.suppress(_Careful):
+            with contextlib.suppress(Careful):
                 self._change(old)
         finally:
             if leads:
@@ -380,7 +381,7 @@ class Journal:
             pass  # a watchdog frees what a dead process left, if it may be freed
         finally:
             for file in files:
-                file.lease.drop()
+                file.drop()
 
 
 _journals: weakref.WeakSet[Journal] = weakref.WeakSet()

@@ -155,7 +155,7 @@ class QueueView:
                 self._enter(name, self._entered_ns(name) or 0)
 
     def _entered_ns(self, name: str) -> int | None:
-        """When the job entered this queue: the time of its job.json (see submit.keep_order)."""
+        """When the job entered this queue: the time of its job.json (see draft.keep_order)."""
         if (known := self._ground.fresh.entered_ns(name)) is not None:
             return known
         try:

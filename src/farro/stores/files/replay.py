@@ -245,7 +245,7 @@ def _files(home: str, record: Record) -> None:
 
 
 def _keep_order(path: str, story: Story, life: Lifecycle) -> None:
-    """Its turn in the queue: the time of entry, less its head start (submit.keep_order)."""
+    """Its turn in the queue: the time of entry, less its head start (draft.keep_order)."""
     if life.status is not Status.QUEUED:
         return
     try:

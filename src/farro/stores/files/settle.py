@@ -32,7 +32,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Child, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Claim
-from farro.stores.files import dispatch, submit
+from farro.stores.files import dispatch, draft
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.journal import LARGEST
@@ -170,7 +170,7 @@ def _carried(ground: Ground, going: Commit, *, careful: bool) -> Lifecycle:
         claim.envelope.runtime = _DECIDING
         folders.write_lifecycle(ground, path, going.text, sync=careful)
         if lifecycle.status is Status.QUEUED:
-            submit.keep_order(ground, path, claim.envelope.prompt)
+            draft.keep_order(ground, path, claim.envelope.prompt)
         if going.exhausted:
             folders.refresh_mirrors(path, claim.attempt)
             ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
@@ -227,7 +227,7 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
         lifecycle = moves.decided(before, move, by=held.agent.id, attempt=highest, now=ground.clock.now())
         folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=True)
         if lifecycle.status is Status.QUEUED:
-            submit.keep_order(ground, path, folders.prompt_if_any(ground, path))
+            draft.keep_order(ground, path, folders.prompt_if_any(ground, path))
     carry_out(ground, held, path, lifecycle)
     return lifecycle
 

@@ -5,7 +5,9 @@ Validation of what a prompt says lives in plans and roles; here its names and si
 - A crash before the rename leaves staging debris and no job; after it, the job is there.
   [test_kill_at_every_call_of_enqueue]
 - With durability `power` minted ids are in the journal before they are published; else every staged file, its folder
-  and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue]
+  and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue] A single one is staged while its
+  record is on its way to the disk; one whose staging fails is taken back from the journal. Decided in 0050.
+  [test_an_enqueue_whose_folder_cannot_be_made_is_taken_back]
 - Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries staging → incoming,
   ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
   link, and a repeated submit would make a second job. [test_same_chosen_id_twice_is_one_job]
@@ -21,58 +23,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from farro import documents
 from farro.errors import Damaged, IdConflict, InputError, StorageTrouble
-from farro.kernel import ids, moves, places
-from farro.kernel.envelope import Lifecycle
-from farro.plans.priority import head_start_ns
+from farro.kernel import ids, places
 from farro.ports.store import Submission
 from farro.stores.files import registry, views, waiting
-from farro.stores.files.fresh import Entered, Identity
+from farro.stores.files.draft import Staged, drafted, inner_folders, lay_down
+from farro.stores.files.fresh import Entered
 from farro.stores.files.ground import Ground
+from farro.stores.files.journal_entry import Entry
 from farro.stores.files.moving import Moved, crossing, try_move
 from farro.stores.files.records import Record
-from farro.system import fs, leases, links, trees
+from farro.system import fs, trees
 
 _MINTED = re.compile(r"job-[0-9]{8}-[0-9]{6}-[0-9a-f]{23}")
-
-
-@dataclass(kw_only=True, slots=True)
-class Staged:
-    job_id: str
-    role: str
-    home: str  # the folder that it is published into: its queue, or among the waiting
-    name: str  # in jobs/.staging
-    blocks: list[str]  # the jobs that it waits for
-    digest: str | None  # of the content, for a chosen id
-    lifecycle: Lifecycle
-    life: bytes  # … as job.json
-    files: dict[str, bytes]  # the others, by name in the job's folder
-    links: Mapping[str, str]  # … and those that are linked from elsewhere
-    anothers: bool = False  # an earlier submitter of its id staged it
-    seen: Identity | None = None  # which job.json it is
-    lease: leases.Lease | None = None  # keeps clean-up away while a chosen id is being registered
-
-    def record(self) -> Record:
-        return Record(
-            kind="enqueue",
-            job_id=self.job_id,
-            role=self.role,
-            life=self.life,
-            files=self.files,
-            staged=self.name,
-            digest=self.digest,
-        )
-
-    def drop(self) -> None:
-        if self.lease is not None:
-            self.lease.drop()
-            self.lease = None
 
 
 def enqueue_many(
@@ -87,6 +55,12 @@ def enqueue_many(
     for the audit log; `into`: another folder than their queue; `named` is told each id before it is published."""
     prompts = [_check(ground, submission) for submission in submissions]
     blocks = waiting.blocking(ground, submissions)
+    first = submissions[0] if len(submissions) == 1 and into is None and named is None and not blocks[0] else None
+    if first is not None and first.job_id is None and first.carried is None:
+        item = _enqueued_ahead(ground, first, prompts[0])
+        if item is not None:
+            _tell(ground, [item], by)
+            return [item.job_id]
     staged: list[Staged] = []
     try:
         for submission, prompt, blocked in zip(submissions, prompts, blocks, strict=True):
@@ -141,6 +115,43 @@ def enqueue_many(
             item.drop()
 
 
+def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes) -> Staged | None:
+    """One job whose record is on its way to the disk while its folder is made in staging: published when both are
+    there. None: nothing is left of it, and the usual way does it, or says why not.
+    [test_a_begun_record_that_fails_is_acknowledged_to_nobody, test_where_no_write_can_be_begun_it_is_made]"""
+    drafts: list[Staged] = []
+
+    def draft() -> list[Record]:
+        drafts.append(drafted(ground, submission, prompt, [], None))
+        return [drafts[0].record()]
+
+    if (begun := ground.begun(draft)) is None:
+        return None
+    (item,) = drafts
+    entry: Entry | None = None
+    try:
+        try:
+            lay_down(ground, item, submission.prompt)
+        finally:
+            entry = begun.end()
+        if entry is None:  # no room: as without a journal, but under the same id, for its record may be on the disk
+            fs.sync_all(_durable(ground, item))
+        _publish(ground, item)
+        if entry is None:
+            ground.sync([item.home])
+        return item
+    except Exception as error:
+        if entry is not None:
+            _take_back(ground, [item])
+        _discard(ground, item)
+        if entry is None or item.seen is not None or not isinstance(error, OSError):
+            raise
+    finally:
+        if entry is not None:
+            entry.finished()
+    return None
+
+
 def _publish_all(ground: Ground, items: Sequence[Staged]) -> list[Staged]:
     """Those that are in the journal; answers which of them were ours to publish."""
     ours: list[Staged] = []
@@ -174,7 +185,7 @@ def _durable(ground: Ground, item: Staged) -> list[str]:
     """What must be on the disk before it is published. A first job.json that is lost with the power is rebuilt, except
     for what the prompt does not say."""
     folder = f"{ground.staging}/{item.name}"
-    found = [f"{folder}/{name}" for name in (*item.files, *item.links, "job.json", *_folders(item))]
+    found = [f"{folder}/{name}" for name in (*item.files, *item.links, "job.json", *inner_folders(item))]
     found.append(folder)
     if item.digest is not None:
         found.append(ground.staging)  # the registry will point at this name: it must be there after a power cut
@@ -204,100 +215,9 @@ def _stage(ground: Ground, submission: Submission, prompt: bytes, blocks: list[s
 
 
 def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: list[str], into: str | None) -> Staged:
-    with ground.lock:
-        job_id = submission.job_id or ground.mint.mint()
-    chosen = submission.job_id is not None
-    name = f"{job_id}.{ground.random_bits(64):016x}"
-    folder = f"{ground.staging}/{name}"
-    routing = submission.prompt.get("routing")
-    lifecycle = moves.enqueued(
-        job_id=job_id,
-        role=submission.role,
-        now=ground.clock.now(),
-        not_before=submission.not_before,
-        routing=routing if isinstance(routing, dict) else None,
-        retry_of=submission.retry_of,
-        waits=bool(blocks),
-    )
-    files = {"prompt.json": prompt}
-    if submission.narrative is not None:
-        files["prompt.md"] = submission.narrative.encode()
-    files.update((f"payload/{file_name}", data) for file_name, data in submission.payload.items())
-    linked: dict[str, str] = {}
-    if (carried := submission.carried) is not None:
-        files["carried/steps.jsonl"] = carried.records
-        linked.update((f"carried/{file_name}", source) for file_name, source in carried.files.items())
-    fs.mkdir(folder)
-    item = Staged(
-        job_id=job_id,
-        role=submission.role,
-        home=ground.path(places.WAITING) if blocks else into or ground.incoming(submission.role),
-        name=name,
-        blocks=blocks,
-        digest=registry.digest(submission, prompt) if chosen else None,
-        lifecycle=lifecycle,
-        life=lifecycle.to_json(),
-        files=files,
-        links=linked,
-        # The staged folder is locked while its id is registered, so that clean-up cannot take it from a slow submitter.
-        lease=leases.take_new(folder) if chosen and leases.FOLDERS else None,
-    )
-    if chosen and leases.FOLDERS and item.lease is None:
-        # Clean-up has it already (a clock that jumped makes it look old). Without this we went on unlocked, and the id
-        # was registered for a folder that was then removed: every submitter was told "queued", and there was no job.
-        raise BlockingIOError(errno.EAGAIN, "taken by clean-up; staged again under another name", folder)
-    try:
-        _fill(ground, item, folder, submission.prompt)
-    except BaseException:
-        item.drop()
-        raise
+    item = drafted(ground, submission, prompt, blocks, into)
+    lay_down(ground, item, submission.prompt)
     return item
-
-
-def _fill(ground: Ground, item: Staged, folder: str, prompt: Mapping[str, Any]) -> None:
-    for name in _folders(item):
-        fs.mkdir(f"{folder}/{name}")
-    for name, data in item.files.items():
-        fs.create(f"{folder}/{name}", data)
-    for name, source in item.links.items():
-        links.place(source, f"{folder}/{name}")
-    fs.create(f"{folder}/job.json", item.life)
-    item.seen = keep_order(ground, folder, prompt, minted=item.digest is None)
-
-
-def _folders(item: Staged) -> list[str]:
-    """The folders inside the job's, each after the one that it lies in."""
-    if len(item.files) == 1:
-        return []  # prompt.json alone, as nearly always
-    found: dict[str, None] = {}
-    for name in (*item.files, *item.links):
-        parts = name.split("/")[:-1]
-        found.update(("/".join(parts[: depth + 1]), None) for depth in range(len(parts)))
-    return list(found)
-
-
-def keep_order(ground: Ground, folder: str, prompt: Mapping[str, Any] | None, *, minted: bool = False) -> Identity:
-    """Order in a queue is the time of entry: the time of job.json, which every entry writes and no lock touches.
-    Answers which job.json that is.
-
-    A priority is a head start on that time, of decades: the queue needs to know nothing else about a job to keep it.
-
-    When the clock jumped back, this process's next entry must not overtake its last one (RELIABILITY 18); nor within
-    one tick of the filesystem's clock (4 ms on many kernels), where names decide: those of new minted ids are in order
-    themselves, others get a time of their own. [test_order_is_the_time_of_entry,
-    test_a_higher_priority_is_claimed_first]
-    """
-    path = f"{folder}/job.json"
-    status = fs.lstat(path)
-    written_ns = status.st_mtime_ns
-    with ground.lock:
-        head_start = head_start_ns(prompt)
-        as_it_is = minted and written_ns >= ground.last_entry_ns and head_start == 0
-        ground.last_entry_ns = entered_ns = written_ns if as_it_is else max(written_ns, ground.last_entry_ns + 1)
-    if not as_it_is:
-        entered_ns -= head_start
-        fs.set_mtime_ns(path, entered_ns)
-    return status.st_ino, status.st_size, entered_ns
 
 
 def _register(ground: Ground, item: Staged) -> None:

@@ -17,7 +17,7 @@ from farro.kernel.states import Status
 from farro.plans import after
 from farro.plans.after import End
 from farro.ports.store import Recovered
-from farro.stores.files import agents, hold, settle, submit, views, waiting
+from farro.stores.files import agents, draft, hold, settle, views, waiting
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import try_move
@@ -160,7 +160,7 @@ def _settle(ground: Ground, held: Held, job_id: str, gone_is_over: bool) -> Life
             with folders.fenced(path, job_id):
                 ground.sync([held.folder])  # as every decision: the move to us is durable before it
                 folders.write_lifecycle(ground, path, done.to_json(), sync=True)
-                submit.keep_order(ground, path, prompt)
+                draft.keep_order(ground, path, prompt)
             settle.carry_out(ground, held, path, done)
     except SyncFailed:
         raise
