@@ -15,7 +15,6 @@ import ctypes
 import errno
 import mmap
 import os
-import platform
 import sys
 
 from farro.system import syscalls
@@ -119,7 +118,7 @@ class Ahead:
 
 def made() -> Ahead | None:
     """None: not on this machine, or not here."""
-    numbers = _NUMBERS.get(platform.machine()) if sys.platform == "linux" and sys.byteorder == "little" else None
+    numbers = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" and sys.byteorder == "little" else None
     if numbers is None:
         return None
     call = ctypes.CDLL(None, use_errno=True).syscall

@@ -226,8 +226,8 @@ def begin_write(ahead: Ahead, fd: int, path: str, data: bytes, offset: int) -> N
 
 
 def sync_filesystem(fd: int, path: str) -> None:
-    """Return when everything written to the filesystem of `fd`, which is `path`, before this call is on the disk. OSError
-    also for what failed since `fd` was opened, by whomever: the kernel tells each open file once."""
+    """Return when everything written to the filesystem of `fd`, which is `path`, before this call is on the disk.
+    OSError also for what failed since `fd` was opened, by whomever: the kernel tells each open file once."""
     _perform("syncfs", syscalls.sync_filesystem, fd, path)
 
 
