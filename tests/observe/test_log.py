@@ -27,6 +27,12 @@ def log_to(stream: Any, **more: Any) -> Any:
     return lines("worker/Runner", lambda: NOW, stream, **more)
 
 
+def test_an_event_that_is_told_later_keeps_its_time() -> None:
+    out = io.StringIO()
+    log_to(out)("info", "job claimed", {"timestamp": "2026-11-15T11:59:59.000Z"})
+    assert json.loads(out.getvalue())["timestamp"] == "2026-11-15T11:59:59.000Z"
+
+
 def test_an_event_is_one_json_line_with_the_fields_of_the_seed() -> None:
     out = io.StringIO()
     log_to(out)("info", "job claimed", {"job_id": "a\nb\x1b[31m", "event": {"type": "x"}})

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from farro.errors import BadName, StorageTrouble, SyncFailed, UnknownRole
+from farro.execution.tries import Begun
 from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Status
 from farro.ports.store import Claim
 from farro.services.drain import Drained
-from farro.services.slot import TROUBLE_S, Turn
+from farro.services.slot import CHANGED, TROUBLE_S, Turn
 from services.bench import Bench, Running, Scripted, Turns, fail, succeed
 
 
@@ -23,6 +25,36 @@ def test_a_turn_claims_performs_and_commits(bench: Bench) -> None:
     assert slot.run_once() is Turn.IDLE
     assert bench.view("one").status is Status.SUCCEEDED
     assert bench.log.events() == ["state_transition", "state_transition"]
+
+
+def test_what_is_over_in_a_moment_is_told_at_once_and_what_is_not_before_it_begins(bench: Bench) -> None:
+    """A line for the claim and one for the end, in this order, each with its own time; for whoever waits for a job that
+    takes longer the first of them is there while it runs."""
+    heard: list[list[str]] = []
+
+    class AtOnce(Scripted):
+        def row(self, claims: Iterable[Claim]) -> list[Outcome | Begun]:
+            first = next(iter(claims))
+            heard.append(bench.log.messages("info"))
+            bench.clock.sleep(2.0)
+            return [succeed(first)] if first.job_id == "quick" else []
+
+    def slowly(claim: Claim) -> Outcome:
+        heard.append(bench.log.messages("info"))
+        return succeed(claim)
+
+    bench.enqueue("quick")
+    slot = bench.slot(AtOnce(slowly))
+    assert slot.run_once() is Turn.WORKED
+    assert heard == [[]]
+    assert bench.log.messages("info") == ["job claimed", CHANGED]
+    (_, _, claimed), (_, _, ended) = bench.log.lines
+    assert claimed["job_id"] == ended["job_id"] == "quick"
+    assert "timestamp" in claimed
+    bench.enqueue("slow")
+    assert slot.run_once() is Turn.WORKED
+    assert heard[2:] == [["job claimed", CHANGED, "job claimed"]]
+    assert bench.log.messages("info") == ["job claimed", CHANGED] * 2
 
 
 def test_jobs_are_worked_in_the_order_of_their_entry(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from farro.errors import AgentLost, FarroError, Lost, NoFolder, SyncFailed, TryA
 from farro.execution.stop import Stop
 from farro.execution.tries import Begun
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.moments import timestamp
 from farro.kernel.outcome import Outcome
 from farro.observe.log import Event, Log, together
 from farro.ports.clock import Clock
@@ -35,6 +36,7 @@ ROW_S = 0.02  # … and about how long that may take
 STREAM = 3  # turns in a row after which small jobs are taken to come in a stream: then
 GATHER_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many; or in
 LONGEST_GATHER_S = 0.006  # twice as long as a turn takes, up to this: where the store is slow, turns are dear
+NOTHING: Mapping[str, Any] = {}
 CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
 
@@ -99,6 +101,7 @@ class Slot:
         self._agent: Agent | None = None
         self._bulk = store if isinstance(store, Bulk) else None
         self._one_trip = store if isinstance(store, OneTrip) else None
+        self._untold: list[Event] = []  # claims, which are told with what became of them when that is over in a moment
         self._next: list[Claim] | None = None  # claimed already, for the next turn; None: to be claimed
         self._asked_s = 0.0  # how long the store took to commit the last row and to claim the next
         self._end_s = 0.0  # of this stint
@@ -184,8 +187,10 @@ class Slot:
             claims = [] if claim is None else [claim]
         else:
             claims = self._bulk.claim_some(agent, self._reach)
-        event = {"type": "state_transition", "from": "queued", "to": "in_progress"}
-        self._log.many([self._line(claim, "info", "job claimed", event) for claim in claims])
+        if claims:
+            event = {"type": "state_transition", "from": "queued", "to": "in_progress"}
+            then = {"timestamp": timestamp(self._clock.now())}
+            self._untold += [self._line(claim, "info", "job claimed", event, then) for claim in claims]
         return claims
 
     def _go_on(self, agent: Agent, claims: deque[Claim], ended: list[tuple[Claim, Outcome]]) -> bool:
@@ -211,19 +216,20 @@ class Slot:
         """One job, watched, to its end."""
         try:
             if begun is None or begun.run.exit is None:
+                self._say()
                 self._lookout.relieve()
                 if self._bulk is not None:
                     self._bulk.write_down(claim)
             tick = lambda: self._beat(agent, claim)  # noqa: E731
             outcome = self._performer.perform(claim, tick, self._stop, begun)
-            self._log(*self._committed(claim, self._commit(agent, claim, outcome)))
+            self._say(self._committed(claim, self._commit(agent, claim, outcome)))
         except NoFolder:
             self._store.release(claim, "no folder could be made for it")  # another machine may have room
             raise
         except AgentLost:
             raise
         except Lost as lost:
-            self._log(*self._committed(claim, lost))
+            self._say(self._committed(claim, lost))
 
     def _settle(
         self, agent: Agent, ended: list[tuple[Claim, Outcome]], claims: deque[Claim], *, ahead: bool = False
@@ -244,7 +250,7 @@ class Slot:
                 told = self._bulk.commit_some(done)
         else:
             told = [self._tried(agent, claim, outcome) for claim, outcome in done]
-        self._log.many([self._committed(claim, what) for (claim, _), what in zip(done, told, strict=True)])
+        self._say(*(self._committed(claim, what) for (claim, _), what in zip(done, told, strict=True)))
         for what in told:
             if isinstance(what, AgentLost):
                 raise what
@@ -253,7 +259,7 @@ class Slot:
         if self._bulk is not None:
             self._bulk.hand_back(claims)
             event = {"type": "state_transition", "from": "in_progress", "to": "queued"}
-            self._log.many([self._line(claim, "info", "job handed back, not begun", event) for claim in claims])
+            self._say(*(self._line(claim, "info", "job handed back, not begun", event) for claim in claims))
 
     def _ends_here(self, claim: Claim, outcome: Outcome) -> bool:
         return self._handover is None or self._handover.ends_here(claim, outcome)
@@ -345,7 +351,7 @@ class Slot:
         except SyncFailed:
             raise  # nobody knows what reached the disk: the worker stops, recovery decides (R7)
         except AgentLost as lost:
-            self._log("warning", str(lost), {"event": {"type": "agent_lost"}})
+            self._say(("warning", str(lost), {"event": {"type": "agent_lost"}}))
             self.leave()
             return Turn.WORKED
         except (FarroError, OSError) as error:
@@ -355,7 +361,7 @@ class Slot:
         return Turn.TROUBLE
 
     def _trouble(self, message: str, more: Mapping[str, Any] | None = None) -> None:
-        self._log("error", message, {"event": {"type": "slot_trouble"}, **(more or {})})
+        self._say(("error", message, {"event": {"type": "slot_trouble"}, **(more or {})}))
         self.leave()
 
     def _patience_s(self, until: Until) -> float:
@@ -365,7 +371,14 @@ class Slot:
             return longest_s
         return min(longest_s, max(0.0, (due - self._clock.now()).total_seconds()))
 
-    def _line(self, claim: Claim, level: str, message: str, event: Mapping[str, Any]) -> Event:
+    def _say(self, *events: Event) -> None:
+        """With one write, after what was not told before it."""
+        untold, self._untold = self._untold, []
+        self._log.many([*untold, *events])
+
+    def _line(
+        self, claim: Claim, level: str, message: str, event: Mapping[str, Any], more: Mapping[str, Any] = NOTHING
+    ) -> Event:
         lifecycle = claim.envelope.lifecycle
         fields = {
             "job_id": lifecycle.job_id,
@@ -374,5 +387,6 @@ class Slot:
             "agent": claim.agent.id,
             "correlation_id": lifecycle.correlation_id,
             "event": event,
+            **more,
         }
         return level, message, fields
