@@ -39,6 +39,15 @@ def test_every_command_says_what_is_wrong_with_a_root(empty: Program, command: l
     assert listing(empty.path) == before
 
 
+def test_init_takes_the_folder_as_a_word_too(empty: Program) -> None:
+    assert empty.run("init", "desk", "--json", code=0).json["root"] == f"{empty.path}/desk"
+    assert "nothing was missing" in empty.run("init", "--root", "desk", code=0).out
+    told = empty.run("init", "desk", "--root", "other", code=2).err
+    assert "desk and --root other both say which folder; keep one of them" in told
+    assert not (empty.path / "other").exists()
+    assert empty.run("init", ".", "--json", code=0).json["root"] == str(empty.path)
+
+
 def test_init_refuses_what_cannot_be_a_folder(empty: Program) -> None:
     (empty.path / "file").write_text("")
     before = listing(empty.path)

@@ -20,6 +20,7 @@ AGENTS = ("claude", "codex", "gemini")
 
 
 @click.command()
+@click.argument("folder", required=False, metavar="[FOLDER]")
 @click.option(
     "--agents",
     multiple=True,
@@ -33,13 +34,15 @@ AGENTS = ("claude", "codex", "gemini")
 )
 @root_option("The folder; else FARRO_ROOT, else this one. It is made when it does not exist.")
 @json_option("Answer as JSON.")
-def init(agents: tuple[str, ...], store: str | None, root: str | None, as_json: bool) -> None:
+def init(folder: str | None, agents: tuple[str, ...], store: str | None, root: str | None, as_json: bool) -> None:
     """Make a folder a farro root. Safe to repeat: what is there is kept, what is missing is made.
 
     With --agents the config gets a provider for each program, and every agent role that has none is answered by the
     first; reviews by the last.
     """
-    path = os.path.abspath(root or os.environ.get("FARRO_ROOT") or os.getcwd())
+    if folder is not None and root is not None:
+        raise click.UsageError(f"{folder} and --root {root} both say which folder; keep one of them")
+    path = os.path.abspath(folder or root or os.environ.get("FARRO_ROOT") or os.getcwd())
     was_root = os.path.isdir(f"{path}/jobs")
     settings = config.load(path, warn=terminal.complain)
     if store is not None:
