@@ -21,7 +21,7 @@ from farro.errors import Damaged
 from farro.kernel import ids
 from farro.ports.store import Submission
 from farro.stores.files import FilesStore, dispatch, moving, settle, submit
-from farro.system import fs, leases, syscalls
+from farro.system import fs, leases
 
 Play = Callable[[FilesStore], None]
 
@@ -149,7 +149,7 @@ def test_without_noreplace_two_jobs_become_one(shm: Path, monkeypatch: pytest.Mo
             with pytest.raises(FileExistsError):
                 moving.try_move(source, destination)
         else:
-            monkeypatch.setattr(syscalls, "rename_noreplace", os.rename)
+            monkeypatch.setattr(fs, "move", os.rename)
             moving.try_move(source, destination)
         assert os.path.exists(source) is safe
 

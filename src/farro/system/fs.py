@@ -2,12 +2,9 @@
 
 Nothing here knows what a job is. Callers name plain `str` paths from the root; no directory handle is kept (R4).
 
-**The seam.** Every mutating call is one system call made through `_perform`, and every look at the disk that a decision
-rests on announces itself through `_look`. Tests put a function in their place (`set_seam`): it may raise instead of
-calling (a kill, an errno), call and then raise (an ambiguous error), write half (a torn file), record, or let another
-actor run first. In production both are one `is None` check. Alternatives that fail: patching `os` misses calls made
-through other modules; a filesystem object handed through every signature was tried in the first draft and made each
-function in the store take an argument that only tests vary.
+Every mutating call is one system call made through the seam (system.seam), and every look at the disk that a decision
+rests on announces itself there. Without a seam there is nothing between: the names that every job needs are bound to
+the system calls themselves (`_BARE`), for a Python function around a call costs a tenth of it.
 
 R5: temporary names are random, exclusive and start with `TEMPORARY`, which no scan pattern matches; a file is synced
 before it replaces another (`write_atomic(sync=True)`). Tests: tests/system/test_fs.py, tests/crash.
@@ -21,12 +18,17 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from farro.errors import StorageTrouble
-from farro.system import syscalls
+from farro.system import seam, syscalls
 from farro.system.ahead import Ahead
 from farro.system.group_commit import GroupCommit
+from farro.system.passing import PASSING as PASSING
+from farro.system.passing import WRITE_TRIES as WRITE_TRIES
+from farro.system.passing import retried as retried
+from farro.system.seam import Seam as Seam
+from farro.system.seam import look as _look
+from farro.system.seam import perform as _perform
 from farro.system.syscalls import BLOCK as BLOCK
 from farro.system.syscalls import pass_the_cache as pass_the_cache
 from farro.system.turns import RESTING
@@ -35,44 +37,18 @@ T = TypeVar("T")
 
 TEMPORARY = ".tmp-"  # no job, agent or role name may start with a dot
 
-# What may pass: a full disk that is being cleaned, a flaky device, a burst of open files.
-PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
-if sys.platform == "win32":  # antivirus and indexers hold files for a moment
-    PASSING |= {errno.EACCES, errno.EBUSY}
-WRITE_TRIES = 3
-
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _READ = os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW
 
 
-class Seam(Protocol):
-    """What a test may put between farro and the filesystem."""
-
-    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any: ...
-
-    def look(self, op: str, path: str) -> None: ...
-
-
-_seam: Seam | None = None
-
-
-def set_seam(seam: Seam | None) -> None:
+def set_seam(placed: Seam | None) -> None:
     """Put a seam in place for this process (tests only); None takes it away."""
-    global _seam
-    _seam = seam
-
-
-def _perform(op: str, call: Callable[..., T], *args: Any) -> T:
-    if _seam is None:
-        return call(*args)
-    result: T = _seam.perform(op, call, args)
-    return result
-
-
-def _look(op: str, path: str) -> None:
-    if _seam is not None:
-        _seam.look(op, path)
+    seam.placed = placed
+    here = globals()
+    for name, (bare, seen) in _BARE.items():
+        if here[name] is (seen if placed is None else bare):  # else somebody has put something of his own there
+            here[name] = bare if placed is None else seen
 
 
 # --- looking -----------------------------------------------------------------------------------------------------
@@ -88,7 +64,8 @@ def read_bytes(path: str, limit: int | None = None) -> bytes:
 
 def read_with_status(path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
     """As `read_bytes`, with what `lstat` says of that very file, whatever has replaced it meanwhile."""
-    _look("read", path)
+    if seam.placed is not None:
+        _look("read", path)
     fd = os.open(path, _READ)
     try:
         status = os.fstat(fd)
@@ -148,7 +125,8 @@ def subdirectories(path: str) -> list[str]:
 def exists(path: str) -> bool:
     """Whether the name is there, whatever it is. OSError when nobody can say: `os.path.lexists` calls that "no", and an
     I/O error would pass for a fence."""
-    _look("stat", path)
+    if seam.placed is not None:
+        _look("stat", path)
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -251,7 +229,8 @@ def symlink(target: str, path: str) -> None:
 
 
 def link(source: str, path: str) -> None:
-    _perform("link", os.link, source, path)
+    """A second name of `source` itself, also where that is a symbolic link; EEXIST when `path` is taken."""
+    _perform("link", _link, source, path)
 
 
 def unlink(path: str) -> None:
@@ -354,24 +333,6 @@ def swap_in(path: str, data: bytes, *, sync: bool) -> None:
     unlink(name)
 
 
-def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | None = None) -> T:
-    """`call`, again after a short pause when the filesystem's trouble may pass; then StorageTrouble."""
-    for attempt in range(1, WRITE_TRIES + 1):
-        try:
-            return call()
-        except OSError as error:
-            if error.errno not in PASSING:
-                raise
-            if attempt == WRITE_TRIES:
-                raise StorageTrouble(
-                    f"{path}: {error.strerror} after {WRITE_TRIES} tries; nothing was changed. "
-                    "Free space or inodes (df -h, df -i), check the device (dmesg), then try again"
-                ) from error
-            if pause is not None:
-                pause(0.05 * 4 ** (attempt - 1))
-    raise AssertionError("unreachable")
-
-
 # --- syncing -----------------------------------------------------------------------------------------------------
 
 
@@ -397,3 +358,36 @@ def _sync_one(path: str) -> None:
 
 def _fsync(fd: int, path: str) -> None:
     os.fsync(fd)
+
+
+# --- without a seam ----------------------------------------------------------------------------------------------
+
+
+def _link(source: str, path: str) -> None:
+    os.link(source, path, follow_symlinks=False)
+
+
+def _created(path: str, data: bytes) -> None:
+    fd = os.open(path, _CREATE, 0o666)
+    try:
+        done = os.write(fd, data) if data else 0
+        if done < len(data):
+            write(fd, data[done:])
+    finally:
+        os.close(fd)
+
+
+# What each name is without a seam, and with one.
+_BARE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "mkdir": (os.mkdir, mkdir),
+    "create": (_created, create),
+    "link": (_link, link),
+    "unlink": (os.unlink, unlink),
+    "rmdir": (os.rmdir, rmdir),
+    "move": (syscalls.rename_noreplace, move),
+    "exchange": (syscalls.exchange, exchange),
+    "lstat": (os.lstat, lstat),
+}
+if sys.platform != "win32":
+    _BARE["symlink"] = (os.symlink, symlink)
+set_seam(None)

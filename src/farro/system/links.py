@@ -14,6 +14,20 @@ _PIECE = 1 << 20
 _CANNOT = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
+def again(source: str, path: str) -> None:
+    """The symbolic link `source` once more, complete when it appears; EEXIST when `path` is taken. The same one under a
+    second name, or where there is no such thing a new one that says the same."""
+    try:
+        fs.link(source, path)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        target = fs.readlink(source)
+        if target is None:
+            raise
+        fs.symlink(target, path)
+
+
 def stand(source: str, path: str) -> None:
     """`path` is the same file as `source`, whatever stood there before. A crash may leave a temporary name."""
     try:
