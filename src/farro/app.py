@@ -91,7 +91,7 @@ def open_store(
             kill_hung=process_identity.kill_identified,
             identity=enclosure.identity,
             log=log or no_log,
-            audit=audit.record,
+            audit=audit,
         ),
         on_close=audit.close,
     )

@@ -77,7 +77,7 @@ def open_redis(
             reap=reap,
             actor=audit.actor,
             log=log,
-            audit=audit.record,
+            audit=audit,
         ),
         on_close=close,
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from farro.kernel.moments import timestamp
@@ -22,7 +22,7 @@ from farro.observe.audit_file import AuditFiles, AuditPolicy, files
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 
-__all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit"]
+__all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit", "tell_all"]
 
 Value = str | int | bool | None
 # What codes are made of: nothing in it needs an escape in JSON, and no sentence gets through it.
@@ -38,6 +38,15 @@ class Audit(Protocol):
 
 def no_audit(event: str, *, actor: str | None = None, **codes: Value) -> None:
     """For stores that keep no audit log."""
+
+
+def tell_all(audit: Audit, events: Sequence[Mapping[str, Value]]) -> None:
+    """Several events of one moment; `event` and `actor` are among the codes of each."""
+    if isinstance(audit, AuditLog):
+        audit.many(events)
+        return
+    for codes in events:
+        audit(**codes)  # type: ignore[arg-type]
 
 
 class AuditLog:
@@ -83,17 +92,25 @@ class AuditLog:
         self._wake = threading.Event()  # there is something in `_buffer`
         self._thread: threading.Thread | None = None
         self._untold = (0, "")  # lines that were not written since the last that was, and since when
-        self._files = AuditFiles(self._folder, self._policy, self._line)
+        self._files = AuditFiles(self._folder, self._policy, self._spell)
 
-    def record(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
+    def __call__(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         """Append one event. Values are codes: anything else is replaced, so that no text of a prompt gets in here."""
-        line = self._line(event, actor, codes)
+        self.many(({"event": event, "actor": actor, **codes},))
+
+    record = __call__
+
+    def many(self, events: Sequence[Mapping[str, Value]]) -> None:
+        """As `record` of each, at one moment. `event` comes first among the codes, then `actor`."""
+        head = self._head()
+        lines = [self._line(head, codes) for codes in events]
         if self._pid != os.getpid():
             self._start_anew()
         late = self._policy.strict
         with self._mutex:
-            self._buffer.append(line)
-            if len(self._buffer) == 1 and not late:
+            empty = not self._buffer
+            self._buffer += lines
+            if empty and not late:
                 self._since_s = self._clock.monotonic_s()
                 if self._background:
                     self._wake.set()
@@ -105,22 +122,26 @@ class AuditLog:
         if late or self._closed:
             self.flush()
 
-    def _line(self, event: str, actor: str | None, codes: Mapping[str, Value]) -> bytes:
-        """By hand: three of these are made for every job, and codes need no escapes. All of them are checked at once;
-        only when something is wrong is it looked for."""
+    def _head(self) -> str:
+        """How a line of this moment begins."""
         moment = self._clock.now()
         second = int(moment.timestamp())
         if second != self._second[0]:
-            self._second = (second, timestamp(moment)[:20])
-        actor = actor or self.actor
-        texts, parts = _spelled(codes)
-        texts += event + actor
+            self._second = (second, f'{{"ts": "{timestamp(moment)[:20]}')
+        return f'{self._second[1]}{moment.microsecond // 1000:03d}Z"'
+
+    def _spell(self, event: str, **codes: Value) -> bytes:
+        return self._line(self._head(), {"event": event, "actor": None, **codes})
+
+    def _line(self, head: str, codes: Mapping[str, Value]) -> bytes:
+        """By hand: three of these are made for every job, and codes need no escapes. All of them are checked at once;
+        only when something is wrong is it looked for."""
+        if codes["actor"] is None:
+            codes = {**codes, "actor": self.actor}
+        texts, members = _spelled(codes)
         if len(texts) > _LONGEST or not _is_code(texts):
-            event, actor = _code(event), _code(actor)
-            codes = {name: _code(value) if isinstance(value, str) else value for name, value in codes.items()}
-            parts = _spelled(codes)[1]
-        head = f'{{"ts": "{self._second[1]}{moment.microsecond // 1000:03d}Z", "event": "{event}", "actor": "{actor}"'
-        return f"{head}{parts}}}\n".encode()
+            members = _spelled({name: _code(v) if isinstance(v, str) else v for name, v in codes.items()})[1]
+        return f"{head}{members}}}\n".encode()
 
     def _keep_flushing(self) -> None:
         pause = threading.Event()  # nobody sets it: a sleep that is not the injected clock's, for a real thread
@@ -153,7 +174,7 @@ class AuditLog:
         """What could not be written, as the first line that can: else a trouble that is over would be in nobody's log
         but this process's own, and `farro stats --alerts` could not count it."""
         lines, since = self._untold
-        return [self._line(MISSED, None, {"lines": lines, "since": since})] if lines else []
+        return [self._spell(MISSED, lines=lines, since=since)] if lines else []
 
     def mend(self) -> None:
         """A long-lived process does this when it starts: a torn tail is not left for the next event to find."""

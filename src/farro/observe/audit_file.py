@@ -119,7 +119,7 @@ class AuditFiles:
             else:
                 fs.unlink(f"{self._folder}/{name}")
         for name, size in enforce_quota(self._folder, self._policy):
-            fs.write(self._current(), self._line("audit_deleted", None, {"file": name, "bytes": size}))
+            fs.write(self._current(), self._line("audit_deleted", file=name, bytes=size))
 
 
 def repair(fd: int) -> int:

@@ -16,10 +16,10 @@ _NONE: frozenset[str] = frozenset()
 def required_tags(prompt_data: Mapping[str, Any] | list[Any]) -> frozenset[str]:
     """`metadata.tags` of a prompt and the `tags` of its steps: a plan runs on one worker. What is not text cannot be
     offered and is left out."""
-    if not isinstance(prompt_data, Mapping):
+    if not isinstance(prompt_data, dict | Mapping):  # nearly always a dict: to ask an ABC takes ten times as long
         return _of_steps(prompt_data)  # an Air-Executor task list has no metadata
     metadata = prompt_data.get("metadata")
-    tags = metadata.get("tags") if isinstance(metadata, Mapping) else None
+    tags = metadata.get("tags") if metadata and isinstance(metadata, dict | Mapping) else None
     own = frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else _NONE
     steps = prompt_data.get("steps", prompt_data.get("tasks"))
     return own | _of_steps(steps) if steps else own
@@ -28,5 +28,5 @@ def required_tags(prompt_data: Mapping[str, Any] | list[Any]) -> frozenset[str]:
 def _of_steps(steps: object) -> frozenset[str]:
     if not isinstance(steps, list):
         return _NONE
-    found = [step["tags"] for step in steps if isinstance(step, Mapping) and isinstance(step.get("tags"), list)]
+    found = [step["tags"] for step in steps if isinstance(step, dict | Mapping) and isinstance(step.get("tags"), list)]
     return frozenset(tag for tags in found for tag in tags if isinstance(tag, str)) if found else _NONE
