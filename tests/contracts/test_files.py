@@ -661,7 +661,7 @@ def test_a_hung_process_is_killed_by_its_identity_before_its_jobs_move(files: Fi
     files.store.heartbeat(dog)
     files.store.recover(dog)
     assert [identity["pid"] for identity in files.hung] == [1]
-    assert [sorted(each) for each in where] == [[".lease", "j"]]
+    assert [sorted(each) for each in where] == [[".lease", ".lock", "j"]]
     assert files.reaped[-1] == [f"j/0001@{files.store._ground.scope}"], (
         "what the attempt left running ends before anyone may start the job again"
     )
@@ -813,7 +813,7 @@ def test_a_folder_that_may_not_be_changed_is_skipped_and_said(files: Files) -> N
         files.store.enqueue(submission(job_id=job_id))
 
     def refuse(op: str, args: tuple[Any, ...]) -> None:
-        if op == "symlink" and "/a-bad/" in args[1]:
+        if op == "link" and "/a-bad/" in args[1]:
             raise PermissionError(errno.EACCES, "Permission denied", args[1])
 
     agent = files.store.join("worker", role="Runner")

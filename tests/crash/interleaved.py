@@ -210,7 +210,7 @@ class World:
         else:
             home, inside = (parts[3], parts[4:]) if parts[2] == "in-progress" and len(parts) > 3 else ("", [])
         own = home.startswith(f"{actor.name}.")
-        clearing = (op == "unlink" and inside == [".lease"]) or (op == "rmdir" and not inside)
+        clearing = (op == "unlink" and inside in ([".lock"], [".lease"])) or (op == "rmdir" and not inside)
         self.need(own or (home != "" and clearing), actor, f"{op} {path}: not its own folder (R1)")
         if own and inside and inside[0] in self.where:
             place = "/".join(parts[: parts.index(home) + 1])

@@ -24,7 +24,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import ErrorInfo, Outcome
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Claim, Recovered
-from farro.stores.files import claim, dispatch, draft, hold, recover, settle, submit
+from farro.stores.files import claim, dispatch, draft, hold, look, recover, settle, submit
 from farro.stores.files import folder as folders
 from farro.stores.files.ground import Ground, Held
 from farro.stores.files.moving import Moved, try_move
@@ -106,17 +106,17 @@ def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
 
 def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
     """What was read before the move is not looked at again after it."""
-    which = claim._which
+    which = look.which
 
     def never_changed(path: str) -> tuple[int, int, int]:
         return (0, 0, which(path)[2]) if "/incoming/" in path else (0, 0, 0)
 
-    patch.setattr(claim, "_which", never_changed)
+    patch.setattr(look, "which", never_changed)
     begin = claim._begin
 
-    def trusting(ground: Ground, held: Held, name: str, path: str, look: Any, *, in_row: bool = False) -> Any:
-        look.seen = (0, 0, 0)
-        return begin(ground, held, name, path, look, in_row=in_row)
+    def trusting(ground: Ground, held: Held, name: str, path: str, seen: Any, *, in_row: bool = False) -> Any:
+        seen.seen = (0, 0, 0)
+        return begin(ground, held, name, path, seen, in_row=in_row)
 
     patch.setattr(claim, "_begin", trusting)
 

@@ -152,7 +152,7 @@ def queued_only(shm: Path) -> World:
 @pytest.mark.parametrize("after", [False, True])
 def test_a_lock_appears_complete_or_not_at_all(world: World, after: bool) -> None:
     """Row 1: crash while making the lock: it appears complete, with its owner, or not at all."""
-    dies(world, KillAt(1, after=after, only=only("symlink")), world.claim)
+    dies(world, KillAt(1, after=after, only=only("link")), world.claim)
     lock = f"{world.root}/agents/Runner/incoming/{world.jobs[0]}/lock"
     assert os.path.lexists(lock) is after
     if after:
@@ -184,7 +184,7 @@ def test_a_job_that_moved_but_says_queued_is_recovered_and_its_attempt_counted(w
     assert finish(world).attempt == 2
 
 
-@pytest.mark.parametrize("op", ["symlink", "move"])
+@pytest.mark.parametrize("op", ["link", "move"])
 def test_of_two_workers_one_rename_wins(world: World, op: str) -> None:
     """Row 4: two workers want one job: one rename wins, the other sees ENOENT and goes on."""
     slow, slow_agent = world.actor, world.agents["w"]

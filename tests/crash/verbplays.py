@@ -288,7 +288,7 @@ def _queued_after_a_retry(world: World) -> None:
 
 def _queued_under_a_dead_lock(world: World) -> None:
     _queued(world)
-    with placed(KillAt(1, after=True, only=frozenset({"symlink"}))):
+    with placed(KillAt(1, after=True, only=frozenset({"link"}))):
         _crashes(lambda: world.claim())
     world.die(world.actor)
     world.process()

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from farro.errors import FarroError, InputError, Lost
+from farro.errors import InputError, Lost
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
@@ -160,17 +160,12 @@ class FilesStore:
 
     @explained
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        told: list[Lifecycle | Lost] = []
-        trouble: FarroError | None = None
-        for what in settle.commit_some(self._ground, ended):
-            if isinstance(what, Lifecycle):
-                told.append(self._ended(what))
-            elif isinstance(what, Lost):
-                told.append(what)
-            else:
-                trouble = trouble or what
-        if trouble is not None:
-            raise trouble
+        done = settle.commit_some(self._ground, ended)
+        unblock.after_end(self._ground, [what for what in done if isinstance(what, Lifecycle)])
+        told = [what for what in done if isinstance(what, Lifecycle | Lost)]
+        for what in done:
+            if not isinstance(what, Lifecycle | Lost):
+                raise what
         return told
 
     def next_due(self, role: str) -> datetime | None:
@@ -201,7 +196,7 @@ class FilesStore:
 
     def _ended(self, told: Lifecycle) -> Lifecycle:
         """After everything that may end a job: those that waited for it. Recovery does the same in its own pass."""
-        unblock.after_end(self._ground, told)
+        unblock.after_end(self._ground, [told])
         return told
 
     @explained

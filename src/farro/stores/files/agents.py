@@ -19,6 +19,9 @@ from farro.stores.files.ground import Ground, Held
 from farro.system import fs, leases, trees
 
 LEASE = ".lease"
+# A link that says the agent's name. The lock of each job that it claims is a second name of it: nothing is made and
+# nothing freed for a claim (docs/decisions/0051).
+LOCK = ".lock"
 BEAT_EVERY_S = 10.0
 
 
@@ -42,6 +45,8 @@ def join(ground: Ground, name: str, *, role: str | None, slot: int, tags: Collec
         fs.mkdir(staged)
         lease = leases.create(f"{staged}/{LEASE}", content)
         try:
+            if role is not None:
+                fs.symlink(agent.id, f"{staged}/{LOCK}")
             fs.move(staged, folder)
             # Jobs will be moved in here. A power cut that keeps such a move must keep the folder too, else the job is
             # found in staging, among the debris. Once in an agent's life.
@@ -70,8 +75,9 @@ def leave(ground: Ground, agent: Agent) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        fs.unlink(f"{folder}/{LEASE}")
+    for name in (LOCK, LEASE):
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(f"{folder}/{name}")
     try:
         fs.rmdir(folder)
     except OSError as error:

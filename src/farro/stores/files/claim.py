@@ -1,43 +1,45 @@
 """Claiming (`load_job`): lock, move, count the attempt, write job.json. The move is the commit point.
 
-Which job is next lives in queue; what comes of it lives in settle.
+Which job is next lives in queue, what is seen of it in look; what comes of it lives in settle.
 
 - A job whose claimer died before the move was never started: its lock is dead and may be removed by whoever meets it.
   [test_lock_held_and_holder_dies_before_the_move]
 - The rename arbitrates even if a lock was lost; the winner puts its own name right.
   [test_two_workers_want_one_job, test_a_lock_removed_by_a_late_one_is_put_right]
-- Checks before the move are advisory and repeated after it: job.json is replaced by rename, never edited, so an
-  unchanged inode, size and time are an unchanged text. The inode alone is not: two replacements later the filesystem
-  gives the first number out again. [test_a_job_edited_between_look_and_move_is_read_again]
+- Checks before the move are advisory and repeated after it. [test_a_job_edited_between_look_and_move_is_read_again]
 - A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
   is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
 - Of a row of small jobs (`claim_some`) job.json is written with the commit, or by `write_down` when one is not over in
   a moment: until then it says what it said in the queue, as after a kill between the move and the writing. The path is
   the state (R1). [test_kill_at_every_call]
+- A row goes through each step together (see look): read, judged, locked and moved, counted. For each job the steps are
+  those of a claim alone, in their order.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from enum import Enum, auto
 from typing import Any
 
 from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, SyncFailed, UnknownSchema
 from farro.kernel import ids, moves, places, telling
-from farro.kernel.envelope import Envelope, Lifecycle
+from farro.kernel.envelope import Envelope
 from farro.kernel.states import Status
-from farro.plans.tags import required_tags
 from farro.ports.store import Claim
 from farro.stores.files import folder as folders
+from farro.stores.files import look as looks
 from farro.stores.files.agents import LEASE
+from farro.stores.files.agents import LOCK as OWN_LOCK
 from farro.stores.files.ground import Ground, Held
+from farro.stores.files.look import Look, Verdict
 from farro.stores.files.moving import Moved, deliver, quarantine, try_move
 from farro.stores.files.queue import QueueView
-from farro.system import fs, leases
+from farro.system import fs, leases, links
 
 JUST_NOW_S = 0.05
 _FEW = 4  # so many are taken at once even if little more is there
@@ -47,65 +49,90 @@ class _Changed(Exception):
     """After the move it turned out that the job had been away meanwhile: it came back with a delay, or was not read."""
 
 
-class Verdict(Enum):
-    TAKE = auto()  # now, or after `until`
-    NEVER = auto()
-    GONE = auto()
-
-
-def claim(ground: Ground, held: Held, view: QueueView, *, row: int | None = None) -> Claim | None:
-    """The next job, if there is one. `row`: as one more of so many in a row."""
-    role = held.agent.role
-    assert role is not None
-    busy: set[str] = set()
-    while (upcoming := view.next(known=bool(row))) is not None:
-        name, entered_ns = upcoming
-        if name in busy:
-            return None  # the queue was listed again meanwhile: waiting for a lock is not this call's business
-        look = _look(ground, held, f"{ground.incoming(role)}/{name}", name)
-        if look.verdict is Verdict.NEVER:
-            view.skip(name)
-        elif look.verdict is Verdict.GONE:
-            pass
-        elif look.entered_ns != entered_ns:
-            view.enter(name, look.entered_ns)
-        elif look.until is not None:
-            view.delay(name, look.until, entered_ns)
-        elif row and (look.lifecycle is None or look.lifecycle.attempt > 0):
-            view.enter(name, entered_ns)  # alone, in the next turn
-            return None
-        else:
-            try:
-                locked = _lock(ground, held, name)
-            except PermissionError as error:  # this job's folder alone: without this the others waited behind it
-                ground.log("critical", "folder may not be changed, job skipped", {"job_id": name, "why": str(error)})
-                view.skip(name)
-                continue
-            if not locked:
-                busy.add(name)
-                view.locked(name, entered_ns)
-            elif (claimed := _take(ground, held, name, look, in_row=row is not None)) is not None:
-                return claimed
-    return None
+def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
+    """The next job, if there is one."""
+    claims = _claimed(ground, held, view, 1, in_row=False)
+    return claims[0] if claims else None
 
 
 def claim_some(ground: Ground, held: Held, view: QueueView, limit: int) -> list[Claim]:
     """Up to so many: a job that was begun before alone, and of much that is there not all (ports.store.Bulk)."""
+    return _claimed(ground, held, view, limit, in_row=True)
+
+
+def _claimed(ground: Ground, held: Held, view: QueueView, limit: int, *, in_row: bool) -> list[Claim]:
     claims: list[Claim] = []
-    while len(claims) < min(limit, max(_FEW, (len(claims) + len(view)) // 2)):
-        try:
-            claimed = claim(ground, held, view, row=len(claims))
-        except (FarroError, OSError):
-            for one in claims:  # nobody works on them now
-                with contextlib.suppress(FarroError, OSError):
-                    hand_back(ground, held, one)
-            raise
-        if claimed is None:
-            break
-        claims.append(claimed)
-        if claimed.attempt > 1 or not len(view):  # what comes in this instant can wait for the next turn
-            break
+    mine: deque[Look] = deque()  # moved, and not begun yet
+    busy: set[str] = set()
+    over = False
+    try:
+        while not over and (room := min(limit, max(_FEW, (len(claims) + len(view)) // 2)) - len(claims)) > 0:
+            chosen, over = _chosen(ground, held, view, room, busy, first=not claims)
+            _move_all(ground, held, view, chosen, busy, mine)
+            while mine:
+                claims += _taken(ground, held, mine.popleft(), in_row)
+            # What comes in this instant can wait for the next turn.
+            over = over or bool(claims and (claims[-1].attempt > 1 or not len(view)))
+    except Exception:
+        for look in mine:
+            _put_back(ground, held, look.name)
+        ground.tell_all([one.envelope.lifecycle for one in claims])
+        for one in claims:  # nobody works on them now
+            with contextlib.suppress(FarroError, OSError):
+                hand_back(ground, held, one)
+        raise
+    ground.tell_all([one.envelope.lifecycle for one in claims])
     return claims
+
+
+def _chosen(
+    ground: Ground, held: Held, view: QueueView, room: int, busy: set[str], *, first: bool
+) -> tuple[list[Look], bool]:
+    """Up to so many that this agent may have now; and whether the row ends here. `first`: it has none yet."""
+    incoming = ground.incoming(held.agent.role or "")
+    upcoming: list[tuple[str, int]] = []
+    met = False  # a name that is locked, and was listed again meanwhile: to wait for it is not this call's business
+    while len(upcoming) < room and (found := view.next(known=bool(upcoming) or not first)) is not None:
+        if met := found[0] in busy:
+            break
+        upcoming.append(found)
+    seen = [looks.seen(ground, f"{incoming}/{name}", name) for name, _ in upcoming]
+    chosen: list[Look] = []
+    for at, ((name, entered_ns), look) in enumerate(zip(upcoming, seen, strict=True)):
+        if look is None:
+            continue
+        verdict, until = looks.judged(ground, held, look)
+        if verdict is Verdict.NEVER:
+            view.skip(name)
+        elif look.entered_ns != entered_ns:
+            view.enter(name, look.entered_ns)
+        elif until is not None:
+            view.delay(name, until, entered_ns)
+        elif not look.begun:
+            chosen.append(look)
+        else:  # alone: now, or in the next turn
+            alone = first and not chosen
+            view.put_back(upcoming[at + alone :])
+            return [look] if alone else chosen, True
+    return chosen, met or not upcoming
+
+
+def _move_all(
+    ground: Ground, held: Held, view: QueueView, chosen: Iterable[Look], busy: set[str], mine: deque[Look]
+) -> None:
+    """Lock and move each; those that are in this agent's folder then are added to `mine`."""
+    for look in chosen:
+        try:
+            locked = _lock(ground, held, look.name)
+        except PermissionError as error:  # this job's folder alone: without this the others waited behind it
+            ground.log("critical", "folder may not be changed, job skipped", {"job_id": look.name, "why": str(error)})
+            view.skip(look.name)
+            continue
+        if not locked:
+            busy.add(look.name)
+            view.locked(look.name, look.entered_ns)
+        elif _move(ground, held, look.name):
+            mine.append(look)
 
 
 def write_down(ground: Ground, held: Held, claim: Claim) -> None:
@@ -144,83 +171,10 @@ def _just_locked(ground: Ground, lock: str) -> bool:
     """Whether somebody locked it a moment ago, and is about to move it: no lease to look at. A lock that stays is
     looked at in earnest."""
     try:
-        made_s = fs.lstat(lock).st_mtime
+        locked_s = fs.lstat(lock).st_ctime  # of its owner's last lock, or of the end of one: he is at work
     except OSError:
         return False
-    return 0.0 <= ground.clock.now().timestamp() - made_s < JUST_NOW_S
-
-
-class Look:
-    """What was seen before the move."""
-
-    __slots__ = ("entered_ns", "fresh", "lifecycle", "prompt", "seen", "until", "verdict")
-
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict = verdict
-        self.until: datetime | None = None
-        self.lifecycle: Lifecycle | None = None
-        self.prompt: dict[str, Any] | None = None
-        self.seen: tuple[int, int, int] | None = None  # which job.json it was
-        self.entered_ns = 0
-        self.fresh = False  # not read: it is what this process wrote
-
-
-def _look(ground: Ground, held: Held, path: str, name: str) -> Look:
-    """Validate size, schema version, status, tags and time. What cannot be read is taken: its owner repairs it."""
-    look = Look(Verdict.TAKE)
-    if (known := ground.fresh.take(name)) is not None:
-        look.fresh, look.seen, look.entered_ns = True, known.seen, known.seen[2]
-        look.lifecycle, look.prompt = known.life, folders.parse_prompt(known.prompt)
-        return _judged(ground, held, name, look)
-    try:
-        text, status = fs.read_with_status(f"{path}/job.json", folders.JOB_LIMIT)
-        look.seen = _identity(status)
-        look.entered_ns = status.st_mtime_ns
-        look.lifecycle = folders.parse_lifecycle(text)
-    except UnknownSchema as error:
-        ground.tell_foreign(name, str(error))
-        return Look(Verdict.NEVER)
-    except (FileNotFoundError, NotADirectoryError):
-        if not fs.exists(path):
-            return Look(Verdict.GONE)
-    except Damaged:
-        pass
-    except OSError:
-        if (seen := _which_or_none(path)) is not None:
-            look.seen, look.entered_ns = seen, seen[2]
-    try:
-        look.prompt = folders.read_prompt(ground, path)
-    except (FileNotFoundError, NotADirectoryError):  # or a plain file that somebody put into the queue
-        # With another job.json it was away meanwhile, and came back: its entry is told again. Without this look it was
-        # skipped for good, by every slot of this worker.
-        if not fs.exists(path) or _which_or_none(path) != look.seen:
-            return Look(Verdict.GONE)
-        if look.lifecycle is not None:
-            return look  # a job that lost its prompt: its owner quarantines it. Skipped, it would wait for ever unsaid
-        ground.log("critical", "folder without prompt.json in a queue, skipped", {"job_id": name})
-        return Look(Verdict.NEVER)
-    except (Damaged, OSError):
-        return look
-    return _judged(ground, held, name, look)
-
-
-def _judged(ground: Ground, held: Held, name: str, look: Look) -> Look:
-    """Whether this agent may have it, and when."""
-    if look.prompt is not None and not required_tags(look.prompt) <= held.agent.tags:
-        return Look(Verdict.NEVER)
-    if look.lifecycle is not None:
-        if look.lifecycle.status not in (Status.QUEUED, Status.IN_PROGRESS):
-            ground.log(
-                "critical",
-                "status contradicts the queue, job skipped",
-                {"job_id": name, "status": look.lifecycle.status},
-            )
-            return Look(Verdict.NEVER)
-        if look.lifecycle.not_before is not None:
-            due = datetime.fromisoformat(look.lifecycle.not_before)
-            if due > ground.due_now():
-                look.until = due
-    return look
+    return 0.0 <= ground.clock.now().timestamp() - locked_s < JUST_NOW_S
 
 
 def _owned_prompt(ground: Ground, path: str) -> dict[str, Any]:
@@ -232,28 +186,12 @@ def _owned_prompt(ground: Ground, path: str) -> dict[str, Any]:
         raise Damaged("prompt.json is missing") from error
 
 
-def _which(path: str) -> tuple[int, int, int]:
-    return _identity(fs.lstat(f"{path}/job.json"))
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _which_or_none(path: str) -> tuple[int, int, int] | None:
-    try:
-        return _which(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def _lock(ground: Ground, held: Held, name: str) -> bool:
     """Make `lock` exclusively: one call, complete when it appears. A dead agent's lock is removed once."""
-    assert held.agent.role is not None
-    path = f"{ground.incoming(held.agent.role)}/{name}/{folders.LOCK}"
+    path = f"{_queued(ground, held, name)}/{folders.LOCK}"
     for _ in range(2):
         try:
-            fs.symlink(held.agent.id, path)
+            links.again(f"{held.folder}/{OWN_LOCK}", path)
             return True
         except FileExistsError:
             owner = fs.readlink(path)
@@ -261,7 +199,7 @@ def _lock(ground: Ground, held: Held, name: str) -> bool:
                 return True  # made by a call whose answer was lost (R7); else we would wait for ourselves for ever
             if _just_locked(ground, path):
                 return False
-            home = ground.in_progress(held.agent.role)
+            home = held.folder.rsplit("/", 1)[0]
             if owner is not None and ids.is_agent(owner) and leases.is_held(f"{home}/{owner}/{LEASE}"):
                 return False
             with contextlib.suppress(FileNotFoundError):
@@ -271,50 +209,55 @@ def _lock(ground: Ground, held: Held, name: str) -> bool:
     return False
 
 
-def _take(ground: Ground, held: Held, name: str, look: Look, *, in_row: bool) -> Claim | None:
-    role = held.agent.role
-    assert role is not None
-    source, path = f"{ground.incoming(role)}/{name}", f"{held.folder}/{name}"
+def _move(ground: Ground, held: Held, name: str) -> bool:
+    """Whether it is ours now. The lock goes where it is not: others may try, while our trouble lasts."""
+    source = _queued(ground, held, name)
     try:
-        moved = try_move(source, path)
+        moved = try_move(source, f"{held.folder}/{name}")
     except FileExistsError:
         ground.log("critical", "job is in its agent's folder and in the queue, skipped", {"job_id": name})
-        return None
+        return False
     except OSError:
         with contextlib.suppress(OSError):
-            folders.drop_lock(source)  # not ours after all: others may try, while our trouble lasts
+            folders.drop_lock(source)
         raise
     if moved is Moved.NO_DESTINATION:
         with contextlib.suppress(OSError):
             folders.drop_lock(source)
         raise AgentLost(f"{held.agent.id} was declared dead; the slot joins again under a new name")
-    if moved is Moved.GONE:
-        return None
+    return moved is Moved.DONE
+
+
+def _taken(ground: Ground, held: Held, look: Look, in_row: bool) -> list[Claim]:
+    """The claim of a job that is ours now; none where it turns out not to be one for us."""
+    name, path = look.name, f"{held.folder}/{look.name}"
     try:
         with folders.fenced(path, name):
-            return fs.retried(lambda: _begin(ground, held, name, path, look, in_row=in_row), path, ground.clock.sleep)
+            return [fs.retried(lambda: _begin(ground, held, name, path, look, in_row=in_row), path, ground.clock.sleep)]
     except ClaimLost:
-        return None  # an operator or a watchdog was faster
+        pass  # an operator or a watchdog was faster
     except _Changed:
-        _put_back(path, source)  # its entry is told again, and then it is looked at
+        _put_back(ground, held, name)  # its entry is told again, and then it is looked at
     except UnknownSchema as error:
         ground.tell_foreign(name, str(error))
-        _put_back(path, source)
+        _put_back(ground, held, name)
     except SyncFailed:
         raise  # the disk's trouble, not the job's: the worker stops, recovery decides (R7)
     except Damaged as error:
         quarantine(ground, path, name, str(error))
     except Exception:
-        _put_back(path, source)  # nothing was started; where this fails too, recovery puts it back
+        _put_back(ground, held, name)  # nothing was started
         raise
-    return None
+    return []
 
 
 def begin_at_once(ground: Ground, held: Held, name: str) -> Claim:
     """Claim a job that was published into our own folder: there is nobody to race with."""
     path = f"{held.folder}/{name}"
     with folders.fenced(path, name):
-        return fs.retried(lambda: _begin(ground, held, name, path, Look(Verdict.TAKE)), path, ground.clock.sleep)
+        claimed = fs.retried(lambda: _begin(ground, held, name, path, Look(name)), path, ground.clock.sleep)
+    ground.tell(claimed.envelope.lifecycle)
+    return claimed
 
 
 def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_row: bool = False) -> Claim:
@@ -324,7 +267,7 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_r
         folders.drop_lock(path)
         fs.symlink(held.agent.id, f"{path}/{folders.LOCK}")
     before = look.lifecycle
-    if before is None or _which(path) != look.seen:
+    if before is None or looks.which(path) != look.seen:
         if look.fresh:
             raise _Changed
         before = folders.owned_lifecycle(ground, path, name, role, Status.QUEUED)
@@ -356,7 +299,6 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_r
         held.unwritten.discard(name)
         folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
     held.claims[name] = attempt
-    ground.tell(lifecycle)
     return Claim(
         agent=held.agent,
         envelope=Envelope(prompt=prompt, lifecycle=lifecycle),
@@ -366,7 +308,15 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_r
     )
 
 
-def _put_back(path: str, source: str) -> None:
+def _queued(ground: Ground, held: Held, name: str) -> str:
+    """Its folder in the queue that this agent works."""
+    assert held.agent.role is not None
+    return f"{ground.incoming(held.agent.role)}/{name}"
+
+
+def _put_back(ground: Ground, held: Held, name: str) -> None:
+    """Into its queue, as if nobody had had it. Where this fails too, recovery does it."""
+    path = f"{held.folder}/{name}"
     with contextlib.suppress(OSError):
         folders.drop_lock(path)
-        fs.move(path, source)
+        fs.move(path, _queued(ground, held, name))

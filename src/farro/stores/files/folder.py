@@ -10,13 +10,13 @@ import errno
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from farro.encoding import encoder
-from farro.errors import ClaimLost, Damaged, StorageTrouble, UnknownSchema, Unreadable
+from farro.errors import ClaimLost, Damaged, FarroError, StorageTrouble, UnknownSchema, Unreadable
 from farro.kernel import ids, moves
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import timestamp
@@ -28,6 +28,7 @@ from farro.system import fs, links
 LOCK = "lock"
 JOB_LIMIT = 4 << 20  # job.json grows with its hops, never to this
 _ATTEMPT = re.compile(r"[0-9]{4,6}")
+_decode = json.JSONDecoder().decode
 
 
 def read_lifecycle(folder: str) -> Lifecycle:
@@ -43,18 +44,25 @@ def parse_lifecycle(text: bytes) -> Lifecycle:
 
 def read_prompt(ground: Ground, folder: str) -> dict[str, Any]:
     """prompt.json. FileNotFoundError: a folder without it is debris (R7)."""
+    return parse_prompt(read_prompt_text(ground, folder))
+
+
+def read_prompt_text(ground: Ground, folder: str) -> bytes:
     limit = ground.policy.max_prompt_bytes
     text = _read(f"{folder}/prompt.json", limit)
     if len(text) > limit:
         raise Damaged(f"prompt.json is larger than {limit} bytes")
-    return parse_prompt(text)
+    return text
 
 
 def parse_prompt(text: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"prompt.json cannot be parsed: {error}") from error
+        data = _decode(text.decode())  # json.loads first finds out which encoding it is; farro's own is UTF-8
+    except (ValueError, RecursionError):
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"prompt.json cannot be parsed: {error}") from error
     if not isinstance(data, dict):
         raise Damaged("prompt.json is not an object")
     return data
@@ -146,7 +154,7 @@ def write_lifecycle(ground: Ground, folder: str, text: bytes, *, sync: bool) -> 
     fs.retried(lambda: fs.swap_in(path, text, sync=sync and ground.policy.durable), path, ground.clock.sleep)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Result:
     """What an attempt leaves, as bytes: result.json with its hash, and result.md or error.md."""
 
@@ -251,35 +259,32 @@ def first_mirror(folder: str, attempt: int, name: str) -> None:
 
 def drop_lock(folder: str) -> None:
     """Remove the claim's lock, if it is there, before the folder goes to a shared place (RELIABILITY 7)."""
-    with contextlib.suppress(FileNotFoundError):
+    try:  # noqa: SIM105 - every job comes by here, and `suppress` is three calls
         fs.unlink(f"{folder}/{LOCK}")
+    except FileNotFoundError:
+        pass
 
 
-class fenced:  # noqa: N801 - used as `with fenced(...)`, a word of the protocol
-    """Turn the errors of an owner's work into what they mean (R7).
+def meaning(error: OSError, folder: str, job_id: str) -> FarroError:
+    """What an error of an owner's work means (R7).
 
     ENOENT with the folder gone is the fence: somebody moved it, nothing was written elsewhere. ENOENT with the folder
     still there is not: the attempt's own files were removed. Tests: test_a_fenced_agent_cannot_commit,
     test_enoent_with_the_source_still_there_is_not_a_fence.
     """
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        if not fs.exists(folder):
+            return ClaimLost(f"{job_id}: taken from this agent (recovered or killed); nothing was written")
+        return Damaged(f"{job_id}: {error.filename} is gone from the job's own folder")
+    if isinstance(error, FileExistsError):
+        return Damaged(f"{job_id}: {error.filename} is in the way in the job's own folder")
+    return StorageTrouble(f"{job_id}: {error.filename}: {error.strerror}; the job is untouched")
 
-    __slots__ = ("_folder", "_job_id")
 
-    def __init__(self, folder: str, job_id: str) -> None:
-        self._folder, self._job_id = folder, job_id
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, OSError):
-            return
-        job_id = self._job_id
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            if not fs.exists(self._folder):
-                raise ClaimLost(
-                    f"{job_id}: taken from this agent (recovered or killed); nothing was written"
-                ) from error
-            raise Damaged(f"{job_id}: {error.filename} is gone from the job's own folder") from error
-        if isinstance(error, FileExistsError):
-            raise Damaged(f"{job_id}: {error.filename} is in the way in the job's own folder") from error
-        raise StorageTrouble(f"{job_id}: {error.filename}: {error.strerror}; the job is untouched") from error
+@contextlib.contextmanager
+def fenced(folder: str, job_id: str) -> Iterator[None]:
+    """Around an owner's work: errors are what they mean."""
+    try:
+        yield
+    except OSError as error:
+        raise meaning(error, folder, job_id) from error

@@ -20,7 +20,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
 from farro.kernel.states import Status
-from farro.observe.audit import Audit, no_audit
+from farro.observe.audit import Audit, no_audit, tell_all
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
@@ -157,7 +157,11 @@ class Ground:
     def tell(self, lifecycle: Lifecycle) -> None:
         """A transition to the audit log, once it is acknowledged: a kill in between leaves it untold, and hops[] have
         it. [test_every_transition_is_told]"""
-        self.audit(**telling.codes(lifecycle))  # type: ignore[arg-type]
+        self.tell_all((lifecycle,))
+
+    def tell_all(self, lifecycles: Iterable[Lifecycle]) -> None:
+        """As `tell` of each: jobs of a row share a moment."""
+        tell_all(self.audit, [telling.codes(lifecycle) for lifecycle in lifecycles])
 
     def mine(self, agent: Agent) -> Held:
         held = self.held.get(agent.id)

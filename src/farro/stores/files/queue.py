@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import os
 import threading
+from collections.abc import Sequence
 from datetime import datetime
 
 from farro.kernel import ids
@@ -79,6 +80,12 @@ class QueueView:
         with self._lock:
             self._enter(name, entered_ns)
             self._pull_feed()
+
+    def put_back(self, entries: Sequence[tuple[str, int]]) -> None:
+        """What `next` gave out and nobody looked at."""
+        with self._lock:
+            for name, entered_ns in entries:
+                self._enter(name, entered_ns)
 
     def delay(self, name: str, until: datetime, entered_ns: int) -> None:
         """Not before then. The clock is looked at again at each turn, so that a jump leaves no delay stuck."""

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from datetime import datetime
+from typing import ParamSpec, TypeVar
 
 from farro.errors import ClaimLost, FarroError, SyncFailed
 from farro.kernel import moves, places
@@ -40,6 +40,7 @@ from farro.stores.files.moving import deliver
 from farro.stores.files.records import Record
 from farro.system import fs
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Decisions that an attempt's own report stands for. A report that its agent did not live to decide is not mirrored.
@@ -55,46 +56,51 @@ def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None = N
     A claim is committed once, also by the agent that has the same job again: the path alone would let an old claim
     decide the new attempt. [test_a_claim_is_committed_once]
     """
-    going = _prepared(ground, claim, outcome, move)
-    if isinstance(going, Lifecycle):
-        return going
-    record = _record(ground, going)
-    entry = None if record is None else ground.journalled([record])
-    try:
-        return _carried(ground, going, careful=entry is None)
-    finally:
-        if entry is not None:
-            entry.finished()
+    (told,) = _commit_all(ground, [(claim, outcome)], move)
+    if isinstance(told, FarroError):
+        raise told
+    return told
 
 
 def commit_some(ground: Ground, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
     """As `commit` for each, whosever claims they are, with one write of the journal for all: what came of each, or what
     it raised. Only a failed sync ends it (R7)."""
-    going = [_told(partial(_prepared, ground, claim, outcome, None)) for claim, outcome in ended]
+    return _commit_all(ground, ended, None)
+
+
+def _commit_all(
+    ground: Ground, ended: Sequence[tuple[Claim, Outcome]], move: Move | None
+) -> list[Lifecycle | FarroError]:
+    """Each goes through the steps in their order, and all of them through each step together: see look."""
+    now = ground.clock.now()
+    going = [_told(_prepared, ground, claim, outcome, move, now) for claim, outcome in ended]
     ready = [one for one in going if isinstance(one, Commit)]
     records = [record for one in ready if (record := _record(ground, one)) is not None]
     # All or none: jobs in a row are small, and have one each.
     entry = ground.journalled(records) if records and len(records) == len(ready) else None
     try:
-        return [
-            _told(partial(_carried, ground, one, careful=entry is None)) if isinstance(one, Commit) else one
-            for one in going
-        ]
+        for step in (_write, _decide, _hand_on):
+            going = [_told(step, ground, one, entry is None) if isinstance(one, Commit) else one for one in going]
     finally:
         if entry is not None:
             entry.finished()
+    done = [one for one in going if isinstance(one, Commit)]
+    ground.tell_all([one.lifecycle for one in done if not one.exhausted])  # those were told when they were marked
+    for one in done:
+        one.held.forget(one.claim.job_id)
+    return [one.lifecycle if isinstance(one, Commit) else one for one in going]
 
 
-def _told(call: Callable[[], T]) -> T | FarroError:
+def _told(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | FarroError:
     try:
-        return call()
+        return call(*args, **kwargs)
     except SyncFailed:
         raise
     except FarroError as error:
         return error
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Commit:
     """What will be written, and nothing of it is."""
 
@@ -110,7 +116,7 @@ class Commit:
     exhausted: bool  # it is marked where it lies
 
 
-def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) -> Commit | Lifecycle:
+def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, now: datetime) -> Commit | Lifecycle:
     """The commit; or the lifecycle, where an earlier try had decided it: then it is carried out."""
     held = ground.mine(claim.agent)
     if held.claims.get(claim.job_id) != claim.attempt:
@@ -133,7 +139,7 @@ def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None)
         move,
         by=held.agent.id,
         attempt=claim.attempt,
-        now=ground.clock.now(),
+        now=now,
         result_sha256=None if result is None else result.sha256,
     )
     children = outcome.children if isinstance(outcome, Succeeded) else ()
@@ -154,10 +160,13 @@ def _prepared(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None)
     )
 
 
-def _carried(ground: Ground, going: Commit, *, careful: bool) -> Lifecycle:
-    """Write it and move the job. Not `careful`: it is in the journal."""
-    held, claim, path, result, lifecycle = going.held, going.claim, going.path, going.result, going.lifecycle
-    with folders.fenced(path, claim.job_id):
+# The steps. Not `careful`: it is in the journal.
+
+
+def _write(ground: Ground, going: Commit, careful: bool) -> Commit:
+    """The results."""
+    claim, path, result = going.claim, going.path, going.result
+    try:
         if result is not None:
             folders.write_result(ground, claim.folder, result, again=going.again)
         if going.sealed or (careful and ground.policy.durable):
@@ -166,21 +175,38 @@ def _carried(ground: Ground, going: Commit, *, careful: bool) -> Lifecycle:
                 durable += dispatch.seal(ground, path, claim.attempt, going.children)
             elif going.sealed:
                 durable += dispatch.unseal(path, claim.attempt)
-            ground.sync([*durable, held.folder])
+            ground.sync([*durable, going.held.folder])
+    except OSError as error:
+        raise folders.meaning(error, path, claim.job_id) from error
+    return going
+
+
+def _decide(ground: Ground, going: Commit, careful: bool) -> Commit:
+    """job.json with the decision."""
+    claim, path = going.claim, going.path
+    try:
         claim.envelope.runtime = _DECIDING
         folders.write_lifecycle(ground, path, going.text, sync=careful)
-        if lifecycle.status is Status.QUEUED:
+        if going.lifecycle.status is Status.QUEUED:
             draft.keep_order(ground, path, claim.envelope.prompt)
-        if going.exhausted:
+    except OSError as error:
+        raise folders.meaning(error, path, claim.job_id) from error
+    return going
+
+
+def _hand_on(ground: Ground, going: Commit, careful: bool) -> Commit:
+    """What the decision says."""
+    claim, path, lifecycle = going.claim, going.path, going.lifecycle
+    if going.exhausted:
+        with folders.fenced(path, claim.job_id):
             folders.refresh_mirrors(path, claim.attempt)
             ground.sync([path])  # the name of the new job.json: without it a power cut takes back what we now tell
-            ground.tell(lifecycle)
-        else:
-            fresh = claim.attempt == 1 and not going.again and not going.sealed
-            report_name = result.name if fresh and result is not None else None
-            carry_out(ground, held, path, lifecycle, careful=careful, fresh=report_name)
-    held.forget(claim.job_id)
-    return lifecycle
+        ground.tell(lifecycle)
+    else:
+        fresh = claim.attempt == 1 and not going.again and not going.sealed
+        report_name = going.result.name if fresh and going.result is not None else None
+        _carry_out(ground, going.held, path, lifecycle, careful=careful, fresh=report_name)
+    return going
 
 
 def _record(ground: Ground, going: Commit) -> Record | None:
@@ -232,18 +258,23 @@ def decide(ground: Ground, held: Held, path: str, before: Lifecycle, move: Move)
     return lifecycle
 
 
-def carry_out(
-    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool = True, fresh: str | None = None
-) -> None:
-    """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat.
+def carry_out(ground: Ground, held: Held, path: str, lifecycle: Lifecycle) -> None:
+    """Do what a decided job.json says: the same after a crash as in the first place, and safe to repeat."""
+    assert lifecycle.decision is not None
+    _carry_out(ground, held, path, lifecycle, careful=True, fresh=None)
+    if lifecycle.decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked
+        ground.tell(lifecycle)
 
-    Not `careful`: a journal stands for what is not synced. `fresh`: the report that the first commit of a first
-    attempt has just written, so there is nothing from earlier ones to look for.
-    """
+
+def _carry_out(
+    ground: Ground, held: Held, path: str, lifecycle: Lifecycle, *, careful: bool, fresh: str | None
+) -> None:
+    """Not `careful`: a journal stands for what is not synced. `fresh`: the report that the first commit of a first
+    attempt has just written, so there is nothing from earlier ones to look for."""
     decision = lifecycle.decision
     assert decision is not None
     to = places.parse(decision.to).path
-    with folders.fenced(path, lifecycle.job_id):
+    try:
         if fresh is not None:
             folders.first_mirror(path, decision.attempt, fresh)
         elif decision.reason in REPORTED:
@@ -254,7 +285,7 @@ def carry_out(
         children = fresh is None and dispatch.has_children(path, decision)
         if not deliver(ground, path, places.OUTBOX if children else to, lifecycle.job_id, sync=careful):
             raise ClaimLost(f"{lifecycle.job_id}: taken from {held.agent.id} (recovered or killed)")
-    if decision.reason is not Reason.ROUTING_EXHAUSTED:  # that was told when it was marked
-        ground.tell(lifecycle)
+    except OSError as error:
+        raise folders.meaning(error, path, lifecycle.job_id) from error
     if children:
         dispatch.dispatch(ground, held, lifecycle.job_id)

@@ -8,7 +8,7 @@ out. Of two who want to unblock the same job, the move arbitrates. [test_two_unb
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from farro.errors import Damaged, FarroError, Lost, SyncFailed, UnknownSchema
 from farro.kernel import moves, places
@@ -27,20 +27,21 @@ _LOOKS = 3  # before a dependency counts as gone, and not as one that was on the
 _PAUSE_S = 0.05
 
 
-def after_end(ground: Ground, lifecycle: Lifecycle) -> None:
-    """A job has ended: see to those that waited for it. One look where nobody does.
+def after_end(ground: Ground, ended: Iterable[Lifecycle]) -> None:
+    """Jobs have ended: see to those that waited for them. One look for all of them where nobody waits for any job.
 
-    Its own end is accepted by now, so trouble here is logged and left to recovery, which looks at the same index.
+    Their own ends are accepted by now, so trouble here is logged and left to recovery, which looks at the same index.
     """
-    if not lifecycle.terminal:
-        return
     with contextlib.suppress(OSError):  # what cannot be looked at is looked at below, where trouble is logged
-        if not waiting.awaited(ground, lifecycle.job_id):
+        if not waiting.any_awaited(ground):
             return
-    with _left_to_recovery(ground, lifecycle.job_id):
-        if waiting.awaited(ground, lifecycle.job_id):
-            with _holder(ground) as held:
-                tend(ground, held, lifecycle.job_id)
+    for lifecycle in ended:
+        if not lifecycle.terminal:
+            continue
+        with _left_to_recovery(ground, lifecycle.job_id):
+            if waiting.awaited(ground, lifecycle.job_id):
+                with _holder(ground) as held:
+                    tend(ground, held, lifecycle.job_id)
 
 
 def look_again(ground: Ground, job_ids: list[str]) -> None:

@@ -129,6 +129,15 @@ def awaited(ground: Ground, job_id: str) -> bool:
     return fs.exists(f"{index(ground)}/{job_id}")
 
 
+def any_awaited(ground: Ground) -> bool:
+    """Whether any job is: each has a folder in the index, and most filesystems count the folders of a folder among its
+    links, beside its own two. Where they do not (btrfs: 1), it may be."""
+    try:
+        return fs.lstat(index(ground)).st_nlink != 2
+    except FileNotFoundError:
+        return False
+
+
 def names(path: str) -> list[str]:
     """The ids in a folder of the index; none when it is gone."""
     try:
