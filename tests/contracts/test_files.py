@@ -24,7 +24,7 @@ from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, Succeeded
 from farro.kernel.states import Reason, Status
-from farro.ports.store import Agent, Claim, Submission
+from farro.ports.store import Agent, Change, Claim, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import FilesStore
 from farro.system import fs, leases
@@ -283,6 +283,35 @@ def test_a_prompt_that_was_changed_in_the_queue_is_read(files: Files) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "plan_id": "put-right"}))
     files.clock.advance(1)
     assert claimed(files.store, agent).envelope.prompt["plan_id"] == "put-right"
+
+
+@pytest.mark.parametrize("size", [10, 10_000], ids=["small", "large"])
+def test_a_job_of_this_process_is_there_before_the_feed_tells(
+    files: Files, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Who is woken by a push claims while another thread, which reads the feed, has not come round to telling of it.
+    Without this the job waited until somebody looked again."""
+    agent = files.store.join("worker", role="Runner")
+    assert files.store.claim(agent) is None
+    feed = files.store._feed("Runner")
+    reading, over = threading.Event(), threading.Event()
+
+    def read(timeout_s: float) -> tuple[list[Change], bool]:
+        reading.set()
+        assert over.wait(30)
+        return [], False
+
+    monkeypatch.setattr(feed._source, "read", read)
+    cursor = files.store.changes(None, role="Runner").cursor
+    other = threading.Thread(target=lambda: files.store.changes(cursor, role="Runner", timeout_s=0.1))
+    other.start()
+    try:
+        assert reading.wait(30)
+        files.store.enqueue(submission(job_id="j", plan_description="x" * size))
+        assert claimed(files.store, agent).job_id == "j"
+    finally:
+        over.set()
+        other.join(30)
 
 
 def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:

@@ -50,7 +50,7 @@ def test_jobs_of_an_answer_that_was_never_written_go_back_at_once(
     make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the worker has an id and may come back: it never learned of them."""
-    front = make_front(worker_ttl_s=3600.0)
+    front = make_front(worker_ttl_s=3600.0, waits=True)
     front.client().lpush("queue:ready", job("a"), job("b"))
     claims, go_on, claim = [], threading.Event(), front.store.claim
 
@@ -101,7 +101,11 @@ def test_a_worker_that_pops_on_and_speaks_of_its_last_job_keeps_it(make_front: C
 # --- the front ---
 
 
-def test_a_result_under_way_is_taken_when_the_front_stops(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("waits", [True, False], ids=["in a thread", "in the loop"])
+def test_a_result_under_way_is_taken_when_the_front_stops(
+    make_front: Callable[..., Front], monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    front = make_front(waits=waits)
     began, go_on, commit = threading.Event(), threading.Event(), front.store.commit
 
     def slow(*args: Any) -> Any:
@@ -115,7 +119,8 @@ def test_a_result_under_way_is_taken_when_the_front_stops(front: Front, monkeypa
     raw.send(command("RPOP", "queue:ready") + command("SET", "job:a:result", result("a")))
     assert began.wait(30)
     front.server.stop()
-    eventually(lambda: front.server.stopping, "it stops")
+    if waits:  # else it hears of it afterwards
+        eventually(lambda: front.server.stopping, "it stops")
     front._thread.join(1.0)
     assert front._thread.is_alive(), "it waits for what is under way"
     go_on.set()

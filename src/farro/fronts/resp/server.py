@@ -17,7 +17,7 @@ from farro.errors import FarroError
 from farro.fronts.resp.channels import Channels
 from farro.fronts.resp.commands import TABLE
 from farro.fronts.resp.connection import Connection
-from farro.fronts.resp.desk import Desk
+from farro.fronts.resp.desk import Desk, LoopDesk, ThreadDesk
 from farro.fronts.resp.feeds import Feed, Own
 from farro.fronts.resp.roster import Worker
 from farro.fronts.resp.waiting import RoleQueue
@@ -83,12 +83,14 @@ class Server:
         self.now_s = now_s
         self.commands = TABLE
         self.connections: dict[int, Connection] = {}
-        # Two desks, one of which works while the other one waits for a server. Where the store is files, a second one
-        # would only fight for the interpreter's lock, also with durability `power`: most of a job is still work.
-        turns = Turns()
-        self._works = self._pushes = Desk("work", turns=turns, loop=self._soon, log=log)
-        if options.waits:
-            self._pushes = Desk("push", turns=turns, loop=self._soon, log=log)
+        self._works: Desk
+        self._pushes: Desk
+        if options.waits:  # two desks, one of which works while the other one waits for the server
+            turns = Turns()
+            self._works = ThreadDesk("work", turns=turns, loop=self._soon, log=log)
+            self._pushes = ThreadDesk("push", turns=turns, loop=self._soon, log=log)
+        else:
+            self._works = self._pushes = LoopDesk(log=log)
         self._desks = {self._pushes, self._works}
         self.workers = Workers(
             store=store,

@@ -1,4 +1,5 @@
-"""What this process has itself just put into a queue that it also claims from: a claim need not read it again.
+"""What this process has itself just put into a queue that it also claims from: a claim need not be told of it by the
+change feed, nor read it again.
 
 Who puts jobs here is submit, who takes them out is claim. Nothing here looks at the disk, and nothing is decided by it:
 after the move a claim compares which job.json it holds with the one that was written, and what is another is put back
@@ -11,8 +12,10 @@ job that has stood in its queue is read, for somebody may have put its prompt ri
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from farro.kernel.envelope import Lifecycle
@@ -34,13 +37,13 @@ class Fresh:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()  # guards the rest
-        self._roles: set[str] = set()
+        self._roles: dict[str, deque[str]] = {}  # with the ids that came and nobody asked for yet
         self._jobs: dict[str, tuple[Entered, float]] = {}  # and when it was put here
 
     def wanted(self, role: str) -> None:
         """Jobs of that role are claimed in this process."""
         with self._lock:
-            self._roles.add(role)
+            self._roles.setdefault(role, deque(maxlen=MOST))  # of more the feed tells
 
     def put(self, role: str, job_id: str, entered: Entered) -> None:
         """Before it is published: nobody claims what was not put here."""
@@ -51,6 +54,19 @@ class Fresh:
             while len(self._jobs) >= MOST:
                 del self._jobs[next(iter(self._jobs))]
             self._jobs[job_id] = entered, now_s
+
+    def came(self, role: str, job_id: str) -> None:
+        """It is published. Whoever is woken by the push finds it: the feed's own thread may be about to tell of it, and
+        is not waited for. [test_a_job_of_this_process_is_there_before_the_feed_tells]"""
+        if (news := self._roles.get(role)) is not None:
+            news.append(job_id)
+
+    def news(self, role: str) -> Iterator[str]:
+        """Those that came since this was asked, each once."""
+        news = self._roles.get(role)
+        while news:
+            with contextlib.suppress(IndexError):  # another thread had it
+                yield news.popleft()
 
     def entered_ns(self, job_id: str) -> int | None:
         found = self._jobs.get(job_id)

@@ -138,7 +138,14 @@ class QueueView:
             _, name = heapq.heappop(self._dues)
             self._enter(name, self._delayed[name][1])
 
+    def _pull_own(self) -> None:
+        """What this process has put here: the feed tells of it too, later."""
+        for name in self._ground.fresh.news(self._role):
+            if name not in self._skipped and (entered_ns := self._entered_ns(name)) is not None:
+                self._enter(name, entered_ns)
+
     def _pull_feed(self) -> None:
+        self._pull_own()
         changes = self._feed.since(self._cursor, 0)
         self._cursor = changes.cursor
         if changes.gap:

@@ -269,6 +269,8 @@ def _publish(ground: Ground, item: Staged) -> bool:
         raise StorageTrouble(f"{item.home} is missing; `farro init` makes it again")
     if moved is Moved.GONE and item.digest is None:
         raise StorageTrouble(f"{item.job_id} vanished from staging before it was queued; submit it again")
+    if moved is Moved.DONE and not item.blocks:
+        ground.fresh.came(item.role, item.job_id)
     return moved is Moved.DONE
 
 
