@@ -2,7 +2,7 @@
 
 What is measured lives in bench/; this only runs it in order. Standard library only.
 
-    make bench                   five rounds; writes docs/benchmarks.md and its chart. About twenty minutes on two cores
+    make bench                   five rounds; writes docs/benchmarks.md and its chart. Half an hour on two cores
     make bench QUICK=1           few jobs, one round, nothing written, exit 0
     make bench ARGS="--only floor,farro --jobs 500 --rounds 2"
     make bench ARGS="--only swarms,web --add"   these parts anew, beside what the last full run measured of the rest
@@ -21,10 +21,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench import contestants, machine, own, places, report, results, rounds, swarms, web
+from bench import contestants, machine, own, places, quiet, report, results, rounds, swarms, web
 from bench.contestants import Contestant
 from bench.machine import Missing, tell
 
@@ -170,6 +171,10 @@ def measure(size: Size, only: Sequence[str], full: bool, scratch: places.Scratch
         versions=versions(ready, redis),
         missing=missing,
     )
+    if full:
+        ready_s = time.monotonic()
+        quiet.touch_memory()
+        quiet.wait_for_inodes(scratch.folder, ready_s)
     found.entries = go_round(ready, size, scratch, redis)
     found.machine |= quietness()
     if not only or "own" in only:
