@@ -13,7 +13,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from farro.kernel.moments import timestamp
@@ -22,7 +23,7 @@ from farro.observe.audit_file import AuditFiles, AuditPolicy, files
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 
-__all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit", "tell_all"]
+__all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit", "spelled", "tell_all"]
 
 Value = str | int | bool | None
 # What codes are made of: nothing in it needs an escape in JSON, and no sentence gets through it.
@@ -47,6 +48,13 @@ def tell_all(audit: Audit, events: Sequence[Mapping[str, Value]]) -> None:
         return
     for codes in events:
         audit(**codes)  # type: ignore[arg-type]
+
+
+def spelled(audit: Audit, event: str, *, actor: str | None, **codes: Value) -> Callable[[], None]:
+    """What tells of an event that is about to happen, to be called when it has: the line is made now."""
+    if isinstance(audit, AuditLog):
+        return partial(audit.append, [audit.spell(event, actor=actor, **codes)])
+    return partial(audit, event, actor=actor, **codes)
 
 
 class AuditLog:
@@ -92,7 +100,7 @@ class AuditLog:
         self._wake = threading.Event()  # there is something in `_buffer`
         self._thread: threading.Thread | None = None
         self._untold = (0, "")  # lines that were not written since the last that was, and since when
-        self._files = AuditFiles(self._folder, self._policy, self._spell)
+        self._files = AuditFiles(self._folder, self._policy, self.spell)
 
     def __call__(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         """Append one event. Values are codes: anything else is replaced, so that no text of a prompt gets in here."""
@@ -103,7 +111,10 @@ class AuditLog:
     def many(self, events: Sequence[Mapping[str, Value]]) -> None:
         """As `record` of each, at one moment. `event` comes first among the codes, then `actor`."""
         head = self._head()
-        lines = [self._line(head, codes) for codes in events]
+        self.append([self._line(head, codes) for codes in events])
+
+    def append(self, lines: list[bytes]) -> None:
+        """What `spell` made."""
         if self._pid != os.getpid():
             self._start_anew()
         late = self._policy.strict
@@ -130,8 +141,8 @@ class AuditLog:
             self._second = (second, f'{{"ts": "{timestamp(moment)[:20]}')
         return f'{self._second[1]}{moment.microsecond // 1000:03d}Z"'
 
-    def _spell(self, event: str, **codes: Value) -> bytes:
-        return self._line(self._head(), {"event": event, "actor": None, **codes})
+    def spell(self, event: str, *, actor: str | None = None, **codes: Value) -> bytes:
+        return self._line(self._head(), {"event": event, "actor": actor, **codes})
 
     def _line(self, head: str, codes: Mapping[str, Value]) -> bytes:
         """By hand: three of these are made for every job, and codes need no escapes. All of them are checked at once;
@@ -174,7 +185,7 @@ class AuditLog:
         """What could not be written, as the first line that can: else a trouble that is over would be in nobody's log
         but this process's own, and `farro stats --alerts` could not count it."""
         lines, since = self._untold
-        return [self._spell(MISSED, lines=lines, since=since)] if lines else []
+        return [self.spell(MISSED, lines=lines, since=since)] if lines else []
 
     def mend(self) -> None:
         """A long-lived process does this when it starts: a torn tail is not left for the next event to find."""

@@ -21,7 +21,8 @@ class Dependencies:
 
     @property
     def all(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.after + self.after_any))
+        named = self.after + self.after_any
+        return tuple(dict.fromkeys(named)) if named else named
 
 
 _NONE = Dependencies()
@@ -30,8 +31,10 @@ _FIELDS = ("after", "after_any")
 
 def dependencies(prompt_data: Mapping[str, Any] | list[Any]) -> Dependencies:
     """What the prompt names; what is not an id is left out, and no path is built from it."""
-    metadata = prompt_data.get("metadata") if isinstance(prompt_data, Mapping) else None
-    if not isinstance(metadata, Mapping) or ("after" not in metadata and "after_any" not in metadata):
+    metadata = prompt_data.get("metadata") if isinstance(prompt_data, dict | Mapping) else None
+    if metadata is None or not isinstance(metadata, dict | Mapping):
+        return _NONE
+    if "after" not in metadata and "after_any" not in metadata:
         return _NONE
     return Dependencies(after=_ids(metadata.get("after")), after_any=_ids(metadata.get("after_any")))
 

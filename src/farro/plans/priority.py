@@ -18,8 +18,10 @@ _HEAD_START_NS = {"P0": 2 * _DECADE_NS, "P1": _DECADE_NS, "P2": 0, "P3": -_DECAD
 
 def priority(prompt_data: Mapping[str, Any] | list[Any] | None) -> str:
     """`metadata.priority` of a prompt; what is no priority counts as none."""
-    metadata = prompt_data.get("metadata") if isinstance(prompt_data, Mapping) else None
-    asked = metadata.get("priority") if isinstance(metadata, Mapping) else None
+    metadata = prompt_data.get("metadata") if isinstance(prompt_data, dict | Mapping) else None
+    if metadata is None:
+        return DEFAULT
+    asked = metadata.get("priority") if isinstance(metadata, dict | Mapping) else None
     return asked if isinstance(asked, str) and asked in PRIORITIES else DEFAULT
 
 

@@ -103,10 +103,13 @@ class FilesStore:
 
     @explained
     def enqueue(self, submission: Submission) -> str:
-        return self.enqueue_many([submission])[0]
+        return self._enqueued([submission])[0]
 
     @explained
     def enqueue_many(self, submissions: Sequence[Submission]) -> list[str]:
+        return self._enqueued(submissions)
+
+    def _enqueued(self, submissions: Sequence[Submission]) -> list[str]:
         made = submit.enqueue_many(self._ground, submissions)
         blocked = [job_id for job_id, item in zip(made, submissions, strict=True) if waiting.waits(item)]
         if blocked:

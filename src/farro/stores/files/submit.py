@@ -30,6 +30,7 @@ from functools import partial
 from farro import documents
 from farro.errors import Damaged, IdConflict, InputError, StorageTrouble
 from farro.kernel import ids, places
+from farro.observe.audit import spelled
 from farro.ports.store import Submission
 from farro.stores.files import registry, views, waiting
 from farro.stores.files.draft import Staged, drafted, inner_folders, lay_down
@@ -57,9 +58,8 @@ def enqueue_many(
     blocks = waiting.blocking(ground, submissions)
     first = submissions[0] if len(submissions) == 1 and into is None and named is None and not blocks[0] else None
     if first is not None and first.job_id is None and first.carried is None:
-        item = _enqueued_ahead(ground, first, prompts[0])
+        item = _enqueued_ahead(ground, first, prompts[0], by)
         if item is not None:
-            _tell(ground, [item], by)
             return [item.job_id]
     staged: list[Staged] = []
     try:
@@ -115,9 +115,10 @@ def enqueue_many(
             item.drop()
 
 
-def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes) -> Staged | None:
-    """One job whose record is on its way to the disk while its folder is made in staging: published when both are
-    there. None: nothing is left of it, and the usual way does it, or says why not.
+def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes, by: str | None) -> Staged | None:
+    """One job whose record is on its way to the disk while its folder is made in staging, and whatever else can be done
+    before it is known to be there: published when both are. None: nothing is left of it, and the usual way does it, or
+    says why not.
     [test_a_begun_record_that_fails_is_acknowledged_to_nobody, test_where_no_write_can_be_begun_it_is_made]"""
     drafts: list[Staged] = []
 
@@ -132,6 +133,7 @@ def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes) -> St
     try:
         try:
             lay_down(ground, item, submission.prompt)
+            tell = _telling(ground, item, by)
         finally:
             entry = begun.end()
         if entry is None:  # no room: as without a journal, but under the same id, for its record may be on the disk
@@ -139,6 +141,7 @@ def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes) -> St
         _publish(ground, item)
         if entry is None:
             ground.sync([item.home])
+        tell()
         return item
     except Exception as error:
         if entry is not None:
@@ -178,7 +181,11 @@ def _take_back(ground: Ground, items: Sequence[Staged]) -> None:
 
 def _tell(ground: Ground, items: Sequence[Staged], by: str | None) -> None:
     for item in items:
-        ground.audit("enqueued", actor=by, job_id=item.job_id, role=item.role, status="queued", attempt=0)
+        _telling(ground, item, by)()
+
+
+def _telling(ground: Ground, item: Staged, by: str | None) -> Callable[[], None]:
+    return spelled(ground.audit, "enqueued", actor=by, job_id=item.job_id, role=item.role, status="queued", attempt=0)
 
 
 def _durable(ground: Ground, item: Staged) -> list[str]:
