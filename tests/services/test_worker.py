@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from farro.ports.store import Claim
 from farro.services.drain import Drained
 from farro.services.slot import CHANGED, TROUBLE_S, Turn
 from services.bench import Bench, Running, Scripted, Turns, fail, succeed
+from stage import submission
 
 
 def test_a_turn_claims_performs_and_commits(bench: Bench) -> None:
@@ -331,6 +334,23 @@ def test_a_drain_tells_once_what_nobody_alive_works_on(bench: Bench) -> None:
     assert told == (
         "still waiting for left in the hands of a dead agent (farro watchdog recovers it) and heavy queued, which this "
         "worker may not take (its tags, an unknown schema version, or it is no job)"
+    )
+
+
+def test_a_drain_tells_a_delayed_job_from_one_that_is_tried_again(bench: Bench) -> None:
+    until = drained(bench)
+    bench.enqueue("failed")
+    claim = bench.store.claim(bench.store.join("other", role="Runner"))
+    assert claim is not None
+    bench.store.commit(claim, fail(claim, retryable=True))
+    bench.store.enqueue(replace(submission(job_id="later"), not_before=bench.clock.now() + timedelta(hours=1)))
+    for _ in range(3):
+        assert not until.over(Turn.IDLE)
+        bench.clock.advance(2)
+    (told,) = bench.log.messages("warning")
+    assert told == (
+        "still waiting for later until the time that it was queued for (--delay, --at) and failed until the time of "
+        "its next attempt"
     )
 
 

@@ -56,14 +56,17 @@ class Drained:
         ]
         queued = self._store.list(roles=[self._role], statuses=[Status.QUEUED], limit=100)
         blocked = [view.job_id for view in queued if view.waits_for]
-        delayed = [view.job_id for view in queued if view.lifecycle.not_before is not None and not view.waits_for]
+        delayed = [view for view in queued if view.lifecycle.not_before is not None and not view.waits_for]
+        late = [view.job_id for view in delayed if view.lifecycle.attempt == 0]
+        again = [view.job_id for view in delayed if view.lifecycle.attempt > 0]
         refused = [view.job_id for view in queued if view.lifecycle.not_before is None and not view.waits_for]
         parts = [
             f"{_some(jobs)} {why}"
             for jobs, why in (
                 (left, "in the hands of a dead agent (farro watchdog recovers it)"),
                 (blocked, "until what it runs after has ended (farro watchdog, if a dead worker ended it)"),
-                (delayed, "until the time of its next attempt"),
+                (late, "until the time that it was queued for (--delay, --at)"),
+                (again, "until the time of its next attempt"),
                 (
                     refused,
                     "queued, which this worker may not take (its tags, an unknown schema version, or it is no job)",
