@@ -17,3 +17,8 @@ def working(level: str) -> Sandbox:
 @pytest.fixture(params=["A", "B"])
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     return working(request.param)
+
+
+@pytest.fixture
+def level_a() -> Sandbox:
+    return working("A")

@@ -291,6 +291,59 @@ def test_a_bubblewrap_that_fails_is_told_in_its_own_words(tmp_path: Path, monkey
     assert found.level in ("B", "none")
 
 
+# Fails as bubblewrap does when a mount goes under it: after it has told of its child. Later it is the real one.
+UNMOUNTED = """#!{python}
+import os, sys, time
+with open(__file__ + ".tries", "a") as tries:
+    tries.write("x")
+    if tries.tell() > {fails}:
+        os.execv("{bwrap}", ["bwrap", *sys.argv[1:]])
+if "--info-fd" in sys.argv:
+    child = os.fork()
+    if child == 0:
+        time.sleep(0.05)
+        os._exit(1)
+    os.write(int(sys.argv[sys.argv.index("--info-fd") + 1]), b'{{"child-pid": %d}}' % child)
+    os.waitpid(child, 0)
+sys.exit('bwrap: Unable to apply mount flags: remount "/newroot/media/stick": No such file or directory')
+"""
+
+
+def fails_first(fails: int, folder: Path, sandbox: Sandbox) -> str:
+    fake = folder / "bwrap"
+    fake.write_text(UNMOUNTED.format(python=sys.executable, fails=fails, bwrap=sandbox.bwrap))
+    fake.chmod(0o755)
+    return str(fake)
+
+
+def test_a_mount_that_goes_meanwhile_takes_no_level_away(
+    tmp_path: Path, level_a: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farro.guard import sandbox as module
+
+    fake = fails_first(3, tmp_path, level_a)
+    monkeypatch.setattr(module, "find_bwrap", lambda: fake)
+    assert module._available.__wrapped__("auto", os.geteuid()).level == "A"
+
+
+def test_a_mount_that_goes_meanwhile_fails_no_step(tmp_path: Path, level_a: Sandbox) -> None:
+    box = Box(tmp_path, replace(level_a, bwrap=fails_first(3, tmp_path, level_a)))
+    (tmp_path / "source").write_text("read\n")
+    assert box.run("cat", stdin=str(tmp_path / "source")).code == 0
+    assert (box.out, box.err) == ("read\n", "")
+    assert box.living() == []
+
+
+def test_a_sandbox_that_cannot_be_built_runs_nothing_and_says_why(tmp_path: Path, level_a: Sandbox) -> None:
+    box = Box(tmp_path, replace(level_a, bwrap=fails_first(99, tmp_path, level_a)))
+    came = box.start("touch", "in/file")
+    assert isinstance(came, NotStarted)
+    assert "the sandbox could not be built: bwrap: Unable to apply mount flags" in came.message
+    assert (tmp_path / "bwrap.tries").read_text() == "x" * 5
+    assert not (box.inside / "file").exists()
+    assert box.living() == []
+
+
 def test_a_disk_without_room_for_more_files_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty files take no bytes, and yet nobody can make one when there are too many."""
     left = [20_000]

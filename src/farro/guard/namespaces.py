@@ -5,6 +5,9 @@ What may be touched is a Confinement; which system calls are refused lives in fi
 How it is started, and why so:
 - bubblewrap tells the PID of the sandbox's first process (`--info-fd`), and lets that wait (`--block-fd`) until limits
   are set on it. So no instruction of the step runs without them.
+- It lets the step go when every mount stands: what is still in that pipe when nobody can read it any more says that the
+  sandbox could not be built. Every mount of the machine is looked at; one that somebody takes away meanwhile ends it,
+  and then it is begun anew.
 - Its first process reaps and is killed with the sandbox; the monitor, which is our child, ends before it. `Box.ended`
   waits for the first one: when that is gone the kernel has ended every process of the PID namespace.
 - `--die-with-parent` follows the thread that started it: the slot's own, which waits for the step as long as it runs.
@@ -14,10 +17,13 @@ How it is started, and why so:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import select
 import signal
+import sys
+import termios
 from collections.abc import Mapping
 
 from farro.guard import bounds as bounding
@@ -34,11 +40,31 @@ EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - what others put there is no
 _SHARED_BYTES = 64 << 20  # of what is kept in memory
 _BOX_S = 30.0  # bubblewrap is given up after so long
 _GONE_S = 10.0
+TRIES = 5  # when a mount of the machine goes while bubblewrap looks at it
 _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 
 def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
     """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    came = _start(bwrap, launch, bounds)
+    for _ in range(TRIES - 1):
+        if not isinstance(came, NotStarted) or not unmounted(came.message):
+            break
+        fs.unlink(launch.stdout)
+        fs.unlink(launch.stderr)
+        came = _start(bwrap, launch, bounds)
+    if launch.stdin is not None:
+        os.close(launch.stdin)
+    return came
+
+
+def unmounted(said: str) -> bool:
+    """Whether bubblewrap gave up because somebody took a mount away meanwhile: it may well succeed next time."""
+    return "Unable to apply mount flags" in said
+
+
+def _start(bwrap: str, launch: Launch, bounds: Bounds | None) -> Process | NotStarted:
+    """One try; stdin stays open."""
     confinement = launch.confinement
     name = machine()
     assert name is not None
@@ -55,7 +81,7 @@ def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process |
                 *(launch.file, *launch.argv[1:]),
             ],
             executable=bwrap,
-            stdin=launch.stdin,
+            stdin=None if launch.stdin is None else os.dup(launch.stdin),
             stdout=launch.stdout,
             stderr=launch.stderr,
             cwd="/",
@@ -67,8 +93,7 @@ def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process |
         pipes.close(filter_r, info_w, block_r)
         first = _told_pid(info_r)
         if first is None:
-            process.end(None, grace_s=0)
-            return NotStarted(reason="not_supported", message=f"the sandbox could not be built: {_said(launch.stderr)}")
+            return _not_built(process, launch)
         process.enclosed(Box(first))
         try:
             process_limits.apply(first, (bounds or bounding).limits(confinement, alone=True))
@@ -77,9 +102,27 @@ def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process |
         except (OSError, ValueError) as error:
             process.end(None, grace_s=0)
             return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")
-        with contextlib.suppress(BrokenPipeError):  # it has failed already: its exit tells
-            os.write(block_w, b"1")  # noqa: TID251 - a pipe, no file
+        if not _let_go(block_w):
+            return _not_built(process, launch)
     return process
+
+
+def _let_go(block_w: int) -> bool:
+    """Whether the sandbox was built: it then takes the byte that it waits for."""
+    try:
+        os.write(block_w, b"1")  # noqa: TID251 - a pipe, no file
+    except BrokenPipeError:
+        return False
+    poll = select.poll()
+    poll.register(block_w, 0)  # an error: nobody has the other end
+    with RESTING:
+        poll.poll(_BOX_S * 1000)
+    return int.from_bytes(fcntl.ioctl(block_w, termios.FIONREAD, bytes(4)), sys.byteorder) == 0
+
+
+def _not_built(process: Process, launch: Launch) -> NotStarted:
+    process.end(None, grace_s=0)
+    return NotStarted(reason="not_supported", message=f"the sandbox could not be built: {_said(launch.stderr)}")
 
 
 def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str, cwd: str) -> list[str]:

@@ -150,7 +150,17 @@ def _no_namespaces(bwrap: str) -> str | None:
         return "the system calls of this machine are not known to farro (Linux on x86_64 and aarch64 are)"
     if not bwrap:
         return "bubblewrap is not installed (Debian, Ubuntu, Fedora: the package bubblewrap)"
-    # As a step is started: with a path by descriptor, which bubblewrap before 0.8 cannot.
+    said = _probed(bwrap, name)
+    for _ in range(namespaces.TRIES - 1):
+        if said is None or not namespaces.unmounted(said):
+            break
+        said = _probed(bwrap, name)
+    return said
+
+
+def _probed(bwrap: str, name: str) -> str | None:
+    """What it says when it cannot start a program as a step is started: with a path by descriptor, which bubblewrap
+    before 0.8 cannot."""
     probe = Confinement(protected=("/",))
     with namespaces.Pipes() as pipes, namespaces.Pinned(probe) as pinned:
         filter_r, filter_w = pipes.make()
