@@ -174,17 +174,23 @@ def _processor() -> str:
 
 
 def _filesystem(folder: str) -> str:
-    """Its kind and the options that matter, from the longest mount point above the folder."""
-    best, answer = "", "unknown"
+    """Its kind and the options that matter."""
+    kind, _, options = mount(folder)
+    told = [o for o in options.split(",") if o.split("=")[0] in ("data", "barrier", "nobarrier", "discard")]
+    return " ".join([kind or "unknown", *told])
+
+
+def mount(folder: str) -> tuple[str, str, str]:
+    """Kind, device and options of the filesystem, from the longest mount point above the folder; empty: unknown."""
+    best, found = "", ("", "", "")
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as lines:
         for line in lines:
             left, _, right = line.partition(" - ")
             point = left.split()[4]
             if len(point) >= len(best) and (folder + "/").startswith(point.rstrip("/") + "/"):
-                kind, _, options = right.split()[:3]
-                told = [o for o in options.split(",") if o.split("=")[0] in ("data", "barrier", "nobarrier", "discard")]
-                best, answer = point, " ".join([kind, *told])
-    return answer
+                kind, device, options = right.split()[:3]
+                best, found = point, (kind, device, options)
+    return found
 
 
 def sync_ms(folder: str) -> float:

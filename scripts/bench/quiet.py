@@ -14,7 +14,7 @@ import mmap
 import os
 import time
 
-from bench.machine import tell
+from bench.machine import mount, tell
 
 _PAGE = 4096
 _LEFT_BYTES = 2 << 30  # of free memory, for everybody else
@@ -52,12 +52,6 @@ def _free_bytes() -> int:
 
 
 def _remembers_deleted(folder: str) -> bool:
-    try:
-        with open("/proc/mounts", encoding="utf-8") as file:
-            mounts = [line.split()[:3] for line in file]
-    except OSError:
-        return False
-    above = [mount for mount in mounts if os.path.commonpath([mount[1], folder]) == mount[1]]
-    device, _, kind = max(above, key=lambda mount: len(mount[1]), default=("", "", ""))
+    kind, device, _ = mount(folder)
     journals = os.listdir("/proc/fs/jbd2") if os.path.isdir("/proc/fs/jbd2") else []
     return kind == "ext4" and not any(name.startswith(f"{os.path.basename(device)}-") for name in journals)

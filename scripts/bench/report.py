@@ -266,6 +266,9 @@ READING = """## How to read this
   CPU is taken while processes that only sleep have their status told by another. The pipelines are three processes
   each, with persistent messages, publisher confirms, an acknowledgement after the confirm of what came of an item,
   and the same prefetch; on files every item is synced.
+- **Before the first round** free memory is touched once (a virtual machine is given a page when it first touches it,
+  and only those who write new files would pay for it), and on ext4 without a journal six minutes pass, until it has
+  forgotten what was deleted before.
 - Scratch folders are removed at the very end and in small pieces: beside mass deletes ext4 creates files ten to
   forty times slower, and the next contestant would pay for it.
 """

@@ -287,6 +287,13 @@ def drained(bench: Bench) -> Drained:
     return Drained(store=bench.store, role="Runner", clock=bench.clock, log=bench.log)
 
 
+def waits_on(bench: Bench, until: Drained) -> None:
+    """For longer than a drain keeps silent about it."""
+    for _ in range(5):
+        assert not until.over(Turn.IDLE)
+        bench.clock.advance(2)
+
+
 def test_a_drain_is_over_when_nothing_is_left(bench: Bench) -> None:
     until = drained(bench)
     assert until.over(Turn.IDLE)
@@ -327,9 +334,7 @@ def test_a_drain_tells_once_what_nobody_alive_works_on(bench: Bench) -> None:
     assert bench.store.claim(victim) is not None
     bench.kit.die(victim)
     bench.enqueue("heavy", metadata={"tags": ["gpu"]})
-    for _ in range(5):
-        assert not until.over(Turn.IDLE)
-        bench.clock.advance(2)
+    waits_on(bench, until)
     (told,) = bench.log.messages("warning")
     assert told == (
         "still waiting for left in the hands of a dead agent (farro watchdog recovers it) and heavy queued, which this "
@@ -344,9 +349,7 @@ def test_a_drain_tells_a_delayed_job_from_one_that_is_tried_again(bench: Bench) 
     assert claim is not None
     bench.store.commit(claim, fail(claim, retryable=True))
     bench.store.enqueue(replace(submission(job_id="later"), not_before=bench.clock.now() + timedelta(hours=1)))
-    for _ in range(3):
-        assert not until.over(Turn.IDLE)
-        bench.clock.advance(2)
+    waits_on(bench, until)
     (told,) = bench.log.messages("warning")
     assert told == (
         "still waiting for later until the time that it was queued for (--delay, --at) and failed until the time of "
@@ -359,9 +362,7 @@ def test_a_drain_says_nothing_of_what_runs(bench: Bench) -> None:
     bench.enqueue("one")
     other = bench.store.join("other", role="Runner")
     assert bench.store.claim(other) is not None
-    for _ in range(5):
-        assert not until.over(Turn.IDLE)
-        bench.clock.advance(2)
+    waits_on(bench, until)
     assert bench.log.lines == []
 
 

@@ -18,6 +18,7 @@ from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.operations import fleet, inbox, steps, tree
 from farro.operations.moments import moment_or_none
+from farro.plans.metadata import metadata_of
 from farro.plans.tags import required_tags
 from farro.ports.store import AgentView, JobView, Store
 from farro.system import fs
@@ -87,8 +88,7 @@ def _foreign(folder: str) -> str | None:
 
 def named_dependencies(prompt: Mapping[str, Any], key: str) -> list[str]:
     """The job ids that a prompt's metadata names under `key` (after, after_any)."""
-    metadata = prompt.get("metadata")
-    named = metadata.get(key) if isinstance(metadata, Mapping) else None
+    named = metadata_of(prompt).get(key)
     named = [named] if isinstance(named, str) else named
     return (
         [job_id for job_id in named if isinstance(job_id, str) and is_job_id(job_id)] if isinstance(named, list) else []

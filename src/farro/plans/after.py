@@ -12,6 +12,7 @@ from typing import Any
 
 from farro.errors import InputError, Refused, UnknownJob
 from farro.kernel import ids
+from farro.plans.metadata import metadata_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +32,7 @@ _FIELDS = ("after", "after_any")
 
 def dependencies(prompt_data: Mapping[str, Any] | list[Any]) -> Dependencies:
     """What the prompt names; what is not an id is left out, and no path is built from it."""
-    metadata = prompt_data.get("metadata") if isinstance(prompt_data, dict | Mapping) else None
-    if metadata is None or not isinstance(metadata, dict | Mapping):
-        return _NONE
+    metadata = metadata_of(prompt_data)
     if "after" not in metadata and "after_any" not in metadata:
         return _NONE
     return Dependencies(after=_ids(metadata.get("after")), after_any=_ids(metadata.get("after_any")))

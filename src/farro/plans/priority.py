@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from farro.plans.metadata import metadata_of
+
 PRIORITIES = ("P0", "P1", "P2", "P3")
 DEFAULT = "P2"
 
@@ -18,10 +20,7 @@ _HEAD_START_NS = {"P0": 2 * _DECADE_NS, "P1": _DECADE_NS, "P2": 0, "P3": -_DECAD
 
 def priority(prompt_data: Mapping[str, Any] | list[Any] | None) -> str:
     """`metadata.priority` of a prompt; what is no priority counts as none."""
-    metadata = prompt_data.get("metadata") if isinstance(prompt_data, dict | Mapping) else None
-    if metadata is None:
-        return DEFAULT
-    asked = metadata.get("priority") if isinstance(metadata, dict | Mapping) else None
+    asked = metadata_of(prompt_data).get("priority")
     return asked if isinstance(asked, str) and asked in PRIORITIES else DEFAULT
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from farro.plans.metadata import MAPPING, metadata_of
+
 TAG_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}"
 
 _NONE: frozenset[str] = frozenset()
@@ -16,10 +18,9 @@ _NONE: frozenset[str] = frozenset()
 def required_tags(prompt_data: Mapping[str, Any] | list[Any]) -> frozenset[str]:
     """`metadata.tags` of a prompt and the `tags` of its steps: a plan runs on one worker. What is not text cannot be
     offered and is left out."""
-    if not isinstance(prompt_data, dict | Mapping):  # nearly always a dict: to ask an ABC takes ten times as long
-        return _of_steps(prompt_data)  # an Air-Executor task list has no metadata
-    metadata = prompt_data.get("metadata")
-    tags = metadata.get("tags") if metadata and isinstance(metadata, dict | Mapping) else None
+    if not isinstance(prompt_data, MAPPING):
+        return _of_steps(prompt_data)  # an Air-Executor task list
+    tags = metadata_of(prompt_data).get("tags")
     own = frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else _NONE
     steps = prompt_data.get("steps", prompt_data.get("tasks"))
     return own | _of_steps(steps) if steps else own
@@ -28,5 +29,5 @@ def required_tags(prompt_data: Mapping[str, Any] | list[Any]) -> frozenset[str]:
 def _of_steps(steps: object) -> frozenset[str]:
     if not isinstance(steps, list):
         return _NONE
-    found = [step["tags"] for step in steps if isinstance(step, dict | Mapping) and isinstance(step.get("tags"), list)]
+    found = [step["tags"] for step in steps if isinstance(step, MAPPING) and isinstance(step.get("tags"), list)]
     return frozenset(tag for tags in found for tag in tags if isinstance(tag, str)) if found else _NONE

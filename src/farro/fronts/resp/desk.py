@@ -63,18 +63,15 @@ class LoopDesk:
 
     def __init__(self, *, log: Log) -> None:
         self._log = log
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: list[Asked] = []
         self.owed = 0
 
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    def start(self) -> None: ...
 
     def ask(self, do: Do, what: Any, told: Callable[[Any], None], *, size: int = 0) -> None:
-        assert self._loop is not None
         self.owed += 1
         if not self._asked:
-            self._loop.call_soon(self._serve)
+            asyncio.get_running_loop().call_soon(self._serve)
         self._asked.append(Asked(do, what, told, size))
 
     def stop(self) -> None:
@@ -83,8 +80,8 @@ class LoopDesk:
 
     def _serve(self) -> None:
         batch = self._batch()
-        if self._asked and self._loop is not None:  # clients are heard between two batches
-            self._loop.call_soon(self._serve)
+        if self._asked:  # clients are heard between two batches
+            asyncio.get_running_loop().call_soon(self._serve)
         for do, group in _alike(batch).items():
             answers = _answers(do, group)
             self.owed -= len(group)

@@ -30,6 +30,7 @@ from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, SyncFailed, 
 from farro.kernel import ids, moves, places, telling
 from farro.kernel.envelope import Envelope
 from farro.kernel.states import Status
+from farro.observe.audit import tell_all
 from farro.ports.store import Claim
 from farro.stores.files import folder as folders
 from farro.stores.files import look as looks
@@ -163,7 +164,7 @@ def hand_back(ground: Ground, held: Held, claim: Claim) -> bool:
         folders.drop_lock(path)
         if not deliver(ground, path, places.incoming(before.role), job_id, sync=False):
             raise ClaimLost(f"{job_id}: taken from {held.agent.id} (recovered or killed)")
-    ground.audit(**telling.handed_back(before))  # type: ignore[arg-type]
+    tell_all(ground.audit, [telling.handed_back(before)])
     return True
 
 

@@ -138,23 +138,21 @@ class QueueView:
             _, name = heapq.heappop(self._dues)
             self._enter(name, self._delayed[name][1])
 
-    def _pull_own(self) -> None:
-        """What this process has put here: the feed tells of it too, later."""
-        for name in self._ground.fresh.news(self._role):
-            if name not in self._skipped and (entered_ns := self._entered_ns(name)) is not None:
-                self._enter(name, entered_ns)
-
     def _pull_feed(self) -> None:
-        self._pull_own()
+        for name in self._ground.fresh.news(self._role):  # the feed tells of these too, later
+            self._meet(name)
         changes = self._feed.since(self._cursor, 0)
         self._cursor = changes.cursor
         if changes.gap:
             self._rescan()
         for change in changes.items:
-            if change.status is Status.QUEUED and change.role == self._role and change.job_id not in self._skipped:
-                entered_ns = self._entered_ns(change.job_id)
-                if entered_ns is not None:  # else it has gone on already
-                    self._enter(change.job_id, entered_ns)
+            if change.status is Status.QUEUED and change.role == self._role:
+                self._meet(change.job_id)
+
+    def _meet(self, name: str) -> None:
+        """It came; unless it has gone on already, or is none for this worker."""
+        if name not in self._skipped and (entered_ns := self._entered_ns(name)) is not None:
+            self._enter(name, entered_ns)
 
     def _rescan(self) -> None:
         now_s, policy = self._ground.clock.monotonic_s(), self._ground.policy

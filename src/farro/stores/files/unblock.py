@@ -32,12 +32,11 @@ def after_end(ground: Ground, ended: Iterable[Lifecycle]) -> None:
 
     Their own ends are accepted by now, so trouble here is logged and left to recovery, which looks at the same index.
     """
+    over = [lifecycle for lifecycle in ended if lifecycle.terminal]
     with contextlib.suppress(OSError):  # what cannot be looked at is looked at below, where trouble is logged
-        if not waiting.any_awaited(ground):
+        if not over or not waiting.any_awaited(ground):
             return
-    for lifecycle in ended:
-        if not lifecycle.terminal:
-            continue
+    for lifecycle in over:
         with _left_to_recovery(ground, lifecycle.job_id):
             if waiting.awaited(ground, lifecycle.job_id):
                 with _holder(ground) as held:

@@ -17,6 +17,7 @@ from farro.errors import Damaged, IllegalTransition, StorageTrouble, TryAgain, U
 from farro.kernel import telling
 from farro.kernel.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.kernel.outcome import NO_REPORT, ErrorInfo, Failed, Released
+from farro.observe.audit import tell_all
 from farro.ports.store import Agent, Claim, LateClaim
 from farro.ports.workspace import Material
 from farro.stores.redis import changing, commit, recover
@@ -162,7 +163,7 @@ def hand_back(ground: Ground, claims: Sequence[Claim]) -> None:
             continue
         ground.claims.get(agent.id, set()).discard(each.envelope.lifecycle.correlation_id or "")
         ground.workspace.end(agent.id, each.job_id)
-        ground.audit(**codes)  # type: ignore[arg-type]
+        tell_all(ground.audit, [codes])
 
 
 def _disown(ground: Ground, agent: Agent, own: Collection[str]) -> None:

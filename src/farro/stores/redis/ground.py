@@ -19,7 +19,7 @@ from farro.kernel import ids, telling
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
-from farro.observe.audit import Audit, no_audit
+from farro.observe.audit import Audit, no_audit, tell_all
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, StorePolicy
@@ -137,7 +137,7 @@ class Ground:
 
     def tell(self, lifecycle: Lifecycle) -> None:
         """A transition to this process's audit log; the common one has it already, by the same script."""
-        self.audit(**telling.codes(lifecycle))  # type: ignore[arg-type]
+        tell_all(self.audit, [telling.codes(lifecycle)])
 
     def write(self, event: str, codes: Mapping[str, Any]) -> None:
         """A line of the common audit log that is no transition. A server that is away keeps nobody from his work."""
