@@ -110,6 +110,8 @@ class AuditLog:
 
     def many(self, events: Sequence[Mapping[str, Value]]) -> None:
         """As `record` of each, at one moment. `event` comes first among the codes, then `actor`."""
+        if not events:  # an idle worker's: nobody is woken for them
+            return
         head = self._head()
         self.append([self._line(head, codes) for codes in events])
 
