@@ -6,6 +6,7 @@ What it cannot do is in test_hostile.py.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -93,6 +94,16 @@ def test_one_that_stops_reading_early_hurts_nobody(box: Box) -> None:
     (box.folder / "source").write_bytes(b"line\n" * (1 << 20))
     assert box.run("head", "-n", "1", stdin=str(box.folder / "source")).code == 0
     assert box.out == "line\n"
+
+
+def test_a_program_that_is_a_link_in_a_folder_that_is_seen_can_be_run(box: Box) -> None:
+    """The python of a venv under /tmp."""
+    shell = shutil.which("sh")
+    assert shell is not None
+    (box.folder / "program").symlink_to("linked")
+    (box.folder / "linked").symlink_to(shell)
+    assert box.run(str(box.folder / "program"), "-c", "echo run").code == 0
+    assert box.out == "run\n"
 
 
 def test_an_allowed_file_can_be_written_and_its_neighbours_not(box: Box) -> None:

@@ -143,9 +143,12 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         words += ["--size", str(_SHARED_BYTES), "--tmpfs", _TMP]
     else:
         words += ["--bind-fd", str(pinned[_TMP]), _TMP]
-    seen = dict.fromkeys((*confinement.readable, cwd, file))
-    for path in (path for path in seen if any(within(path, folder) for folder in EMPTIED)):
-        words += ["--ro-bind-try", path, path]
+    bound: list[str] = []
+    for path in (*confinement.readable, cwd, file):
+        # Not what is there already: a link in it, such as the python of a venv, leads nowhere while this is built.
+        if any(within(path, folder) for folder in EMPTIED) and not any(within(path, one) for one in bound):
+            words += ["--ro-bind-try", path, path]
+            bound.append(path)
     if network_names := _resolver(confinement):
         words += ["--ro-bind-try", network_names, network_names]
     for path in (*confinement.writable, *((confinement.tmp,) if confinement.tmp is not None else ())):
