@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farro.guard.sandbox import Sandbox
-from support import need
-
-
-def working(level: str) -> Sandbox:
-    sandbox = Sandbox.available(level)  # type: ignore[arg-type]
-    need(sandbox.level == level, f"level {level} of the sandbox: {'; '.join(probe.why for probe in sandbox.probes)}")
-    return sandbox
+from guard.ground import working
 
 
 @pytest.fixture(params=["A", "B"])

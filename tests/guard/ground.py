@@ -22,10 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from copies import Original
+from farro.guard.sandbox import Sandbox
 from support import ROOT, need
 
 NOBODY = 65534
 HERE = Path(__file__).parent
+
+
+def working(level: str) -> Sandbox:
+    """A level that works here, or a loud skip."""
+    sandbox = Sandbox.available(level)  # type: ignore[arg-type]
+    need(sandbox.level == level, f"level {level} of the sandbox: {'; '.join(probe.why for probe in sandbox.probes)}")
+    return sandbox
 
 
 def python() -> str:

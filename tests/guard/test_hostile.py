@@ -14,7 +14,7 @@ import pytest
 
 from farro.guard.sandbox import Sandbox
 from farro.system import cgroup_limits
-from guard.ground import NOBODY, Ground, ground
+from guard.ground import NOBODY, Ground, ground, working
 from guard.hostile_ways import WAYS
 from support import need
 
@@ -39,11 +39,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Ground]:
         yield made
 
 
-def level_works(level: str) -> None:
-    sandbox = Sandbox.available(level)  # type: ignore[arg-type]
-    need(sandbox.level == level, f"level {level} of the sandbox: {'; '.join(probe.why for probe in sandbox.probes)}")
-
-
 @pytest.mark.linux
 @pytest.mark.parametrize("way", OUT)
 def test_without_a_sandbox_the_way_leads_out(place: Ground, way: str) -> None:
@@ -57,7 +52,7 @@ def test_without_a_sandbox_the_way_leads_out(place: Ground, way: str) -> None:
 @pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("way", OUT)
 def test_nothing_outside_changes_and_nothing_dies(place: Ground, way: str, level: str) -> None:
-    level_works(level)
+    working(level)
     came = place.run(way, level)
     if level == "B" and way in SEEN_AFTERWARDS:
         assert came.category == "path_violation", came.message
@@ -75,7 +70,7 @@ def test_nothing_outside_changes_and_nothing_dies(place: Ground, way: str, level
 @pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("way", ["create", "overwrite", "unlink", "rename_over", "symlink"])
 def test_a_refused_write_that_fails_the_step_is_a_path_violation(place: Ground, way: str, level: str) -> None:
-    level_works(level)
+    working(level)
     came = place.run(way, level)
     assert came.category == "path_violation"
     assert "it was refused access outside allowed_paths" in came.message
@@ -86,7 +81,7 @@ def test_a_refused_write_that_fails_the_step_is_a_path_violation(place: Ground, 
 @pytest.mark.parametrize("way", OUT)
 def test_a_hostile_provider_finds_no_way_out(way: str, level: str) -> None:
     """The same sandbox, entered from the other side; root and an ordinary user take turns."""
-    level_works(level)
+    working(level)
     others = os.geteuid() == 0 and (OUT.index(way) + (level == "B")) % 2
     with ground(NOBODY if others else os.geteuid()) as place:
         came = place.run(way, level, provider=True)
@@ -110,7 +105,7 @@ HUNGER = {
 @pytest.mark.parametrize("level", ["A", "B"])
 @pytest.mark.parametrize("way", HUNGER)
 def test_what_others_need_is_not_taken(place: Ground, way: str, level: str, without_cgroup: bool) -> None:
-    level_works(level)
+    working(level)
     place.hostile["at_once"] = not (without_cgroup and place.user == 0)
     came = place.run(way, level, without_cgroup=without_cgroup, **HUNGER[way])
     assert came.changes == []
@@ -137,7 +132,7 @@ def test_without_a_sandbox_it_is_taken(place: Ground, way: str) -> None:
 
 @pytest.mark.linux
 def test_all_together_may_not_have_more_memory_than_one() -> None:
-    level_works("A")
+    working("A")
     group = cgroup_limits.make(processes=9, memory_bytes=1 << 30)
     need(group is not None, "a cgroup that may be made")
     assert group is not None
@@ -151,7 +146,7 @@ def test_all_together_may_not_have_more_memory_than_one() -> None:
 @pytest.mark.linux
 @pytest.mark.parametrize("level", ["A", "B"])
 def test_a_step_that_fills_the_disk_is_ended(level: str) -> None:
-    level_works(level)
+    working(level)
     need(os.geteuid() == 0, "only root can make a small disk")
     tmp_path = tempfile.mkdtemp(prefix="farro-disk-")  # short: a socket's path is
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "none", tmp_path], check=True)

@@ -302,27 +302,32 @@ def test_a_bubblewrap_that_fails_is_told_in_its_own_words(tmp_path: Path, monkey
     assert found.level in ("B", "none")
 
 
-# Fails as bubblewrap does when a mount goes under it: after it has told of its child. Later it is the real one.
+# Fails as bubblewrap does when a mount goes under it: after it has told of its child, which is gone by then, or is told
+# to go on and has not got so far. Later it is the real one.
 UNMOUNTED = """#!{python}
-import os, sys, time
+import os, select, sys
 with open(__file__ + ".tries", "a") as tries:
     tries.write("x")
     if tries.tell() > {fails}:
         os.execv("{bwrap}", ["bwrap", *sys.argv[1:]])
 if "--info-fd" in sys.argv:
+    info, block = (int(sys.argv[sys.argv.index(name) + 1]) for name in ("--info-fd", "--block-fd"))
     child = os.fork()
     if child == 0:
-        time.sleep(0.05)
+        {gone} or select.select([block], [], [])
         os._exit(1)
-    os.write(int(sys.argv[sys.argv.index("--info-fd") + 1]), b'{{"child-pid": %d}}' % child)
-    os.waitpid(child, 0)
+    if {gone}:
+        os.waitpid(child, 0)
+    os.write(info, b'{{"child-pid": %d}}' % child)
+    os.close(info)
+    {gone} or os.waitpid(child, 0)
 sys.exit('bwrap: Unable to apply mount flags: remount "/newroot/media/stick": No such file or directory')
 """
 
 
-def fails_first(fails: int, folder: Path, sandbox: Sandbox) -> str:
+def fails_first(fails: int, folder: Path, sandbox: Sandbox, *, gone: bool = False) -> str:
     fake = folder / "bwrap"
-    fake.write_text(UNMOUNTED.format(python=sys.executable, fails=fails, bwrap=sandbox.bwrap))
+    fake.write_text(UNMOUNTED.format(python=sys.executable, fails=fails, bwrap=sandbox.bwrap, gone=gone))
     fake.chmod(0o755)
     return str(fake)
 
@@ -337,8 +342,10 @@ def test_a_mount_that_goes_meanwhile_takes_no_level_away(
     assert module._available.__wrapped__("auto", os.geteuid()).level == "A"
 
 
-def test_a_mount_that_goes_meanwhile_fails_no_step(tmp_path: Path, level_a: Sandbox) -> None:
-    box = Box(tmp_path, replace(level_a, bwrap=fails_first(3, tmp_path, level_a)))
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_mount_that_goes_meanwhile_fails_no_step(gone: bool, tmp_path: Path, level_a: Sandbox) -> None:
+    box = Box(tmp_path, replace(level_a, bwrap=fails_first(3, tmp_path, level_a, gone=gone)))
+    box.confinement = replace(box.confinement, memory_bytes=1 << 30)  # a limit, to be set on one who may be gone
     (tmp_path / "source").write_text("read\n")
     assert box.run("cat", stdin=str(tmp_path / "source")).code == 0
     assert (box.out, box.err) == ("read\n", "")
@@ -353,6 +360,19 @@ def test_a_sandbox_that_cannot_be_built_runs_nothing_and_says_why(tmp_path: Path
     assert (tmp_path / "bwrap.tries").read_text() == "x" * 5
     assert not (box.inside / "file").exists()
     assert box.living() == []
+
+
+def test_what_was_to_be_read_is_closed_where_nothing_can_be_written(tmp_path: Path, level_a: Sandbox) -> None:
+    box = Box(tmp_path, level_a)
+    (tmp_path / "source").write_text("read\n")
+    (tmp_path / "1.out").write_text("there already")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileExistsError):
+        box.start("cat", stdin=str(tmp_path / "source"))
+    for thread in threading.enumerate():
+        if thread.name == "stdin":  # it passes the file on
+            thread.join()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_disk_without_room_for_more_files_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ import select
 import signal
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from farro.guard import bounds as bounding
 from farro.guard import filters, paths
@@ -35,40 +36,51 @@ from farro.system import fs, process_limits, process_tree, processes
 from farro.system.processes import NotStarted, Process
 from farro.system.turns import RESTING
 
+_Came = TypeVar("_Came")
 _TMP = "/tmp"  # noqa: S108 - a mount point, as those below
 EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - what others put there is not seen
 _SHARED_BYTES = 64 << 20  # of what is kept in memory
 _BOX_S = 30.0  # bubblewrap is given up after so long
 _GONE_S = 10.0
-TRIES = 5  # when a mount of the machine goes while bubblewrap looks at it
+_TRIES = 5  # when a mount of the machine goes while bubblewrap looks at it
 _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 
 def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
     """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
-    came = _start(bwrap, launch, bounds)
-    for _ in range(TRIES - 1):
-        if not isinstance(came, NotStarted) or not unmounted(came.message):
+    with Pinned(launch.confinement) as pinned:
+
+        def begin() -> Process | NotStarted:
+            return _start(bwrap, launch, bounds, pinned.fds)
+
+        def begin_anew() -> Process | NotStarted:
+            fs.unlink(launch.stdout)
+            fs.unlink(launch.stderr)
+            return begin()
+
+        try:
+            return rebuilt(begin(), begin_anew, lambda came: came.message if isinstance(came, NotStarted) else None)
+        finally:
+            if launch.stdin is not None:
+                os.close(launch.stdin)
+
+
+def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str | None]) -> _Came:
+    """`came`, or what `anew` gives, where bubblewrap says that somebody took a mount away meanwhile: next time it may
+    well succeed."""
+    for _ in range(_TRIES - 1):
+        if "Unable to apply mount flags" not in (said(came) or ""):
             break
-        fs.unlink(launch.stdout)
-        fs.unlink(launch.stderr)
-        came = _start(bwrap, launch, bounds)
-    if launch.stdin is not None:
-        os.close(launch.stdin)
+        came = anew()
     return came
 
 
-def unmounted(said: str) -> bool:
-    """Whether bubblewrap gave up because somebody took a mount away meanwhile: it may well succeed next time."""
-    return "Unable to apply mount flags" in said
-
-
-def _start(bwrap: str, launch: Launch, bounds: Bounds | None) -> Process | NotStarted:
+def _start(bwrap: str, launch: Launch, bounds: Bounds | None, pinned: Mapping[str, int]) -> Process | NotStarted:
     """One try; stdin stays open."""
     confinement = launch.confinement
     name = machine()
     assert name is not None
-    with Pipes() as pipes, Pinned(confinement) as pinned:
+    with Pipes() as pipes:
         filter_r, filter_w = pipes.make()
         os.write(filter_w, filters.program(name, inet=True, attributes=True))  # noqa: TID251 - a pipe, no file
         info_r, info_w = pipes.make()
@@ -77,7 +89,7 @@ def _start(bwrap: str, launch: Launch, bounds: Bounds | None) -> Process | NotSt
         fds = ("--seccomp", str(filter_r), "--info-fd", str(info_w), "--block-fd", str(block_r))
         process = processes.start(
             [
-                *(bwrap, *arguments(confinement, pinned.fds, file=launch.file, cwd=launch.cwd), *fds, "--"),
+                *(bwrap, *arguments(confinement, pinned, file=launch.file, cwd=launch.cwd), *fds, "--"),
                 *(launch.file, *launch.argv[1:]),
             ],
             executable=bwrap,
@@ -86,7 +98,7 @@ def _start(bwrap: str, launch: Launch, bounds: Bounds | None) -> Process | NotSt
             stderr=launch.stderr,
             cwd="/",
             env=launch.env,
-            pass_fds=(filter_r, info_w, block_r, *pinned.fds.values()),
+            pass_fds=(filter_r, info_w, block_r, *pinned.values()),
         )
         if isinstance(process, NotStarted):
             return process

@@ -11,7 +11,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from farro.guard import bounds as bounding
@@ -150,12 +150,8 @@ def _no_namespaces(bwrap: str) -> str | None:
         return "the system calls of this machine are not known to farro (Linux on x86_64 and aarch64 are)"
     if not bwrap:
         return "bubblewrap is not installed (Debian, Ubuntu, Fedora: the package bubblewrap)"
-    said = _probed(bwrap, name)
-    for _ in range(namespaces.TRIES - 1):
-        if said is None or not namespaces.unmounted(said):
-            break
-        said = _probed(bwrap, name)
-    return said
+    probe = partial(_probed, bwrap, name)
+    return namespaces.rebuilt(probe(), probe, lambda said: said)
 
 
 def _probed(bwrap: str, name: str) -> str | None:
