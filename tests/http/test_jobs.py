@@ -323,9 +323,9 @@ def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(front: Fr
 
     thread = threading.Thread(target=talk)
     thread.start()
+    begun, pieces = time.monotonic(), 0  # before anything is sent: a busy reader finds the first ones there already
     stream = front.events(f"/api/jobs/{job_id}/logs/stream")
     try:
-        begun, pieces = time.monotonic(), 0
         for kind, _ in stream:
             pieces += kind == "output"
             if pieces == 5:
