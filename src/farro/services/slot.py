@@ -24,6 +24,7 @@ from farro.observe.log import Event, Log, together
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Bulk, Claim, Working
 from farro.ports.trips import OneTrip
+from farro.services.gathering import Gathering
 from farro.services.handover import Handover
 from farro.services.lookout import Lookout
 from farro.services.perform import Performer
@@ -33,9 +34,6 @@ IDLE_S = 10.0  # an idle slot turns at least so often: its heartbeat
 STINT_S = 0.005  # how long a slot works before others of its process have a turn, if it never has to wait
 ROW = 16  # jobs that a slot claims and commits together at most …
 ROW_S = 0.02  # … and about how long that may take
-STREAM = 3  # turns in a row after which small jobs are taken to come in a stream: then
-GATHER_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many; or in
-LONGEST_GATHER_S = 0.01  # twice as long as a turn takes, up to this: where the store is slow, turns are dear
 NOTHING: Mapping[str, Any] = {}
 CHANGED = "job status changed"  # what a slot logs of each job that it has handed on
 TROUBLE_S = 1.0  # after a failure of the store itself: not a busy loop
@@ -103,11 +101,9 @@ class Slot:
         self._one_trip = store if isinstance(store, OneTrip) else None
         self._untold: list[Event] = []  # claims, which are told with what became of them when that is over in a moment
         self._next: list[Claim] | None = None  # claimed already, for the next turn; None: to be claimed
-        self._asked_s = 0.0  # how long the store took to commit the last row and to claim the next
         self._end_s = 0.0  # of this stint
         self._reach = 1  # jobs that are claimed at once: grows while they are small
-        self._over_s = 0.0  # when the last turn that found something was over
-        self._streak = 0  # turns in a row that found something
+        self._gathering = Gathering(trips=self._one_trip is not None)
 
     def join(self) -> Agent:
         """This slot's agent; a new one when it has none. InputError when the role, the name or a tag cannot be."""
@@ -132,11 +128,11 @@ class Slot:
         self._store.heartbeat(agent)
         claims = deque(self._claimed(agent))
         began_s, number = self._clock.monotonic_s(), len(claims)
-        self._count(began_s, number)
+        self._gathering.count(began_s, number)
         if not claims:
             return Turn.IDLE
         scant = number < self._reach
-        stream = scant and self._streak > STREAM
+        stream = scant and self._gathering.in_stream()
         ended: list[tuple[Claim, Outcome]] = []
         small = True
         try:
@@ -154,8 +150,7 @@ class Slot:
             asked_s = self._clock.monotonic_s()
             ahead = small and not claims and not self._stop.requested and (scant or now_s < self._end_s)
             self._settle(agent, ended, claims, ahead=ahead)
-            self._over_s = self._clock.monotonic_s()
-            self._asked_s = self._over_s - asked_s
+            self._gathering.over(asked_s, self._clock.monotonic_s())
             if stream and self._one_trip is None:
                 self._gather(took_s)
         except AgentLost:
@@ -166,17 +161,9 @@ class Slot:
             raise
         return Turn.WORKED
 
-    def _count(self, now_s: float, number: int) -> None:
-        """Whether this turn follows upon others. Where a claim is no trip of its own it is made at once, and is often a
-        moment too early."""
-        if number and (self._one_trip is None or now_s - self._over_s < LONGEST_GATHER_S):
-            self._streak += 1
-        elif number or self._one_trip is None:
-            self._streak = min(number, 1)
-
     def _gather(self, took_s: float) -> None:
         """Jobs come in a stream: wait for more of them, before the next claim."""
-        self._turns.hold(min(max(GATHER_S, 2 * (took_s + self._asked_s)), LONGEST_GATHER_S))
+        self._turns.hold(self._gathering.wait_s(took_s))
 
     def _claimed(self, agent: Agent) -> list[Claim]:
         claimed, self._next = self._next, None

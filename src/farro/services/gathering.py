@@ -1,0 +1,56 @@
+"""When a slot waits for more small jobs before it asks the store again: in a stream, where each asking is dear.
+
+What a turn is lives in slot. The wait is never longer than twice what the turn before took, so a quick store is asked
+at once; and a wait that brought no two jobs is not soon repeated: somebody may be submitting one after the other, each
+when the last is done, and wait for us. [test_who_waits_for_each_result_is_not_kept_waiting]
+"""
+
+from __future__ import annotations
+
+STREAM = 3  # turns in a row after which small jobs are taken to come in a stream …
+MOST_TURNS = 64  # … and after waits in vain up to so many
+CHANCE = 5  # waits in vain in a row: of fewer it may be that other workers were faster
+STREAM_S = 0.01  # turns in a row have less than this between them
+LEAST_S = 0.001  # so many as come in this time are worth one turn, where one by one they were worth as many; or in
+LONGEST_S = 0.01  # twice as long as a turn takes, up to this: where the store is slow, turns are dear
+
+
+class Gathering:
+    """Of one slot. `trips`: its store is a server, where a claim rides with the commit of the turn before."""
+
+    def __init__(self, *, trips: bool) -> None:
+        self._trips = trips
+        self._over_s = 0.0  # when the last turn that found something was over
+        self._asked_s = 0.0  # how long the store took for it
+        self._streak = 0  # turns in a row that found something
+        self._enough = STREAM  # … of which there must be more than this
+        self._waited = False  # before this turn
+        self._in_vain = 0  # waits in a row that brought no two jobs
+
+    def count(self, now_s: float, number: int) -> None:
+        """A turn begins, with so many jobs."""
+        if self._waited:
+            self._waited = False
+            self._in_vain = self._in_vain + 1 if number < 2 else 0
+            if self._in_vain >= CHANCE:
+                self._enough = min(2 * self._enough, MOST_TURNS)
+                self._streak = 0
+            else:
+                self._enough = STREAM
+        # Where a claim is no trip of its own it is made at once, and is often a moment too early: nothing found is no gap.
+        if number and (not self._trips or now_s - self._over_s < STREAM_S):
+            self._streak += 1
+        elif number or not self._trips:
+            self._streak = min(number, 1)
+
+    def in_stream(self) -> bool:
+        return self._streak > self._enough
+
+    def over(self, began_s: float, now_s: float) -> None:
+        """The turn's jobs are committed: from when, until now."""
+        self._asked_s, self._over_s = now_s - began_s, now_s
+
+    def wait_s(self, took_s: float) -> float:
+        """How long to wait for more, after a turn whose jobs took so long."""
+        self._waited = True
+        return min(max(LEAST_S, 2 * (took_s + self._asked_s)), LONGEST_S)
