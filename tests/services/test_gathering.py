@@ -1,4 +1,4 @@
-"""When a slot waits for more jobs before it asks again. Its turns are played here; the slot itself is in test_worker."""
+"""When a slot waits for more jobs before it asks again. Its turns are played here; the slot itself: test_worker."""
 
 from __future__ import annotations
 

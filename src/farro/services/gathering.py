@@ -37,7 +37,7 @@ class Gathering:
                 self._streak = 0
             else:
                 self._enough = STREAM
-        # Where a claim is no trip of its own it is made at once, and is often a moment too early: nothing found is no gap.
+        # Where a claim rides with a commit it is made at once, often a moment too early: nothing found is no gap then.
         if number and (not self._trips or now_s - self._over_s < STREAM_S):
             self._streak += 1
         elif number or not self._trips:
