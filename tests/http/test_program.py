@@ -98,3 +98,10 @@ def test_a_port_that_is_taken_is_told_without_a_traceback(root: Path) -> None:
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["web", "agq"])
+def test_who_looks_for_a_port_is_told_of_bind(command: str) -> None:
+    done = subprocess.run([*FARRO, command, "--port", "8000"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--bind 127.0.0.1:8000" in done.stderr

@@ -10,6 +10,7 @@ import ipaddress
 import os
 import random
 import resource
+from collections.abc import Callable
 from importlib import metadata
 
 import click
@@ -23,8 +24,24 @@ from farro.settings import Settings
 from farro.system.clock import SystemClock
 
 
+def listens(command: Callable[..., int]) -> Callable[..., int]:
+    """The option `--bind`, and what is said to who looks for it under the names that it has elsewhere."""
+
+    def told(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            asked = f"127.0.0.1:{value}" if parameter.name == "port" and value.isdecimal() else "127.0.0.1:0"
+            raise click.UsageError(f"--host and --port are one option here: --bind HOST:PORT, such as --bind {asked}")
+
+    for name in ("--host", "--port"):
+        command = click.option(name, hidden=True, expose_value=False, callback=told)(command)
+    bind = click.option(
+        "--bind", metavar="HOST:PORT", help="Where to listen; else as the config says. Port 0: a free one."
+    )
+    return bind(command)
+
+
 @click.command()
-@click.option("--bind", metavar="HOST:PORT", help="Where to listen; else as the config says. Port 0: a free one.")
+@listens
 @daemon
 def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     """Serve the queues to any Redis client: LPUSH and BRPOP of jobs, results, updates. Logs as a worker does.

@@ -21,7 +21,7 @@ import click
 
 from farro import app, hive
 from farro import web as wiring
-from farro.cli.agq import address_of, is_loopback
+from farro.cli.agq import address_of, is_loopback, listens
 from farro.cli.background import program
 from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
@@ -37,7 +37,7 @@ FINISHED = 2_000  # finished jobs that doctor opens: a page waits for it
 
 
 @click.command()
-@click.option("--bind", metavar="HOST:PORT", help="Where to listen; else as the config says. Port 0: a free one.")
+@listens
 @click.option("--link", is_flag=True, help="Print a new link for a server that runs already, and exit.")
 @daemon
 def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
