@@ -20,7 +20,7 @@ from farro.execution.call_files import CallFiles
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code
 from farro.ports.runner import already
-from farro.system import fs, group_commit
+from farro.system import fs, group_commit, slices
 from farro.system.processes import Exit
 from farro.system.turns import RESTING
 
@@ -66,6 +66,7 @@ class _Hand:
 
     def _loop(self) -> None:
         group_commit.stay_apart()
+        slices.take_long()
         try:
             while (work := self._next()) is not None:
                 work()

@@ -16,7 +16,7 @@ from farro.execution.stop import Flag, Stop
 from farro.ports.clock import Clock
 from farro.ports.store import Working
 from farro.services.slot import Never, Slot, Until
-from farro.system import signals
+from farro.system import signals, slices
 
 
 class Worker:
@@ -93,6 +93,7 @@ class Worker:
             raise self._failure
 
     def _run_slot(self, slot: Slot) -> None:
+        slices.take_long()
         try:
             slot.run(self._until)
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for the slots
