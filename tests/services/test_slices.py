@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from farro.execution import functions
 from farro.kernel.outcome import Outcome
 from farro.ports.store import Claim
@@ -81,3 +83,20 @@ def test_a_thread_that_calls_functions_has_them_too() -> None:
     assert called.wait(60.0)
     hand.leave()
     assert found == [slices.LONG_NS if KEPT else slices.length_ns()]
+
+
+def test_an_end_that_comes_while_a_thread_makes_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, told, worked = threading.Event(), threading.Event(), threading.Event()
+
+    def ended() -> None:
+        assert taken.wait(60.0)
+        raise functions._Ended
+
+    monkeypatch.setattr(slices, "take_long", ended)
+    hand = functions._Hand()
+    hand.take(worked.set, told.set)
+    taken.set()
+    assert told.wait(60.0)
+    assert not worked.is_set()
+    hand.leave()
+    hand.thread.join(60.0)

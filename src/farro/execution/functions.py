@@ -65,9 +65,9 @@ class _Hand:
         self._wanted.set()
 
     def _loop(self) -> None:
-        group_commit.stay_apart()
-        slices.take_long()
         try:
+            group_commit.stay_apart()
+            slices.take_long()
             while (work := self._next()) is not None:
                 work()
         except _Ended:  # it came before the call had begun, or when it was over: the thread is nobody's any more
