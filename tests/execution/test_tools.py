@@ -232,6 +232,9 @@ def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: 
         assert run.end(None, grace_s=10.0) == ()
         assert run.exit is not None
         run.close()
+    until_s = time.monotonic() + 30.0  # the last threads close theirs themselves, in a moment
+    while len(os.listdir("/proc/self/fd")) > began + 1 and time.monotonic() < until_s:
+        time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) <= began + 1  # one idle thread's
 
 

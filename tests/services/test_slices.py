@@ -9,9 +9,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from farro.execution import functions
 from farro.kernel.outcome import Outcome
 from farro.ports.store import Claim
 from farro.system import slices
@@ -68,35 +65,3 @@ def test_a_program_that_a_worker_starts_has_ordinary_slices(bench: Bench) -> Non
     bench.enqueue("one")
     bench.worker(Scripted(look), slots=1, until=Turns(1)).run()
     assert found == [(slices.LONG_NS, slices.length_ns())] if KEPT else len(found) == 1
-
-
-def test_a_thread_that_calls_functions_has_them_too() -> None:
-    found: list[int] = []
-    called = threading.Event()
-
-    def call() -> None:
-        found.append(slices.length_ns())
-        called.set()
-
-    hand = functions._Hand()
-    hand.take(call, called.set)
-    assert called.wait(60.0)
-    hand.leave()
-    assert found == [slices.LONG_NS if KEPT else slices.length_ns()]
-
-
-def test_an_end_that_comes_while_a_thread_makes_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, told, worked = threading.Event(), threading.Event(), threading.Event()
-
-    def ended() -> None:
-        assert taken.wait(60.0)
-        raise functions._Ended
-
-    monkeypatch.setattr(slices, "take_long", ended)
-    hand = functions._Hand()
-    hand.take(worked.set, told.set)
-    taken.set()
-    assert told.wait(60.0)
-    assert not worked.is_set()
-    hand.leave()
-    hand.thread.join(60.0)

@@ -20,7 +20,7 @@ from farro.execution.call_files import CallFiles
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code
 from farro.ports.runner import already
-from farro.system import fs, group_commit, slices
+from farro.system import fs, group_commit
 from farro.system.processes import Exit
 from farro.system.turns import RESTING
 
@@ -65,9 +65,8 @@ class _Hand:
         self._wanted.set()
 
     def _loop(self) -> None:
+        group_commit.stay_apart()
         try:
-            group_commit.stay_apart()
-            slices.take_long()
             while (work := self._next()) is not None:
                 work()
         except _Ended:  # it came before the call had begun, or when it was over: the thread is nobody's any more

@@ -1,4 +1,4 @@
-"""How long a thread keeps its processor while others want one too: a worker's threads ask for long slices.
+"""How long a thread keeps its processor while others want one too: a worker's slots ask for long slices.
 
 Who submits a job, and the kernel's own thread that ends a write for it, are woken for a moment and wait again. While a
 worker has the processor that they need, they wait for the end of its slice too, which is noticed at the next tick of
