@@ -1,4 +1,4 @@
-"""A worker's threads ask for long time slices, what they start does not have them, and nobody's choice is overruled."""
+"""A worker's slots ask for long time slices, what they start does not have them, and nobody's choice is overruled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def in_a_thread(call: Callable[[], int]) -> int:
         return threads.submit(call).result()
 
 
-def started_ns(_: Claim | None = None) -> int:
+def started_ns() -> int:
     """The slices of a program that this thread starts."""
     waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(waits, stdin=subprocess.PIPE) as process:
