@@ -41,6 +41,7 @@ hops = st.builds(
     to=text,
     by=text,
     note=st.none() | odd_text,
+    route=st.none() | st.dictionaries(text, json_values, max_size=3),
 )
 decisions = st.builds(Decision, attempt=counts, reason=st.sampled_from(Reason), to=text, not_before=st.none() | moments)
 lifecycles = st.builds(
@@ -91,6 +92,14 @@ def test_a_lifecycle_reads_back_as_it_was_written(lifecycle: Lifecycle) -> None:
     written = lifecycle.to_json()
     assert Lifecycle.from_json(written) == lifecycle
     assert Lifecycle.from_json(written).to_json() == written
+
+
+@given(lifecycles)
+def test_a_line_says_the_same_and_nothing_that_says_nothing(lifecycle: Lifecycle) -> None:
+    line = lifecycle.to_line()
+    assert Lifecycle.from_json(line) == lifecycle
+    said = json.loads(lifecycle.to_json()).items()
+    assert json.loads(line) == {name: value for name, value in said if value is not None and value != []}
 
 
 @given(lifecycles)

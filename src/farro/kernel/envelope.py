@@ -135,13 +135,34 @@ class Lifecycle:
             f'  "error": {"null" if self.error is None else _encode(self.error)},\n'
             f'  "decision": {"null" if self.decision is None else _decision_text(self.decision)}\n}}\n'
         )
-        # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
-        # a job could not be committed for what its error says.
-        return text.encode("utf-8", "backslashreplace")
+        return _bytes(text)
+
+    def to_line(self) -> bytes:
+        """The same in half the bytes, for what programs alone read: fields that say nothing are left out."""
+        text = (
+            f'{{"schema_version":{_quote(self.schema_version)},"job_id":{_quote(self.job_id)},'
+            f'"role":{_quote(self.role)},"status":{_quote(self.status)},"attempt":{self.attempt},'
+            f'"retry_count":{self.retry_count},"created_at":{_quote(self.created_at)},'
+            f'"enqueued_at":{_quote(self.enqueued_at)},"updated_at":{_quote(self.updated_at)}'
+        )
+        values = self.__dict__
+        for name in _MAY_BE_NONE:
+            if (value := values[name]) is not None:
+                text += f',"{name}":{_quote(value)}'
+        if self.hops:
+            text += f',"hops":[{",".join([_hop_text(hop) for hop in self.hops])}]'
+        if self.routing is not None:
+            text += f',"routing":{_encode(self.routing)}'
+        if self.error is not None:
+            text += f',"error":{_encode(self.error)}'
+        if self.decision is not None:
+            text += f',"decision":{_decision_text(self.decision)}'
+        return _bytes(text + "}")
 
     @classmethod
     def from_json(cls, text: bytes) -> Lifecycle:
-        """The lifecycle that `text` holds; UnknownSchema for another version, Damaged for anything else.
+        """The lifecycle that `text` holds, as to_json or to_line wrote it; UnknownSchema for another version, Damaged
+        for anything else.
 
         The version is looked at first: a newer farro may have changed everything else.
         """
@@ -206,6 +227,12 @@ def _decision_text(decision: Decision) -> str:
     )
 
 
+def _bytes(text: str) -> bytes:
+    # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
+    # a job could not be committed for what its error says.
+    return text.encode("utf-8", "backslashreplace")
+
+
 def _text(value: str | None) -> str:
     return "null" if value is None else _quote(value)
 
@@ -221,6 +248,7 @@ _OPTIONAL_TEXT = (
     "policy_version",
     "result_sha256",
 )
+_MAY_BE_NONE = (*_OPTIONAL_TEXT, "requeued_from")
 
 
 _texts, _optional_texts = itemgetter(*_TEXT), itemgetter(*_OPTIONAL_TEXT)
@@ -235,13 +263,12 @@ _decode = json.JSONDecoder(parse_constant=_no_constant).decode  # made once: jso
 
 
 def _from_data(data: dict[str, Any]) -> Lifecycle:
-    known = data if data.keys() <= _NAMES else {name: value for name, value in data.items() if name in _NAMES}
+    if not data.keys() <= _NAMES:
+        data = {name: value for name, value in data.items() if name in _NAMES}
+    known = {**_DEFAULTS, **data}
     get = known.get
-    try:  # all at once: what farro wrote has every field
-        right = _STR.issuperset(map(type, _texts(known))) and _STR_OR_NONE.issuperset(map(type, _optional_texts(known)))
-    except KeyError:
-        right = False
-    if not right:
+    # All at once; which of them it is, is asked when it is to be told.
+    if not (_STR.issuperset(map(type, _texts(known))) and _STR_OR_NONE.issuperset(map(type, _optional_texts(known)))):
         _check_texts(known)
     for name in ("attempt", "retry_count"):
         value = get(name, 0)
@@ -262,7 +289,7 @@ def _from_data(data: dict[str, Any]) -> Lifecycle:
     known["hops"] = tuple([_hop(item) for item in get("hops", ())])
     if get("decision") is not None:
         known["decision"] = _decision(known["decision"])
-    return _made(_DEFAULTS, known)
+    return _made(known, {})
 
 
 def _check_texts(known: Mapping[str, Any]) -> None:

@@ -154,7 +154,7 @@ def put(
         seen.job_id,
         seen.version,
         ground.token(),
-        after.to_json(),
+        after.to_line(),
         where(after),
         after.role,
         due_ms(after),

@@ -88,7 +88,7 @@ def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, t
     lifecycle = moves.decided(before, move, by=agent.id, attempt=attempt, now=now, result_sha256=digest)
     codes = telling.codes(lifecycle)
     place = "marked" if move.reason is Reason.ROUTING_EXHAUSTED else where(lifecycle)
-    life, told = lifecycle.to_json(), line(codes)
+    life, told = lifecycle.to_line(), line(codes)
     args: list[Arg] = [claim.job_id, attempt, token, life, place, lifecycle.role, due_ms(lifecycle), told]
     args += files(posted(attempt, kept))
     weight = len(life) + sum(map(len, kept.files.values()))

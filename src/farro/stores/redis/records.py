@@ -121,7 +121,7 @@ class New:
             PRIORITIES.index(priority(self.prompt)),
             due_ms(life),
             SCHEMA_VERSION,
-            life.to_json(),
+            life.to_line(),
             self.prompt_text,
             line({**telling.codes(life), "actor": self.actor}),
             len(self.blocks),
