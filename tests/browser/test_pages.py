@@ -131,6 +131,8 @@ def test_an_unknown_job_is_told_and_an_unknown_page_leads_home(furnished: Site, 
     expect(page.get_by_role("alert")).to_contain_text("no job nobody-knows-it")
     page.goto(f"{furnished.url}/#/elsewhere")
     expect(page).to_have_title("(3) Overview · farro")
+    page.goto(f"{furnished.url}/#/jobs")  # without an id, as somebody may type it
+    expect(page).to_have_title("(3) Board · farro")
     # The browser itself notes each answer 404.
     visited.expected = ("404",)
 

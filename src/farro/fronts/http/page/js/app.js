@@ -87,6 +87,7 @@ function follow() {
   const next = readRoute(location.hash);
   const make = PAGES[next.page];
   if (!make) { location.replace("#/overview"); return; }
+  if (make === job && !next.args.length) { location.replace("#/board"); return; }
   if (shown && shown.stay && route && PAGES[route.page] === make && shown.stay(next)) { route = next; redraw(); return; }
   if (shown && shown.stop) shown.stop();
   route = next;
