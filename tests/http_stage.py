@@ -9,7 +9,6 @@ import asyncio
 import http.client
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from farro.operations.admission import Gate
 from farro.operations.doctor import Examination
 from farro.ports.store import Agent, Store, Submission
 from farro.settings import Settings
+from support import eventually
 
 PATIENCE_S = 60.0
 TOKEN = "a-token-of-the-tests"
@@ -82,9 +82,9 @@ class Front:
         self.host = f"127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=lambda: asyncio.run(self._server.run(self._listening)))
         self._thread.start()
-        until(lambda: self._server.started)
+        eventually(lambda: self._server.started)
         if wait:
-            until(lambda: self.get("/api").json["ready"])
+            eventually(lambda: self.get("/api").json["ready"])
 
     def ask(
         self,
@@ -180,14 +180,6 @@ class Events:
     def close(self) -> None:
         self.answer.close()
         self._connection.close()
-
-
-def until(there: Callable[[], object]) -> None:
-    """Waits for it; a test that waits in vain fails."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not there():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
 
 
 def submission(command: str = "true", *, role: str = "Runner", **more: Any) -> Submission:

@@ -10,9 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import farro
 from farro.operations import web_access
 from servers import free_port
+from support import eventually
 
 PATIENCE_S = 90.0
 TASK = {
@@ -63,14 +62,6 @@ NIGHTLY = {
 }
 # Markup, script, escape sequences, a right-to-left override, a NUL: whatever a job says must come out as it was said.
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\x1b[31mred\x1b[0m \u202egpj.exe\u2066'
-
-
-def eventually(holds: Callable[[], Any], otherwise: str, patience_s: float = PATIENCE_S) -> Any:
-    until_s = time.monotonic() + patience_s
-    while not (found := holds()):
-        assert time.monotonic() < until_s, otherwise
-        time.sleep(0.05)
-    return found
 
 
 def program(root: Path, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:

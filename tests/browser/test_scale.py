@@ -14,10 +14,11 @@ from playwright.sync_api import expect
 
 import farro
 from browser.conftest import Visit
-from browser.site import Site, eventually, init
+from browser.site import Site, init
 from farro.kernel.envelope import Hop, Lifecycle
 from farro.kernel.moments import timestamp
 from farro.kernel.states import Reason, Status
+from support import eventually
 
 Come = Callable[..., Visit]
 JOBS = 100_000

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.conftest import Visit
-from browser.site import Site, eventually, init, program
-from support import ROOT
+from browser.site import Site, init, program
+from support import ROOT, eventually
 
 Come = Callable[..., Visit]
 

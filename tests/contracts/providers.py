@@ -19,7 +19,7 @@ from farro.ports.provider import Message, Provider, Reach, Request, Usage
 from farro.providers.registry import make_provider
 from farro.settings import ProviderSettings, Secret
 from farro.system.processes import MARKER
-from flows.program import eventually
+from support import eventually
 
 KEY = "sk-canary-5f3c9a7d21"
 WORDS = "the number is forty-two, and this is why"

@@ -29,7 +29,7 @@ from farro.runners.process import ProcessRunner
 from farro.system import process_table
 from farro.system.clock import SystemClock
 from farro.system.process_limits import Limits
-from flows.program import eventually
+from support import eventually
 
 TOOLS = """
     import ctypes, os, signal, sys, time

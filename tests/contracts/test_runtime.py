@@ -20,7 +20,7 @@ from farro.runtimes import process
 from farro.runtimes.process import MARK, ProcessRuntime
 from farro.system import cgroup_limits, fs, process_table
 from farro.system.clock import SystemClock
-from flows.program import eventually
+from support import eventually
 
 
 class Bench:

@@ -35,7 +35,7 @@ from farro.stores.files import FilesStore, forget, records
 from farro.stores.files.journal import AGAIN_AFTER, Entry, Journal
 from farro.stores.files.records import FOLDER, START, Record
 from farro.system import fs, leases, trees
-from support import torture
+from support import eventually, torture
 
 SMALL = 16 << 10
 PATIENCE_S = 30.0
@@ -80,13 +80,6 @@ def fill(journal: Journal, numbers: Iterator[int], until: Callable[[], bool]) ->
     while not until():
         assert time.monotonic() < deadline
         written(journal, next(numbers)).finished()
-
-
-def soon(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline, "it does not come to that"
-        threading.Event().wait(0.005)
 
 
 def in_thread(work: Callable[[], object]) -> Callable[[], None]:
@@ -152,11 +145,11 @@ def test_a_record_whose_folder_is_not_written_yet_is_not_forgotten(root: str) ->
     held = written(journal, 0)
     journal_files = list(journal._files)
     fill(journal, numbers, lambda: journal._active is not journal_files[0])
-    soon(lambda: journal._full == journal_files)
+    eventually(lambda: journal._full == journal_files)
     assert generations(root)[0] == 1
     assert "job-0" in records.mentioned(root)
     held.finished()
-    soon(lambda: journal._full == [])
+    eventually(lambda: journal._full == [])
     assert "job-0" not in records.mentioned(root)
     journal.close()
 
@@ -175,7 +168,7 @@ def test_a_journal_is_not_freed_at_every_record_but_soon_when_it_is_idle(
     monkeypatch.setattr("farro.stores.files.journal.FREE_AFTER_S", 0.05)
     journal = made(root, size=1 << 20)
     written(journal, 1).finished()
-    soon(lambda: not records.mentioned(root))
+    eventually(lambda: not records.mentioned(root))
     journal.close()
 
 

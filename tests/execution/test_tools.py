@@ -20,6 +20,7 @@ from farro.execution.call_files import CallFiles
 from farro.execution.functions import FunctionRun
 from farro.execution.tools import Program, Python, ToolTrouble
 from farro.system import fs
+from support import eventually
 
 pytestmark = pytest.mark.linux
 
@@ -232,10 +233,8 @@ def test_a_callable_that_is_ended_before_it_began_leaves_nothing_open(tmp_path: 
         assert run.end(None, grace_s=10.0) == ()
         assert run.exit is not None
         run.close()
-    until_s = time.monotonic() + 30.0  # the last threads close theirs themselves, in a moment
-    while len(os.listdir("/proc/self/fd")) > began + 1 and time.monotonic() < until_s:
-        time.sleep(0.01)
-    assert len(os.listdir("/proc/self/fd")) <= began + 1  # one idle thread's
+    # The last threads close theirs themselves, in a moment; one that is idle keeps its own.
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= began + 1, "something is left open")
 
 
 def test_a_callable_that_is_ended_while_it_syncs_ends_nobody_elses_sync(tmp_path: Path) -> None:

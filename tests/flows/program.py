@@ -15,8 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -263,14 +262,6 @@ def _text(data: bytes) -> io.TextIOWrapper:
 def _said(stream: io.TextIOWrapper) -> str:
     stream.seek(0)
     return stream.read()
-
-
-def eventually(what: Callable[[], object], because: str) -> None:
-    """Wait until `what` is true; fail with `because` when it does not become so."""
-    until = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < until, because
-        time.sleep(0.02)
 
 
 def steps(*commands: Sequence[str], **plan: Any) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from farro.errors import InputError
 from farro.kernel.outcome import ErrorInfo, Failed, Report
 from farro.stores.agq import results
 from farro.stores.agq.line import Address
-from flows.program import Daemon, Program, eventually
+from flows.program import Daemon, Program
+from support import eventually
 
 AGW = os.path.join(os.path.dirname(sys.executable), "agw")
 TTL_S = 1.0

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from flows.program import Daemon, Done, Program, eventually, listing, marked, unprivileged
+from flows.program import Daemon, Done, Program, listing, marked, unprivileged
+from support import eventually
 
 BIN = os.path.dirname(sys.executable)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import farro as package
-from flows.program import Done, Program, endless, eventually, steps
+from flows.program import Done, Program, endless, steps
+from support import eventually
 
 BIN = os.path.dirname(sys.executable)
 

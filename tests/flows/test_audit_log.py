@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.program import Program, endless, eventually, shell, steps
+from flows.program import Program, endless, shell, steps
+from support import eventually
 
 
 def audited(root: Path) -> list[dict[str, Any]]:

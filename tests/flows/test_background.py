@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from flows.program import Program, endless, eventually, marked, once_endless, shell
+from flows.program import Program, endless, marked, once_endless, shell
+from support import eventually
 
 ALL = ["farro-manager", "farro-watchdog", "farro-worker-1", "farro-worker-2"]
 

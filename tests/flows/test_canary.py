@@ -22,7 +22,8 @@ from fake_providers import FakeProvider
 from farro import app
 from farro.ports.store import Submission
 from farro.settings import Settings
-from flows.program import Done, Program, eventually
+from flows.program import Done, Program
+from support import eventually
 
 KEY = "sk-canary-over-the-wire-Zm9v+bar/baz=="
 TOKEN = "canary-of-a-program-7f3a9c/+e1d5b2"

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.program import Program, endless, eventually, marked, once_endless, shell, steps
+from flows.program import Program, endless, marked, once_endless, shell, steps
+from support import eventually
 
 
 def started(farro: Program, name: str = "started") -> None:

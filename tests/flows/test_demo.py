@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flows.program import FARRO, PATIENCE_S, Program, eventually
-from support import need, torture
+from flows.program import FARRO, PATIENCE_S, Program
+from support import eventually, need, torture
 
 ROLES = ("Architect", "SeniorEngineer", "CodeReviewer", "DocWriter")
 WAY = [

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from flows.program import FARRO, Done, Program, endless, eventually, listing, shell, unprivileged
+from flows.program import FARRO, Done, Program, endless, listing, shell, unprivileged
+from support import eventually
 
 Told = dict[str, Any]
 

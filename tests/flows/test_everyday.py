@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from flows.program import PATIENCE_S, Program, eventually, shell, steps
+from flows.program import PATIENCE_S, Program, shell, steps
+from support import eventually
 
 
 def queued(farro: Program, *args: str) -> str:

@@ -8,7 +8,8 @@ import pty
 import subprocess
 from pathlib import Path
 
-from flows.program import FARRO, PATIENCE_S, Program, eventually, once_endless, shell, steps
+from flows.program import FARRO, PATIENCE_S, Program, once_endless, shell, steps
+from support import eventually
 
 
 def raw(farro: Program, *args: str) -> bytes:

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.program import Program, endless, eventually, once_endless, shell, steps
+from flows.program import Program, endless, once_endless, shell, steps
+from support import eventually
 
 SPAN = re.compile(r"\b(?:[0-9]+[smhd])+\b")  # how long: it may be more at the second look
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from flows.program import Program, eventually
+from flows.program import Program
+from support import eventually
 
 TASK = {
     "id": "greet",

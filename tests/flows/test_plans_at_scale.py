@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from farro.runners import places
-from flows.program import Daemon, Program, eventually, marked, steps
-from support import torture
+from flows.program import Daemon, Program, marked, steps
+from support import eventually, torture
 
 MIB = 1 << 20
 THROUGH = (1024 if torture() else 256) * MIB  # bytes of the pipe; a GiB in the long form

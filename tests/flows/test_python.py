@@ -21,7 +21,8 @@ import pytest
 
 import farro as api
 from farro import Job, Queue
-from flows.program import PATIENCE_S, Program, eventually
+from flows.program import PATIENCE_S, Program
+from support import eventually
 
 SHOP = """
 import asyncio, os, subprocess, sys, time

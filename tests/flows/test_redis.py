@@ -18,9 +18,9 @@ from farro.kernel.states import Status
 from farro.operations.watching import Viewer
 from farro.ports.store import CARRIED_BYTES
 from farro.system.clock import SystemClock
-from flows.program import Program, eventually, listing, shell, steps
+from flows.program import Program, listing, shell, steps
 from servers import RedisServer
-from support import ROOT
+from support import ROOT, eventually
 
 SCRUBBED = {
     "agent",

@@ -18,8 +18,9 @@ from farro.ports.store import Store
 from farro.services.seat import AWAY_S, BEAT_S, FleetSeat
 from farro.settings import RedisSettings, Settings
 from farro.system.clock import ManualClock, SystemClock
-from flows.program import Program, eventually, shell
+from flows.program import Program, shell
 from servers import RedisServer
+from support import eventually
 
 TASK = {
     "id": "greet",

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from flows.program import Program, eventually, once_endless, steps
+from flows.program import Program, once_endless, steps
+from support import eventually
 
 PLAN = {
     "steps": [

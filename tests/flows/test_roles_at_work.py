@@ -13,7 +13,8 @@ import pytest
 import fake_providers as fake
 import farro as api
 from fake_providers import FakeProvider
-from flows.program import Program, eventually, marked
+from flows.program import Program, marked
+from support import eventually
 
 PROMPT = {
     "role": "SeniorEngineer",

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.program import FARRO, PATIENCE_S, Program, eventually, marked, shell, steps
+from flows.program import FARRO, PATIENCE_S, Program, marked, shell, steps
+from support import eventually
 
 
 def only_job(farro: Program) -> dict[str, object]:

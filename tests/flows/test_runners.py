@@ -14,7 +14,8 @@ import pytest
 
 from crash.history import ENDS
 from farro.runners import places
-from flows.program import Program, endless, eventually, marked, shell, steps
+from flows.program import Program, endless, marked, shell, steps
+from support import eventually
 
 TOOLS = """
 import ctypes, os, time

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.program import Program, eventually, steps
+from flows.program import Program, steps
+from support import eventually
 
 PLAN = {"steps": [{"id": "tidy", "command": "echo", "args": ["tidied"]}]}
 

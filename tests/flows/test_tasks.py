@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from flows.program import FARRO, Program, eventually, shell
+from flows.program import FARRO, Program, shell
+from support import eventually
 
 SCRIPT = """
 import sys

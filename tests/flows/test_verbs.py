@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.program import Program, eventually, listing, once_endless, steps
+from flows.program import Program, listing, once_endless, steps
+from support import eventually
 
 OK, REFUSED = 0, 3
 

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from flows.program import FARRO, PATIENCE_S, Program, endless, eventually, shell, steps
+from flows.program import FARRO, PATIENCE_S, Program, endless, shell, steps
+from support import eventually
 
 
 def test_wait_ends_with_the_jobs_and_says_how(farro: Program) -> None:

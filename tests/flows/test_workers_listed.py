@@ -6,7 +6,8 @@ import json
 import os
 from typing import Any
 
-from flows.program import Program, endless, eventually, steps
+from flows.program import Program, endless, steps
+from support import eventually
 
 
 def workers(farro: Program, *more: str) -> list[dict[str, Any]]:

@@ -13,14 +13,15 @@ import pytest
 from farro.fronts.http import events
 from farro.operations.catalog.keeping import Catalog
 from farro.system.clock import SystemClock
-from http_stage import PATIENCE_S, TOKEN, Events, Front, Hands, submission, until
+from http_stage import PATIENCE_S, TOKEN, Events, Front, Hands, submission
+from support import eventually
 
 
 def test_every_change_is_told_in_its_order(any_front: Front) -> None:
     viewer = any_front.events()
     job_id = any_front.store.enqueue(submission())
     hands = Hands(any_front.store)
-    until(lambda: hands.one() == job_id)
+    eventually(lambda: hands.one() == job_id)
     told: list[str] = []
     for job, status in viewer.changes():
         if job == job_id:
@@ -71,7 +72,7 @@ def test_whoever_falls_too_far_behind_is_told_of_a_gap(front: Front, monkeypatch
     for _ in range(6):
         before = front.web.hub.last if front.web.hub else 0
         front.store.enqueue(submission())
-        until(lambda before=before: front.web.hub is not None and front.web.hub.last > before)  # type: ignore[misc]
+        eventually(lambda before=before: front.web.hub is not None and front.web.hub.last > before)  # type: ignore[misc]
     back = front.events(last=last)
     assert back.until(lambda kind, data: kind == "gap") == ("gap", {"why": "behind"})
     back.close()
@@ -83,16 +84,16 @@ def test_a_hundred_viewers_share_one_reader_of_changes(front: Front) -> None:
     front.store.changes = lambda *a, **k: (asked.append(threading.get_ident()), real(*a, **k))[1]  # type: ignore[method-assign]
     viewers = [front.events() for _ in range(100)]
     assert front.web.hub is not None
-    until(lambda: front.web.hub is not None and front.web.hub.viewers == 100)
+    eventually(lambda: front.web.hub is not None and front.web.hub.viewers == 100)
     job_id = front.store.enqueue(submission())
     for viewer in viewers:
         assert next(viewer.changes()) == (job_id, "queued")
-    until(lambda: asked)  # the call that waited when the watch on them was set is not among them
+    eventually(lambda: asked)  # the call that waited when the watch on them was set is not among them
     assert len(set(asked)) == 1
     assert front.get("/api/jobs").status == 200
     for viewer in viewers:
         viewer.close()
-    until(lambda: front.web.hub is not None and front.web.hub.viewers == 0)
+    eventually(lambda: front.web.hub is not None and front.web.hub.viewers == 0)
 
 
 def test_a_viewer_that_reads_nothing_is_let_go(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ def test_a_viewer_that_reads_nothing_is_let_go(front: Front, monkeypatch: pytest
         deaf.sendall(
             f"GET /api/events HTTP/1.1\r\nHost: {front.host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
         )
-        until(lambda: front.web.hub is not None and front.web.hub.viewers == 1)
+        eventually(lambda: front.web.hub is not None and front.web.hub.viewers == 1)
         deadline = time.monotonic() + PATIENCE_S
         while front.web.hub is not None and front.web.hub.viewers and time.monotonic() < deadline:
             front.web.hub.tell("noise", {"x": "y" * 100_000})
@@ -135,7 +136,7 @@ def test_a_server_that_starts_again_knows_the_jobs_of_before(make_front: Callabl
     front.store.enqueue(submission(job_id="chosen"))
     hands.one()
     hands.leave()
-    until(lambda: len(front.listed()) == 4 and len(front.listed("?status=succeeded")) == 1)
+    eventually(lambda: len(front.listed()) == 4 and len(front.listed("?status=succeeded")) == 1)
     before = front.listed()
     front.close()
     again = make_front("same")
@@ -198,11 +199,11 @@ def test_an_event_that_nobody_looks_at_is_not_spelled(front: Front, monkeypatch:
     assert next(seen.changes()) == (job_id, "queued")
     last = seen.last
     seen.close()
-    until(lambda: front.web.hub is not None and front.web.hub.viewers == 0)
+    eventually(lambda: front.web.hub is not None and front.web.hub.viewers == 0)
     before = len(spelled)
     missed = front.store.enqueue(submission())
-    until(lambda: any(job["job_id"] == missed for job in front.listed()))
-    until(lambda: front.web.hub is not None and not last.endswith(f".{front.web.hub.last}"))
+    eventually(lambda: any(job["job_id"] == missed for job in front.listed()))
+    eventually(lambda: front.web.hub is not None and not last.endswith(f".{front.web.hub.last}"))
     assert spelled[before:] == []
     backs = [front.events(last=last) for _ in range(3)]
     for back in backs:

@@ -15,7 +15,8 @@ import pytest
 from farro.fronts.http.access import HEADERS, cookie_name, sign
 from farro.fronts.http.routes import ENDPOINTS
 from farro.operations import web_access
-from http_stage import TOKEN, Front, until
+from http_stage import TOKEN, Front
+from support import eventually
 
 KEY = hashlib.sha256(f"farro session {TOKEN}".encode()).digest()
 APART = (("GET", "/"), ("GET", "/page/x"), ("GET", "/api/events"), ("GET", "/api/jobs/x/logs/stream"))
@@ -223,4 +224,4 @@ def test_what_is_no_http_is_answered_or_closed_and_the_server_lives(front: Front
                         break
                 except ConnectionResetError:
                     break
-    until(lambda: front.get("/healthz").status == 200)
+    eventually(lambda: front.get("/healthz").status == 200)

@@ -19,7 +19,8 @@ from farro.fronts.http import running as serving_of_answers
 from farro.kernel.outcome import Succeeded
 from farro.operations import tree
 from farro.ports.store import Submission
-from http_stage import REPORT, TOKEN, Front, Hands, submission, until
+from http_stage import REPORT, TOKEN, Front, Hands, submission
+from support import eventually
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202egnp.exe\u2066 \"'`${x}\x00\U0001f600"
 
@@ -28,13 +29,13 @@ def test_a_job_is_queued_worked_and_shown(any_front: Front) -> None:
     made = any_front.post("/api/jobs", {"command": ["echo", "hello"], "priority": "P1"})
     assert made.status == 201
     (job_id,) = made.json["jobs"]
-    until(lambda: [row["job_id"] for row in any_front.listed()] == [job_id])
+    eventually(lambda: [row["job_id"] for row in any_front.listed()] == [job_id])
     (row,) = any_front.listed("?status=queued")
     assert (row["title"], row["role"], row["priority"], row["steps"]) == ("echo hello", "Runner", "P1", 1)
     hands = Hands(any_front.store)
     assert hands.one() == job_id
     hands.leave()
-    until(lambda: any_front.listed("?status=succeeded"))
+    eventually(lambda: any_front.listed("?status=succeeded"))
     whole = any_front.get(f"/api/jobs/{job_id}").json
     assert (whole["status"], whole["attempt"], whole["terminal"]) == ("succeeded", 1, True)
     assert whole["prompt"]["steps"][0]["args"] == ["hello"]
@@ -72,7 +73,7 @@ def test_many_jobs_are_steered_at_once_and_each_answers_for_itself(front: Front)
 def test_pages_tell_every_job_once_while_jobs_come_and_move(any_front: Front) -> None:
     """Whoever was there when the paging began and still is when it ends is in exactly one page."""
     there = set(any_front.store.enqueue_many([submission() for _ in range(240)]))
-    until(lambda: any_front.get("/api").json["jobs"] == 240)
+    eventually(lambda: any_front.get("/api").json["jobs"] == 240)
     stop = threading.Event()
 
     def disturb() -> None:
@@ -111,7 +112,7 @@ def test_filters_search_and_orders(front: Front) -> None:
     hands = Hands(store)
     failed = hands.one(fail="the compiler said NO")
     hands.leave()
-    until(lambda: len(front.listed()) == 4 and front.listed("?status=failed"))
+    eventually(lambda: len(front.listed()) == 4 and front.listed("?status=failed"))
     titles = {row["title"] for row in front.listed("?text=BUILD+thing")}
     assert titles == {"Build the thing"}
     assert {row["job_id"] for row in front.listed("?text=compiler")} == {failed}
@@ -137,7 +138,7 @@ def test_filters_search_and_orders(front: Front) -> None:
 
 def test_a_pruned_job_leaves_the_list(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     (job_id, other) = front.store.enqueue_many([submission(), submission()])
-    until(lambda: len(front.listed()) == 2)
+    eventually(lambda: len(front.listed()) == 2)
     shutil.rmtree(front.root / "agents/Runner/incoming" / job_id)
     told = front.web._house.catalog.compare()
     assert [(one.job_id, one.status) for one in told] == [(job_id, None)]
@@ -150,7 +151,7 @@ def test_hostile_fields_come_back_as_text_that_no_browser_takes_for_a_page(front
     hands = Hands(front.store)
     hands.one(fail=HOSTILE)
     hands.leave()
-    until(lambda: front.listed("?status=failed"))
+    eventually(lambda: front.listed("?status=failed"))
     for path in ("/api/jobs", f"/api/jobs/{job_id}", f"/api/jobs/{job_id}/history", f"/api/jobs/{job_id}/explain"):
         answer = front.get(path)
         assert answer.status == 200, path
@@ -260,7 +261,7 @@ def test_jobs_may_wait_for_a_time_or_for_each_other(front: Front) -> None:
     (second,) = front.post("/api/jobs", {"plan": {"steps": [{"id": "a", "command": "true"}]}, "after": [first]}).json[
         "jobs"
     ]
-    until(lambda: len(front.listed()) == 2)
+    eventually(lambda: len(front.listed()) == 2)
     rows = {row["job_id"]: row for row in front.listed()}
     assert rows[second]["waits_for"] == [first]
     assert rows[first]["not_before"] is not None
@@ -385,7 +386,7 @@ def running(front: Front) -> tuple[str, Path]:
 
 def test_a_named_job_is_found_and_reset_by_its_name(any_front: Front) -> None:
     first = any_front.store.enqueue_named("nightly", submission())
-    until(lambda: any_front.get("/api/names").json == {"names": [{"name": "nightly", "job_id": first}]})
+    eventually(lambda: any_front.get("/api/names").json == {"names": [{"name": "nightly", "job_id": first}]})
     assert any_front.get("/api/names/nightly").json == {"name": "nightly", "job_id": first}
     told = any_front.post("/api/names/nightly/reset", {}).json
     assert (told["job_id"], told["changed"]) == (first, False)  # it waits already
@@ -419,7 +420,7 @@ def test_finished_jobs_are_removed_and_a_dry_run_removes_none(any_front: Front) 
 
 def test_a_job_that_is_not_there_is_told_from_memory(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = front.store.enqueue(submission())
-    until(lambda: front.listed())
+    eventually(lambda: front.listed())
     monkeypatch.setattr(tree, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))
     for unknown in ("nope", "job-2025", f"{job_id[:-4]}zzzz"):
         answer = front.get(f"/api/jobs/{unknown}")

@@ -19,7 +19,8 @@ from farro.kernel.states import Reason, Status
 from farro.operations import past
 from farro.ports.store import Store, Submission
 from farro.roles.workflow import Code
-from http_stage import REPORT, Front, Hands, submission, until
+from http_stage import REPORT, Front, Hands, submission
+from support import eventually
 
 
 def test_curves_and_figures_tell_of_what_ended(any_front: Front) -> None:
@@ -27,7 +28,7 @@ def test_curves_and_figures_tell_of_what_ended(any_front: Front) -> None:
     hands = Hands(any_front.store)
     hands.one()
     hands.one(fail="no")
-    until(lambda: len(any_front.listed("?status=failed")) == 1 and len(any_front.listed("?status=succeeded")) == 1)
+    eventually(lambda: len(any_front.listed("?status=failed")) == 1 and len(any_front.listed("?status=succeeded")) == 1)
     drawn = any_front.get("/api/series?window_s=600&points=10").json
     runner = drawn["roles"]["Runner"]
     assert drawn["points"] == len(runner["succeeded"]) == 10
@@ -48,7 +49,7 @@ def test_curves_and_figures_tell_of_what_ended(any_front: Front) -> None:
 def test_those_who_keep_the_house_are_no_slots(any_front: Front) -> None:
     keeper = any_front.store.join("manager", role="Manager")
     hands = Hands(any_front.store)
-    until(lambda: any_front.get("/api/queues").json["total"]["workers"] == 1)
+    eventually(lambda: any_front.get("/api/queues").json["total"]["workers"] == 1)
     told = any_front.get("/api/queues").json["queues"]
     assert {line["role"]: line["workers"] for line in told if line["workers"]} == {"Runner": 1}
     assert len(any_front.get("/api/workers").json["workers"]) == 1
@@ -59,7 +60,7 @@ def test_those_who_keep_the_house_are_no_slots(any_front: Front) -> None:
 def test_the_past_is_what_the_queues_were(any_front: Front) -> None:
     (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
     hands = Hands(any_front.store)
-    until(lambda: hands.one() == job_id)
+    eventually(lambda: hands.one() == job_id)
     hands.leave()
     any_front.store.note("told")  # and what is buffered is written
     lines: list[dict[str, Any]] = []
@@ -68,7 +69,7 @@ def test_the_past_is_what_the_queues_were(any_front: Front) -> None:
         lines[:] = any_front.get(f"/api/audit?job={job_id}").json["lines"]
         return {line["event"] for line in lines} >= {"enqueued", "claimed", "committed"}
 
-    until(whole)
+    eventually(whole)
     at = {line["event"]: line["ts"] for line in lines}
     assert [line["ts"] for line in lines] == sorted((line["ts"] for line in lines), reverse=True)
     then = any_front.get(f"/api/history?at={at['enqueued']}").json
@@ -87,7 +88,7 @@ def test_the_past_is_what_the_queues_were(any_front: Front) -> None:
 def test_pages_of_the_audit_log_tell_every_line_once(front: Front) -> None:
     front.store.enqueue_many([submission() for _ in range(50)])
     front.store.note("told")
-    until(lambda: len(front.get("/api/audit?limit=1000").json["lines"]) >= 51)
+    eventually(lambda: len(front.get("/api/audit?limit=1000").json["lines"]) >= 51)
     everything = front.get("/api/audit?limit=1000").json["lines"]
     seen: list[dict[str, Any]] = []
     cursor = ""
@@ -140,7 +141,7 @@ def test_a_task_shows_its_way_with_the_diff(front: Front) -> None:
     (front.root / claim.folder / "steps/1/diff.patch").write_text("--- a\n+++ b\n")
     front.store.commit(claim, Succeeded(report=Report(result={"success": True}, markdown="mended\n")))
     front.store.leave(agent)
-    until(lambda: front.listed("?task=T-1"))
+    eventually(lambda: front.listed("?task=T-1"))
     lines = {line["id"]: line for line in front.get("/api/tasks").json["tasks"]}
     assert lines["T-1"]["roles"] == ["SeniorEngineer", "human"]
     assert lines["T-2"]["problems"]
@@ -164,7 +165,7 @@ def test_a_person_answers_in_the_inbox(front: Front) -> None:
         move = Move(**asked, waits=True, route={"code": str(Code.HUMAN)})
         front.store.commit(claim, Succeeded(report=REPORT), move)
     front.store.leave(agent)
-    until(lambda: len(front.get("/api/inbox").json["waiting"]) == 3)
+    eventually(lambda: len(front.get("/api/inbox").json["waiting"]) == 3)
     assert {row["job_id"] for row in front.listed("?person=true")} == set(jobs)
     assert {one["question"] for one in front.get("/api/inbox").json["waiting"]} == {"good?"}
     assert front.post(f"/api/inbox/{jobs[0]}/refuse", {}).status == 422
@@ -174,7 +175,7 @@ def test_a_person_answers_in_the_inbox(front: Front) -> None:
         answer = front.post(f"/api/inbox/{job_id}/{verb}", body)
         assert (answer.status, answer.json["hops"][-1]["by"].split(".")[0]) == (200, "web-tester"), answer.body
         assert front.post(f"/api/inbox/{job_id}/{verb}", body).code == "illegal_transition"
-    until(lambda: front.get("/api/inbox").json == {"waiting": []})
+    eventually(lambda: front.get("/api/inbox").json == {"waiting": []})
 
 
 def test_a_plan_is_drawn_checked_and_explained(front: Front) -> None:
@@ -251,7 +252,7 @@ def test_a_store_that_does_not_answer_is_503_with_a_message_and_the_server_comes
 
     front = make_front(change_store=put)
     job_id = front.store.enqueue(submission())
-    until(front.listed)
+    eventually(front.listed)
     between[0].away = True
     for path in ("/api/jobs/" + job_id, "/api/workers", "/api/stats", f"/api/jobs/{job_id}/logs", "/api/inbox"):
         answer = front.get(path)
@@ -261,9 +262,9 @@ def test_a_store_that_does_not_answer_is_503_with_a_message_and_the_server_comes
     assert front.post("/api/jobs", {"command": ["true"]}).status == 503
     assert front.get("/healthz").status == 503
     between[0].away = False
-    until(lambda: front.get("/healthz").status == 200)
+    eventually(lambda: front.get("/healthz").status == 200)
     more = front.store.enqueue(submission())
-    until(lambda: more in [row["job_id"] for row in front.listed()])
+    eventually(lambda: more in [row["job_id"] for row in front.listed()])
 
 
 def test_a_fault_of_ours_is_500_without_a_word_of_what_it_was(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +307,7 @@ def test_roles_and_kept_plans_are_told_and_a_plan_is_queued(any_front: Front) ->
     assert front.get("/api/plans/build").json == {"plan": kept}
     made = front.post("/api/plans/build/submit", {"id": "built"})
     assert (made.status, made.json) == (201, {"jobs": ["built"]})
-    until(lambda: [row["plan_id"] for row in front.listed()] == ["build"])
+    eventually(lambda: [row["plan_id"] for row in front.listed()] == ["build"])
     for name, status in (("nothing", 404), ("..%2f..%2fx", 404), ("a%00", 422), ("-x", 422)):
         assert front.get(f"/api/plans/{name}").status == status, name
         assert front.post(f"/api/plans/{name}/submit").status == status, name

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from farro.fronts.http import running, trying
-from http_stage import Front, Hands, submission, until
+from http_stage import Front, Hands, submission
+from support import eventually
 
 
 def test_waiting_returns_when_jobs_have_ended(any_front: Front) -> None:
@@ -21,11 +22,11 @@ def test_waiting_returns_when_jobs_have_ended(any_front: Front) -> None:
         one = threads.submit(front.get, f"/api/wait?job={first}&job={second}&any=true&timeout_s=60")
         both = threads.submit(front.get, f"/api/wait?job={second}&job={first}&job={first}&timeout_s=60")
         hands = Hands(front.store)
-        until(lambda: hands.one() is not None)
+        eventually(lambda: hands.one() is not None)
         came = one.result().json
         assert len(came["jobs"]) >= 1
         assert came["timed_out"] is False
-        until(lambda: hands.one(fail="no") is not None)
+        eventually(lambda: hands.one(fail="no") is not None)
         told = both.result().json
         hands.leave()
     assert {(end["job_id"], end["good"], end["life"]["status"]) for end in told["jobs"]} == {
@@ -52,7 +53,7 @@ def test_whoever_waits_keeps_nobody_from_looking_nor_the_server_from_stopping(ma
     waiting = [threading.Thread(target=wait) for _ in range(running.SLOW_THREADS + 4)]
     for thread in waiting:
         thread.start()
-    until(lambda: len(answers) == 4)
+    eventually(lambda: len(answers) == 4)
     assert answers == [503] * 4, "more than there are threads for"
     assert front.get(f"/api/jobs/{job_id}").status == 200
     began_s = time.monotonic()
@@ -86,8 +87,8 @@ def test_the_lock_of_policies_is_written_and_compared(front: Front) -> None:
     assert front.post("/api/policy/lock").json["changed"] is False
     path = front.root / "policy.lock.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "lock_version": "0"}))
-    until(lambda: front.get("/api/policy/lock").json["locked"])  # one answer serves all who ask within a second
-    until(lambda: front.get("/api/policy/lock").json["differences"])
+    eventually(lambda: front.get("/api/policy/lock").json["locked"])  # one answer serves all who ask within a second
+    eventually(lambda: front.get("/api/policy/lock").json["differences"])
     told = front.get("/api/policy/lock").json
     assert [(one["path"], one["locked"]) for one in told["differences"]] == [("lock_version", "0")]
 

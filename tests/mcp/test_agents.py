@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from flows.program import FARRO, PATIENCE_S, Program, eventually, shell, steps
+from flows.program import FARRO, PATIENCE_S, Program, shell, steps
 from mcp import Client
 from mcp_rig import Agent, ask, refused
 from servers import RedisServer
+from support import eventually
 
 
 def test_an_agent_queues_a_command_waits_and_reads_its_result(farro: Program, agent: Agent) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from flows.program import Daemon, Program, eventually, listing
+from flows.program import Daemon, Program, listing
 from planning.conftest import Agx
+from support import eventually
 
 
 def commands(agx: Agx) -> list[Any]:

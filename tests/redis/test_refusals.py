@@ -21,7 +21,7 @@ from farro.stores.redis.link import Address, Link, pack
 from redis_rig import Rig, proxied
 from servers import RedisServer, free_port
 from stage import report, submission
-from support import need
+from support import eventually, need
 
 PATIENCE_S = 60.0
 
@@ -53,13 +53,6 @@ class Admin:
         self._link.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("setting", "strict", "lax", "sign"),
     [
@@ -82,7 +75,7 @@ def test_a_refusal_that_passes_is_waited_for(tmp_path: Path, setting: str, stric
             told = admin.ask("INFO", "everything")
             return b"errorstat_NOREPLICAS" in told or b"rejected_connections:0" not in told or not thread.is_alive()
 
-        until(refused)
+        eventually(refused)
         admin.ask("CONFIG", "SET", setting, lax)
         thread.join(PATIENCE_S)
         assert made == ["j"], sign
@@ -97,7 +90,7 @@ def test_a_repeated_call_waits_for_the_replicas_as_the_first_did(tmp_path: Path,
         assert replica.process is not None
         try:
             plain = rig.store()
-            until(lambda: b"state=online" in plain._ground.server.call("INFO", "replication"))
+            eventually(lambda: b"state=online" in plain._ground.server.call("INFO", "replication"))
             with proxied(server.port) as proxy:
                 store = rig.store(url=proxy.url, wait_replicas=1, wait_s=0.3)
                 other = plain.join("w", role="Runner")  # from now on the server knows the scripts
@@ -170,7 +163,7 @@ def test_who_waits_over_tls_is_woken(tmp_path: Path) -> None:
         wait = {"role": "Runner", "timeout_s": PATIENCE_S}
         thread = threading.Thread(target=lambda: store.changes(cursor, **wait), daemon=True)  # type: ignore[arg-type]
         thread.start()
-        until(lambda: b"blocked_clients:1" in store._ground.server.call("INFO", "clients"))
+        eventually(lambda: b"blocked_clients:1" in store._ground.server.call("INFO", "clients"))
         time.sleep(0.3)  # let it come to its wait
         store.wake("Runner")
         thread.join(15)  # the server answers after 30 s by itself

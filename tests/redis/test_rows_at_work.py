@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 from farro.execution.stop import Stop
@@ -16,6 +15,7 @@ from farro.services.slot import ROW, Slot, Turn
 from farro.stores.redis import RedisStore
 from farro.system.clock import SystemClock
 from redis_rig import Rig
+from support import eventually
 
 WAIT_S = 90.0
 CLOCK = SystemClock()
@@ -78,13 +78,6 @@ class Hall:
         thread = threading.Thread(target=turn)
         thread.start()
         return thread
-
-
-def eventually(holds: Any, what: str) -> None:
-    until = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < until, what
-        time.sleep(0.01)
 
 
 def test_small_jobs_are_done_in_a_row(rig: Rig) -> None:

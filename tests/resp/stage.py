@@ -10,8 +10,7 @@ import json
 import random
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +174,3 @@ def result(job_id: str, *, success: bool = True, stdout: str = "out\n", **more: 
     }
     told = {"job_id": job_id, "plan_id": f"plan-of-{job_id}", "success": success, "step_results": [step], **more}
     return json.dumps(told)
-
-
-def eventually(what: Callable[[], object], because: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < until, because
-        time.sleep(0.01)

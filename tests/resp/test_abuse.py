@@ -13,7 +13,8 @@ import pytest
 
 from farro.fronts.resp import connection, server
 from farro.fronts.resp.commands import connecting
-from resp.stage import Front, Raw, command, eventually, job
+from resp.stage import Front, Raw, command, job
+from support import eventually
 
 
 def lives(front: Front) -> bool:

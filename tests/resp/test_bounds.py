@@ -15,7 +15,8 @@ from farro.fronts.resp import connection, wire
 from farro.fronts.resp.commands import queues
 from farro.fronts.resp.patterns import Pattern
 from farro.fronts.resp.server import IN_FLIGHT
-from resp.stage import Front, command, eventually, job
+from resp.stage import Front, command, job
+from support import eventually
 
 
 def test_many_small_arguments_count_as_one_large_one() -> None:

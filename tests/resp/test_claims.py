@@ -14,7 +14,8 @@ from farro.fronts.resp.feeds import Own
 from farro.kernel.states import Status
 from farro.operations.memo import _RELEASES
 from farro.ports.store import Change, Changes, Submission
-from resp.stage import Front, command, connected, eventually, job, result
+from resp.stage import Front, command, connected, job, result
+from support import eventually
 
 
 def test_a_job_whose_connection_dies_comes_back_and_is_popped_again(front: Front) -> None:

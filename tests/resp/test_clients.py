@@ -16,9 +16,9 @@ import pytest
 import redis
 import redis.asyncio
 
-from resp.stage import Front, eventually, job, result
+from resp.stage import Front, job, result
 from servers import RedisServer
-from support import ROOT, need, torture
+from support import ROOT, eventually, need, torture
 
 HERE = Path(__file__).parent
 IOREDIS = "ioredis@5.8.2"

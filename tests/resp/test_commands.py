@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from farro.fronts.resp.commands import TABLE
-from resp.stage import Front, command, eventually, job, result
+from resp.stage import Front, command, job, result
+from support import eventually
 
 # fmt: off
 ASKED = (

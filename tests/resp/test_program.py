@@ -15,8 +15,9 @@ import pytest
 import redis
 
 from flows.program import Daemon, Program
-from resp.stage import connected, eventually, job, result
+from resp.stage import connected, job, result
 from servers import free_port
+from support import eventually
 
 
 def served(farro: Program, *args: str) -> tuple[Daemon, int]:

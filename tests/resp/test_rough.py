@@ -12,7 +12,8 @@ import pytest
 
 from farro.errors import StorageTrouble
 from farro.kernel.states import Reason
-from resp.stage import Front, command, eventually, job, result
+from resp.stage import Front, command, job, result
+from support import eventually
 
 # --- workers ---
 

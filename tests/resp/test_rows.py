@@ -21,7 +21,8 @@ from farro.stores.agq import AgqStore
 from farro.stores.agq.line import Address
 from farro.stores.redis.workspace import LocalWorkspace
 from farro.system.clock import SystemClock
-from resp.stage import Front, command, eventually, job, result
+from resp.stage import Front, command, job, result
+from support import eventually
 
 
 @pytest.fixture(params=[False, True], ids=["one desk", "two desks"])

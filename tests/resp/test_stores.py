@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from resp.stage import Front, eventually, job, result
+from resp.stage import Front, job, result
 from servers import RedisServer
+from support import eventually
 
 
 @pytest.fixture

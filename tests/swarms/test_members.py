@@ -17,7 +17,8 @@ import pytest
 from farro.buses.files import FilesBus
 from farro.component.surroundings import Surroundings
 from farro.ports.bus import Binding, Bus, Consumer, Message
-from flows.program import Program, endless, eventually, marked, shell
+from flows.program import Program, endless, marked, shell
+from support import eventually
 
 PATIENCE_S = 90.0
 

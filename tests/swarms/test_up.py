@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from flows.program import FARRO, PATIENCE_S, Program, eventually, marked, once_endless, shell
+from flows.program import FARRO, PATIENCE_S, Program, marked, once_endless, shell
 from servers import RabbitServer, RedisServer
+from support import eventually
 
 ALL = ["farro-manager", "farro-watchdog", "farro-worker-1", "farro-worker-2"]
 SETTINGS = {"watchdog": {"every_s": 0.1}, "retry": {"base_s": 0.01, "max_delay_s": 0.05}}

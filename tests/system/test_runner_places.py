@@ -18,7 +18,7 @@ from farro.runners import places
 from farro.runners.places import Place, Places
 from farro.system import process_identity
 from farro.system.clock import SystemClock
-from flows.program import eventually
+from support import eventually
 
 HOLDER = """
 import sys, time

@@ -18,8 +18,9 @@ from farro.kernel.states import Status
 from farro.operations.swarm_place import Desired, Place
 from farro.ports.store import Store
 from farro.swarm.lifecycle import SwarmState
-from flows.program import Program, endless, eventually, shell, steps
+from flows.program import Program, endless, shell, steps
 from servers import RedisServer
+from support import eventually
 from top_rig import Screen, Top
 
 
