@@ -20,7 +20,7 @@ import pytest
 
 from farro.buses import files
 from farro.buses.amqp import AmqpBus
-from farro.buses.files import FilesBus, sweep
+from farro.buses.files import FilesBus, consuming, sweep
 from farro.component.hearing import Ears
 from farro.errors import BadName, BusTrouble, InputError
 from farro.ports.bus import Binding, Bus, Consumer, Delivery, Message
@@ -285,25 +285,73 @@ VICTIM = """
 """
 
 
+@asynccontextmanager
+async def victim(folder: str) -> AsyncIterator[None]:
+    """A consumer of q in a process of its own, with m1 and m2 in its hands; killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(VICTIM), folder], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "taken\n"
+        try:
+            yield
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def test_a_dead_consumers_messages_come_back(folder: str) -> None:
     async def play() -> None:
         async with in_files(folder) as bus:
             await bus.declare("q", [Binding("x", "#")])
             for number in range(3):
                 await bus.publish("x", message(number))
-            victim = subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(VICTIM), folder], stdout=subprocess.PIPE, text=True
-            )
-            assert victim.stdout is not None
-            assert await asyncio.to_thread(victim.stdout.readline) == "taken\n"
-            os.kill(victim.pid, signal.SIGKILL)
-            victim.wait()
-            victim.stdout.close()
+            async with victim(folder):
+                pass
             consumer = await bus.consume("q", prefetch=3)
             again = [await take(consumer) for _ in range(2)]
             assert [(one.message.message_id, one.redelivered) for one in again] == [("m1", True), ("m2", True)]
             assert sweep(folder) == []  # who listens has swept
             assert await bus.depth("mine") is None
+
+    run(play)
+
+
+def test_who_waits_gets_what_another_dies_with(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consuming, "RECOVER_S", 0.05)
+
+    async def play() -> None:
+        async with in_files(folder) as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            for number in range(3):
+                await bus.publish("x", message(number))
+            async with victim(folder):
+                consumer = await bus.consume("q", prefetch=3)
+                waiting = asyncio.create_task(take(consumer))
+                await asyncio.sleep(0.2)
+                assert not waiting.done()
+            again = [await waiting, await take(consumer)]
+            assert [(one.message.message_id, one.redelivered) for one in again] == [("m1", True), ("m2", True)]
+
+    run(play)
+
+
+def test_who_has_his_hands_full_gives_it_back_for_others(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consuming, "RECOVER_S", 0.05)
+
+    async def play() -> None:
+        async with in_files(folder) as bus:
+            await bus.declare("q", [Binding("x", "#")])
+            for number in range(3):
+                await bus.publish("x", message(number))
+            async with victim(folder):
+                consumer = await bus.consume("q", prefetch=1)
+                await bus.publish("x", message(9))
+                assert (await take(consumer)).message == message(9)
+                waiting = asyncio.create_task(take(consumer))
+            await until(bus, "q", ready=2)
+            assert not waiting.done()
+            waiting.cancel()
 
     run(play)
 

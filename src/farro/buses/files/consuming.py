@@ -145,27 +145,31 @@ class FilesConsumer:
         return self
 
     async def __anext__(self) -> FilesDelivery:
+        late = False
         while not self._closed:
             if self._taken:
                 name, message = self._taken.popleft()
                 return FilesDelivery(message=message, redelivered=layout.given_before(name), name=name, consumer=self)
             self._woken.clear()  # before the look: what comes after it sets it again
             if self._held < self._prefetch:
-                await self._take_some()
+                await self._take_some(recovering=late)
                 if self._taken:
                     continue
+            elif late:
+                await self._do(lambda: recover(self._place, self._queue))
+            late = False
             try:
                 async with asyncio.timeout(RECOVER_S):  # not wait_for, which may swallow a cancellation on Python 3.11
                     await self._woken.wait()
             except TimeoutError:
-                await self._do(lambda: recover(self._place, self._queue))
+                late = True
         raise StopAsyncIteration
 
-    async def _take_some(self) -> None:
+    async def _take_some(self, *, recovering: bool) -> None:
         """Shielded: who waited may be cancelled, and what was taken meanwhile is for the next who asks."""
         if self._taking is None:
             room = self._prefetch - self._held
-            self._taking = asyncio.ensure_future(self._do(lambda: self._take(room)))
+            self._taking = asyncio.ensure_future(self._do(lambda: self._take(room, recovering=recovering)))
             self._taking.add_done_callback(self._took)
         await asyncio.shield(self._taking)
 
@@ -175,8 +179,11 @@ class FilesConsumer:
             self._held += len(taking.result())
             self._taken.extend(taking.result())
 
-    def _take(self, room: int) -> list[tuple[str, Message]]:
-        """The next messages, moved into our folder: as many as there are now, and room is for."""
+    def _take(self, room: int, *, recovering: bool) -> list[tuple[str, Message]]:
+        """The next messages, moved into our folder: as many as there are now, and room is for. What the dead had taken
+        is seen to on the same way: a turn of another thread is most of what an idle consumer costs."""
+        if recovering:
+            recover(self._place, self._queue)
         found: list[tuple[str, Message]] = []
         for looked in (False, True):
             if looked:
