@@ -118,10 +118,10 @@ def test_a_workload_reads_all_of_its_queues_or_none(shm: Path, away: type[Away])
 def test_a_reader_that_met_trouble_reads_on(shm: Path, away: type[Away], monkeypatch: pytest.MonkeyPatch) -> None:
     take, troubles = FilesConsumer._take, [OSError(5, "Input/output error")]
 
-    def sometimes(self: FilesConsumer, room: int) -> list[tuple[str, Message]]:
+    def sometimes(self: FilesConsumer, room: int, *, recovering: bool) -> list[tuple[str, Message]]:
         if troubles and self._queue == "ph.trial.raw":
             raise troubles.pop()
-        return take(self, room)
+        return take(self, room, recovering=recovering)
 
     async def play() -> None:
         async with trial(copier(), str(shm / "bus"), inputs=["raw"], outputs=["done"]) as it:

@@ -22,8 +22,8 @@ export function job(ctx, route) {
     try {
       const [whole, story, plan] = await Promise.all([get(at(), aborted.signal), get(at("history"), aborted.signal), get(at("plan"), aborted.signal).catch((error) => { if (error.status >= 400) return null; throw error; })]);
       Object.assign(page, { job: whole, story, plan, error: null });
-      page.explain = whole.status === "succeeded" ? null : await get(at("explain"), aborted.signal).catch(() => null);
       if (page.tab === null) page.tab = whole.terminal && isAgent(whole) ? "result" : "output";
+      page.explain = whole.status === "succeeded" ? null : await get(at("explain"), aborted.signal).catch(() => null);
       if (page.tab === "result") readResult();
       if (!stream) stream = logs(whole.job_id, page.step, ctx.redraw);
       stream.again(whole);
