@@ -286,8 +286,11 @@ VICTIM = """
 
 
 @asynccontextmanager
-async def victim(folder: str) -> AsyncIterator[None]:
-    """A consumer of q in a process of its own, with m1 and m2 in its hands; killed at the end."""
+async def victim(bus: Bus, folder: str) -> AsyncIterator[None]:
+    """A consumer of q, made for it, in a process of its own, with m1 and m2 in its hands; killed at the end."""
+    await bus.declare("q", [Binding("x", "#")])
+    for number in range(3):
+        await bus.publish("x", message(number))
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(VICTIM), folder], stdout=subprocess.PIPE, text=True
     )
@@ -303,10 +306,7 @@ async def victim(folder: str) -> AsyncIterator[None]:
 def test_a_dead_consumers_messages_come_back(folder: str) -> None:
     async def play() -> None:
         async with in_files(folder) as bus:
-            await bus.declare("q", [Binding("x", "#")])
-            for number in range(3):
-                await bus.publish("x", message(number))
-            async with victim(folder):
+            async with victim(bus, folder):
                 pass
             consumer = await bus.consume("q", prefetch=3)
             again = [await take(consumer) for _ in range(2)]
@@ -322,10 +322,7 @@ def test_who_waits_gets_what_another_dies_with(folder: str, monkeypatch: pytest.
 
     async def play() -> None:
         async with in_files(folder) as bus:
-            await bus.declare("q", [Binding("x", "#")])
-            for number in range(3):
-                await bus.publish("x", message(number))
-            async with victim(folder):
+            async with victim(bus, folder):
                 consumer = await bus.consume("q", prefetch=3)
                 waiting = asyncio.create_task(take(consumer))
                 await asyncio.sleep(0.2)
@@ -341,10 +338,7 @@ def test_who_has_his_hands_full_gives_it_back_for_others(folder: str, monkeypatc
 
     async def play() -> None:
         async with in_files(folder) as bus:
-            await bus.declare("q", [Binding("x", "#")])
-            for number in range(3):
-                await bus.publish("x", message(number))
-            async with victim(folder):
+            async with victim(bus, folder):
                 consumer = await bus.consume("q", prefetch=1)
                 await bus.publish("x", message(9))
                 assert (await take(consumer)).message == message(9)

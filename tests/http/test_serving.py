@@ -33,7 +33,8 @@ def test_a_server_that_nobody_asks_sleeps_until_it_shall_leave(monkeypatch: pyte
     async def life() -> None:
         running = asyncio.create_task(server.main_loop())
         await asyncio.sleep(0.3)  # uvicorn itself would have looked three times more
-        server.leave()
+        server.should_exit = True
+        server.call()
         async with asyncio.timeout(PATIENCE_S):
             await running
 

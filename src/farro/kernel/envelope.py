@@ -266,28 +266,27 @@ def _from_data(data: dict[str, Any]) -> Lifecycle:
     if not data.keys() <= _NAMES:
         data = {name: value for name, value in data.items() if name in _NAMES}
     known = {**_DEFAULTS, **data}
-    get = known.get
     # All at once; which of them it is, is asked when it is to be told.
     if not (_STR.issuperset(map(type, _texts(known))) and _STR_OR_NONE.issuperset(map(type, _optional_texts(known)))):
         _check_texts(known)
     for name in ("attempt", "retry_count"):
-        value = get(name, 0)
+        value = known[name]
         if type(value) is not int or value < 0:  # True is no count
             raise TypeError(f"{name} is not a count")
     for name in ("routing", "error"):
-        if (value := get(name)) is not None and not isinstance(value, dict):
+        if (value := known[name]) is not None and not isinstance(value, dict):
             raise TypeError(f"{name} is not an object")
     # What decisions and paths are made of is checked here, once: a worker that met `not_before: "soon"` later on would
     # stop for the sake of one job (RELIABILITY 26).
     if ROLE.fullmatch(known["role"]) is None:
         raise ValueError(f"{ascii(known['role'])[:100]} is not a role")
-    if get("not_before") is not None and datetime.fromisoformat(known["not_before"]).utcoffset() is None:
+    if known["not_before"] is not None and datetime.fromisoformat(known["not_before"]).utcoffset() is None:
         raise ValueError("not_before has no time zone")
     known["status"] = Status.parse(known["status"])
-    if get("requeued_from") is not None:
+    if known["requeued_from"] is not None:
         known["requeued_from"] = Status.parse(known["requeued_from"])
-    known["hops"] = tuple([_hop(item) for item in get("hops", ())])
-    if get("decision") is not None:
+    known["hops"] = tuple([_hop(item) for item in known["hops"]])
+    if known["decision"] is not None:
         known["decision"] = _decision(known["decision"])
     return _made(known, {})
 
@@ -297,7 +296,7 @@ def _check_texts(known: Mapping[str, Any]) -> None:
         if not isinstance(known[name], str):
             raise TypeError(f"{name} is not a string")
     for name in _OPTIONAL_TEXT:
-        if (value := known.get(name)) is not None and not isinstance(value, str):
+        if (value := known[name]) is not None and not isinstance(value, str):
             raise TypeError(f"{name} is not a string")
 
 

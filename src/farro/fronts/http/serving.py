@@ -65,18 +65,17 @@ class Unhurried(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._leaving = asyncio.Event()
+        self._called = asyncio.Event()
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # each is the first of a second
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
-                    await self._leaving.wait()
+                    await self._called.wait()
 
-    def leave(self) -> None:
-        """On its loop."""
-        self.should_exit = True
-        self._leaving.set()
+    def call(self) -> None:
+        """On its loop: it sees at once that it shall leave."""
+        self._called.set()
 
 
 class Serving:
@@ -116,7 +115,7 @@ class Serving:
         """From any thread or signal handler."""
         self._server.should_exit = True
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._server.leave)
+            self._loop.call_soon_threadsafe(self._server.call)
             self._loop.call_soon_threadsafe(self._web.stop)
 
 

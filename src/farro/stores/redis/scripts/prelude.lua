@@ -3,8 +3,8 @@
 --
 -- Every key begins with KEYS[1] = `farro:{NAME}:`. The braces are a hash tag: all keys of one name lie in one slot.
 --
---   job:<id>            hash  life    the last decided lifecycle, as JSON without the fields that say nothing. A claim is not
---                             in it: see `cl`
+--   job:<id>            hash  life    the last decided lifecycle, as JSON without the fields that say nothing. A claim
+--                             is not in it: see `cl`
 --                             prompt  prompt.json, canonical
 --                             digest  of the content of a chosen id; none where farro made the id
 --                             tok     the call that made it, for a chosen id: a repeated call is known by it
