@@ -13,19 +13,22 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
+from farro.kernel import telling
+from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import timestamp
 from farro.observe.alerts import MISSED
 from farro.observe.audit_file import AuditFiles, AuditPolicy, files
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 
-__all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit", "spelled", "tell_all"]
+__all__ = ["Audit", "AuditLog", "AuditPolicy", "Value", "files", "no_audit", "tell_all"]
 
 Value = str | int | bool | None
+Event = Mapping[str, Value] | Lifecycle  # codes, `event` and `actor` among them; or the transition that came to this
 # What codes are made of: nothing in it needs an escape in JSON, and no sentence gets through it.
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/@+-"
 _LONGEST = 200
@@ -41,20 +44,13 @@ def no_audit(event: str, *, actor: str | None = None, **codes: Value) -> None:
     """For stores that keep no audit log."""
 
 
-def tell_all(audit: Audit, events: Sequence[Mapping[str, Value]]) -> None:
-    """Several events of one moment; `event` and `actor` are among the codes of each."""
+def tell_all(audit: Audit, events: Sequence[Event]) -> None:
+    """Several events of one moment."""
     if isinstance(audit, AuditLog):
         audit.many(events)
         return
-    for codes in events:
-        audit(**codes)  # type: ignore[arg-type]
-
-
-def spelled(audit: Audit, event: str, *, actor: str | None, **codes: Value) -> Callable[[], None]:
-    """What tells of an event that is about to happen, to be called when it has: the line is made now."""
-    if isinstance(audit, AuditLog):
-        return partial(audit.append, [audit.spell(event, actor=actor, **codes)])
-    return partial(audit, event, actor=actor, **codes)
+    for event in events:
+        audit(**_codes(event))  # type: ignore[arg-type]
 
 
 class AuditLog:
@@ -64,6 +60,9 @@ class AuditLog:
     With `background` a thread writes what was buffered within `flush_s`; it starts with the first event and waits
     without turning while there is nothing to write. Without it, which is for commands that end at once, lines are
     written with the first event after `flush_s`, by `close`, and at exit.
+
+    Events are buffered as they were told, and spelled when they are written: all of a second in one go takes a third of
+    what it takes one by one, and nobody's job waits for it.
     """
 
     def __init__(
@@ -93,8 +92,8 @@ class AuditLog:
         """As at first, and in a forked child: what its parent buffered is the parent's to write, and a lock that
         another thread held at the fork would never be free again."""
         self._pid = os.getpid()
-        self._buffer: list[bytes] = []
-        self._since_s = 0.0  # when the oldest line of `_buffer` came
+        self._buffer: list[tuple[datetime, Sequence[Event]]] = []
+        self._since_s = 0.0  # when the oldest of `_buffer` came
         self._mutex = threading.Lock()  # guards _buffer; never held while the disk or another process is waited for
         self._writing = threading.Lock()
         self._wake = threading.Event()  # there is something in `_buffer`
@@ -108,21 +107,17 @@ class AuditLog:
 
     record = __call__
 
-    def many(self, events: Sequence[Mapping[str, Value]]) -> None:
-        """As `record` of each, at one moment. `event` comes first among the codes, then `actor`."""
+    def many(self, events: Sequence[Event]) -> None:
+        """As `record` of each, at one moment."""
         if not events:  # an idle worker's: nobody is woken for them
             return
-        head = self._head()
-        self.append([self._line(head, codes) for codes in events])
-
-    def append(self, lines: list[bytes]) -> None:
-        """What `spell` made."""
         if self._pid != os.getpid():
             self._start_anew()
         late = self._policy.strict
+        moment = self._clock.now()
         with self._mutex:
             empty = not self._buffer
-            self._buffer += lines
+            self._buffer.append((moment, events))
             if empty and not late:
                 self._since_s = self._clock.monotonic_s()
                 if self._background:
@@ -135,16 +130,21 @@ class AuditLog:
         if late or self._closed:
             self.flush()
 
-    def _head(self) -> str:
-        """How a line of this moment begins."""
-        moment = self._clock.now()
+    def _head(self, moment: datetime) -> str:
+        """How a line of that moment begins."""
         second = int(moment.timestamp())
         if second != self._second[0]:
             self._second = (second, f'{{"ts": "{timestamp(moment)[:20]}')
         return f'{self._second[1]}{moment.microsecond // 1000:03d}Z"'
 
     def spell(self, event: str, *, actor: str | None = None, **codes: Value) -> bytes:
-        return self._line(self._head(), {"event": event, "actor": actor, **codes})
+        return self._line(self._head(self._clock.now()), {"event": event, "actor": actor, **codes})
+
+    def _lines(self, told: Sequence[tuple[datetime, Sequence[Event]]]) -> Iterator[bytes]:
+        for moment, events in told:
+            head = self._head(moment)
+            for event in events:
+                yield self._line(head, _codes(event))
 
     def _line(self, head: str, codes: Mapping[str, Value]) -> bytes:
         """By hand: three of these are made for every job, and codes need no escapes. All of them are checked at once;
@@ -170,9 +170,10 @@ class AuditLog:
             return
         with self._writing:
             with self._mutex:
-                lines, self._buffer = self._buffer, []
-            if not lines:
+                told, self._buffer = self._buffer, []
+            if not told:
                 return
+            lines = list(self._lines(told))
             confession = self._confession()
             try:
                 self._files.append([*confession, *lines], timestamp(self._clock.now())[:10])
@@ -218,6 +219,10 @@ class AuditLog:
         atexit.unregister(self.flush)
         with self._writing:
             self._files.forget()
+
+
+def _codes(event: Event) -> Mapping[str, Value]:
+    return telling.codes(event) if isinstance(event, Lifecycle) else event
 
 
 def _spelled(codes: Mapping[str, Value]) -> tuple[str, str]:

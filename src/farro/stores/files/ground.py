@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from farro.errors import AgentLost, NotARoot, UnknownRole
-from farro.kernel import ids, places, telling
+from farro.kernel import ids, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
@@ -161,7 +161,7 @@ class Ground:
 
     def tell_all(self, lifecycles: Iterable[Lifecycle]) -> None:
         """As `tell` of each: jobs of a row share a moment."""
-        tell_all(self.audit, [telling.codes(lifecycle) for lifecycle in lifecycles])
+        tell_all(self.audit, list(lifecycles))
 
     def mine(self, agent: Agent) -> Held:
         held = self.held.get(agent.id)

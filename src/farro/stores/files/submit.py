@@ -30,7 +30,7 @@ from functools import partial
 from farro import documents
 from farro.errors import Damaged, IdConflict, InputError, StorageTrouble
 from farro.kernel import ids, places
-from farro.observe.audit import spelled
+from farro.observe.audit import Event, tell_all
 from farro.ports.store import Submission
 from farro.stores.files import registry, views, waiting
 from farro.stores.files.draft import Staged, drafted, inner_folders, lay_down
@@ -133,7 +133,6 @@ def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes, by: s
     try:
         try:
             lay_down(ground, item, submission.prompt)
-            tell = _telling(ground, item, by)
         finally:
             entry = begun.end()
         if entry is None:  # no room: as without a journal, but under the same id, for its record may be on the disk
@@ -141,7 +140,7 @@ def _enqueued_ahead(ground: Ground, submission: Submission, prompt: bytes, by: s
         _publish(ground, item)
         if entry is None:
             ground.sync([item.home])
-        tell()
+        _tell(ground, [item], by)
         return item
     except Exception as error:
         if entry is not None:
@@ -180,12 +179,12 @@ def _take_back(ground: Ground, items: Sequence[Staged]) -> None:
 
 
 def _tell(ground: Ground, items: Sequence[Staged], by: str | None) -> None:
-    for item in items:
-        _telling(ground, item, by)()
-
-
-def _telling(ground: Ground, item: Staged, by: str | None) -> Callable[[], None]:
-    return spelled(ground.audit, "enqueued", actor=by, job_id=item.job_id, role=item.role, status="queued", attempt=0)
+    """As `telling.codes` has it of a lifecycle, of which a staged job has the text."""
+    told: list[Event] = [
+        {"event": "enqueued", "actor": by, "job_id": item.job_id, "role": item.role, "status": "queued", "attempt": 0}
+        for item in items
+    ]
+    tell_all(ground.audit, told)
 
 
 def _durable(ground: Ground, item: Staged) -> list[str]:

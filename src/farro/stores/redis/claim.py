@@ -39,14 +39,18 @@ def claim_next(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: 
     """The same, when something has come. The request waits in the server, which claims as soon as it is told of an
     entry: that a worker hears of it, and asks, would be a trip more, and where every reply waits for the disk a sync. A
     worker that dies meanwhile claims nothing: its connection is gone. Should that not be seen (a machine without
-    power), it is as if it had died with the job in its hands."""
-    script, feed = ground.scripts.claim, ground.keys.feed(agent.role or "")
+    power), it is as if it had died with the job in its hands.
+
+    One of those without tags is woken for a job; who offers some hears of every entry, for only it knows what fits."""
+    script, role = ground.scripts.claim, agent.role or ""
     until_s = ground.clock.monotonic_s() + timeout_s
     rung = True
 
     def ask(args: Sequence[Arg]) -> Any:
         nonlocal rung
-        bell = ("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", feed, fed)
+        bell: tuple[Arg, ...] = ("BZPOPMIN", ground.keys.bell(role), wait_ms / 1000)
+        if agent.tags:
+            bell = ("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", ground.keys.feed(role), fed)
         answer = ground.server.ring(bell, script, *args, wait_s=wait_ms / 1000, ear=ear)
         rung = answer is not None
         return answer if rung else ground.server.run(script, *args, again=True)
@@ -60,13 +64,16 @@ def claim_next(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: 
         if due is not None:
             left_s = min(left_s, (due - milliseconds(ground.now())) / 1000)
         wait_ms = max(1, int(left_s * 1000) + 1)  # 0 would be for ever
-        found = asked(ground, agent, limit, ask)
+        found = asked(ground, agent, limit, ask, watching=due is not None)
         if found or not rung or ground.clock.monotonic_s() >= until_s:
             return found  # else another was quicker
 
 
-def asked(ground: Ground, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any]) -> list[Claim]:
-    """Claims. `ask` sends the first request; should it take another, that goes by itself."""
+def asked(
+    ground: Ground, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any], *, watching: bool = False
+) -> list[Claim]:
+    """Claims. `ask` sends the first request; should it take another, that goes by itself. `watching`: it waited for the
+    time of a delayed job, perhaps alone: who is given another job passes that on."""
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
     policy = ground.policy.policy_version(agent.role) or ""
@@ -80,7 +87,8 @@ def asked(ground: Ground, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]
         own.update(nonces)
         answer: Sequence[Any] = ()
         try:
-            answer = ask((ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit))
+            waited = int(watching)
+            answer = ask((ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit, waited))
         finally:  # of a call that failed: should the server have done it, nobody here knows
             taken = answer[3:] if answer and answer[0] == b"ok" else ()
             own.difference_update(nonces[len(taken) :])

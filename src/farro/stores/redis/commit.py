@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -43,7 +43,6 @@ class _Decided:
 
     claim: Claim
     lifecycle: Lifecycle
-    codes: Mapping[str, Any]
     args: list[Arg]
     children: Sequence[New]
     weight: int  # bytes, about
@@ -86,9 +85,8 @@ def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, t
     if not isinstance(outcome, Released):
         digest = hashlib.sha256(kept.files.get("result.json") or _spelled(outcome)).hexdigest()
     lifecycle = moves.decided(before, move, by=agent.id, attempt=attempt, now=now, result_sha256=digest)
-    codes = telling.codes(lifecycle)
     place = "marked" if move.reason is Reason.ROUTING_EXHAUSTED else where(lifecycle)
-    life, told = lifecycle.to_line(), line(codes)
+    life, told = lifecycle.to_line(), line(telling.codes(lifecycle))
     args: list[Arg] = [claim.job_id, attempt, token, life, place, lifecycle.role, due_ms(lifecycle), told]
     args += files(posted(attempt, kept))
     weight = len(life) + sum(map(len, kept.files.values()))
@@ -100,7 +98,7 @@ def _decide(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None, t
             weight += sum(len(arg) for arg in more if isinstance(arg, bytes | str))
     else:
         args += ("", 0)
-    return _Decided(claim, lifecycle, codes, args, children, weight)
+    return _Decided(claim, lifecycle, args, children, weight)
 
 
 def _dispatched(claim: Claim, children: Sequence[New]) -> dict[str, Any]:
@@ -125,7 +123,7 @@ def _told(ground: Ground, each: _Decided, answer: Sequence[Any]) -> Committed | 
     if answer[0] == b"taken":
         return claim_lost(claim.job_id, agent)
     ground.beats[agent.id] = ground.clock.monotonic_s()
-    ground.audit(**each.codes)
+    ground.tell(each.lifecycle)
     for child in each.children:
         ground.tell(child.lifecycle)
     if each.children:

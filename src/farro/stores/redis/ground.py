@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from farro.errors import AgentLost, ClaimLost, TryAgain, UnknownRole
-from farro.kernel import ids, telling
+from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
@@ -137,7 +137,7 @@ class Ground:
 
     def tell(self, lifecycle: Lifecycle) -> None:
         """A transition to this process's audit log; the common one has it already, by the same script."""
-        tell_all(self.audit, [telling.codes(lifecycle)])
+        tell_all(self.audit, [lifecycle])
 
     def write(self, event: str, codes: Mapping[str, Any]) -> None:
         """A line of the common audit log that is no transition. A server that is away keeps nobody from his work."""

@@ -28,6 +28,9 @@ class Keys:
     def feed(self, role: str) -> str:
         return f"{self.prefix}feed:{role}"
 
+    def bell(self, role: str) -> str:
+        return f"{self.prefix}bell:{role}"
+
     def due(self, role: str) -> str:
         return f"{self.prefix}due:{role}"
 

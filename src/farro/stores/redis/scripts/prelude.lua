@@ -37,6 +37,8 @@
 --   log                 stream of all changes and of the audit log; a field of an entry is its number;
 --                     `k` the call that wrote a line which is no change
 --   fed:<Role>, feed:<Role>   int, and a stream of entries into that queue, with that number as its id
+--   bell:<Role>         zset  empty, or one member: a job without tags came, and no worker without tags has looked since.
+--                             Who waits there is alone in being woken (BZPOPMIN)
 --   lib:*               plans and actions (stores/redis/library.py)
 --   seat:*              the manager's seat (services/seat.py)
 --
@@ -81,6 +83,18 @@ local function tell(line, token)
   return n
 end
 
+-- Wakes one of the workers that wait for jobs without tags; where none does, the next to wait looks again.
+local function ring(role)
+  call('ZADD', P .. 'bell:' .. role, '0', '!')
+end
+
+-- Tells of an entry into a queue: the workers without tags by the bell, everybody else by the feed.
+local function fed(role, tg, id)
+  if tg == '' then ring(role) end
+  local f = call('INCR', P .. 'fed:' .. role)
+  call('XADD', P .. 'feed:' .. role, 'MAXLEN', '~', FEED, f .. '-0', 'j', id)
+end
+
 -- Puts a job that lies nowhere into a place. `due` is 0 where it is not delayed.
 local function lay(id, wh, role, tg, pri, n, due)
   call('ZADD', P .. 'at:' .. role .. ':' .. STATUS[wh], '0', id)
@@ -93,8 +107,7 @@ local function lay(id, wh, role, tg, pri, n, due)
       call('ZADD', P .. 'q:' .. role .. ':' .. tg, score, id)
       if tg ~= '' then call('SADD', P .. 'tags:' .. role, tg) end
     end
-    local f = call('INCR', P .. 'fed:' .. role)
-    call('XADD', P .. 'feed:' .. role, 'MAXLEN', '~', FEED, f .. '-0', 'j', id)
+    fed(role, tg, id)
   elseif wh == 'waits' then
     call('SADD', P .. 'waits:' .. role, id)
   elseif wh == 'stale' or wh == 'open' or wh == 'marked' then

@@ -16,8 +16,7 @@ for i = 4, 3 + 4 * tonumber(ARGV[3]), 4 do
     call('ZADD', P .. 'at:' .. role .. ':queued', 0, id)
     call('ZADD', P .. 'q:' .. role .. ':' .. tg, ARGV[i + 2], id)
     if tg ~= '' then call('SADD', P .. 'tags:' .. role, tg) end
-    local f = call('INCR', P .. 'fed:' .. role)
-    call('XADD', P .. 'feed:' .. role, 'MAXLEN', '~', FEED, f .. '-0', 'j', id)
+    fed(role, tg, id)
     count = count + 1
   end
 end
