@@ -109,6 +109,19 @@ class New:
     carried: Mapping[str, bytes] | None = None  # of a job that repeats another
     actor: str = "submitter"
 
+    @property
+    def plain(self) -> bool:
+        """Whether `enter` can make it."""
+        more = self.blocks or self.payload or self.carried or self.narrative is not None
+        return not (more or self.lifecycle.not_before) and self.digest == MINTED
+
+    def entering(self) -> list[Arg]:
+        """As `enter` reads it."""
+        life = self.lifecycle
+        rank = PRIORITIES.index(priority(self.prompt))
+        told = line({**telling.codes(life), "actor": self.actor})
+        return [life.job_id, life.role, tags(self.prompt), rank, SCHEMA_VERSION, life.to_line(), self.prompt_text, told]
+
     def args(self) -> list[Arg]:
         """As `create` in the prelude reads it."""
         life = self.lifecycle

@@ -1,5 +1,6 @@
--- The head of every script of the Redis store: the key space, and how a job is put from one place into another.
+-- What the scripts of the Redis store have in common: the key space, and how a job is put from one place into another.
 -- What a lifecycle may do is decided in Python (kernel.moves): scripts compare a fence and swap, nothing else.
+-- Of the parts below, which blank lines divide, a script has those before it whose names it says (scripts.py).
 --
 -- Every key begins with KEYS[1] = `farro:{NAME}:`. The braces are a hash tag: all keys of one name lie in one slot.
 --
@@ -48,6 +49,7 @@
 
 local P = KEYS[1]
 local call = redis.call
+
 local now, beat
 if ARGV[1] == '' then
   local t = call('TIME')
@@ -57,9 +59,12 @@ else
   local wall, lease = string.match(ARGV[1], '^(-?%d+):(%d+)$')
   now, beat = tonumber(wall), tonumber(lease)
 end
+
 local again = ARGV[#ARGV] == '1'
+
 local STATUS = {queued = 'queued', waits = 'queued', held = 'in_progress', marked = 'in_progress', stale = 'stale',
   open = 'failed', succeeded = 'succeeded', failed = 'failed', killed = 'killed'}
+
 local FINAL = {succeeded = true, failed = true, killed = true}
 
 -- Whether the agent may act; renews its lease. One that is late and holds nothing may go on: nothing can have been
@@ -95,18 +100,24 @@ local function fed(role, tg, id)
   call('XADD', P .. 'feed:' .. role, 'MAXLEN', '~', FEED, f .. '-0', 'j', id)
 end
 
+-- Its score in its queue: strict priority, then the number of its entry.
+local function score(pri, n) return string.format('%.0f', pri * 1125899906842624 + n) end
+
+-- Puts a job that lies nowhere into its queue.
+local function enter(id, role, tg, pri, n)
+  call('ZADD', P .. 'at:' .. role .. ':queued', '0', id)
+  call('ZADD', P .. 'q:' .. role .. ':' .. tg, score(pri, n), id)
+  if tg ~= '' then call('SADD', P .. 'tags:' .. role, tg) end
+  fed(role, tg, id)
+end
+
 -- Puts a job that lies nowhere into a place. `due` is 0 where it is not delayed.
 local function lay(id, wh, role, tg, pri, n, due)
+  if wh == 'queued' and due <= now then return enter(id, role, tg, pri, n) end
   call('ZADD', P .. 'at:' .. role .. ':' .. STATUS[wh], '0', id)
   if wh == 'queued' then
-    local score = string.format('%.0f', pri * 1125899906842624 + n)
-    if due > now then
-      call('ZADD', P .. 'due:' .. role, due, id)
-      call('HSET', P .. 'job:' .. id, 'sc', score)
-    else
-      call('ZADD', P .. 'q:' .. role .. ':' .. tg, score, id)
-      if tg ~= '' then call('SADD', P .. 'tags:' .. role, tg) end
-    end
+    call('ZADD', P .. 'due:' .. role, due, id)
+    call('HSET', P .. 'job:' .. id, 'sc', score(pri, n))
     fed(role, tg, id)
   elseif wh == 'waits' then
     call('SADD', P .. 'waits:' .. role, id)
@@ -150,17 +161,23 @@ local function keep(id, at)
   return at + 1 + 2 * count, count
 end
 
+-- Writes a new job down; the number of this change.
+local function make(id, role, wh, tg, pri, sv, life, prompt, line)
+  local n, key = tell(line), P .. 'job:' .. id
+  call('HSET', key, 'life', life, 'prompt', prompt, 'role', role, 'wh', wh, 'v', n, 'sv', sv)
+  if tg ~= '' or pri ~= '2' then call('HSET', key, 'tg', tg, 'pri', pri) end
+  return n
+end
+
 -- A new job from ARGV[at]: id digest tok role tags priority due sv life prompt line, the jobs that it waits for, its
 -- files. `agent`: it is claimed at once. Answers the next index, and whether one that it waits for has ended already.
 local function create(at, agent, cl, corr)
-  local id, role, tg, due = ARGV[at], ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 6])
-  local n = tell(ARGV[at + 10])
+  local id, role, tg, pri, due = ARGV[at], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6])
   local blocks = tonumber(ARGV[at + 11])
   local wh = agent and 'held' or (blocks > 0 and 'waits' or 'queued')
   local key = P .. 'job:' .. id
-  call('HSET', key, 'life', ARGV[at + 8], 'prompt', ARGV[at + 9], 'role', role, 'wh', wh, 'v', n, 'sv', ARGV[at + 7])
+  local n = make(id, role, wh, tg, pri, ARGV[at + 7], ARGV[at + 8], ARGV[at + 9], ARGV[at + 10])
   if ARGV[at + 1] ~= '' then call('HSET', key, 'digest', ARGV[at + 1], 'tok', ARGV[at + 2]) end
-  if tg ~= '' or ARGV[at + 5] ~= '2' then call('HSET', key, 'tg', tg, 'pri', ARGV[at + 5]) end
   local late = false
   for i = at + 12, at + 11 + blocks do
     local state = call('HGET', P .. 'job:' .. ARGV[i], 'wh')
@@ -172,7 +189,7 @@ local function create(at, agent, cl, corr)
     call('HSET', key, 'own', agent, 'att', 1, 'cl', cl)
     call('HSET', P .. 'held:' .. agent, id, corr)
   end
-  lay(id, wh, role, tg, ARGV[at + 5], n, due)
+  lay(id, wh, role, tg, pri, n, due)
   if late and not agent then call('ZADD', P .. 'todo', n, id) end
   return next, late
 end
