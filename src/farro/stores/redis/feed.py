@@ -1,8 +1,8 @@
 """Where the change feed of the Redis store comes from: a stream in the server, read by a connection of its own.
 
 Who waits for what lives in stores.feed. A stream for each role has the entries into its queue; the common log has all
-changes. Entries are numbered without gaps: a number that is missing was cut off before it was read, and so does a
-connection that broke say: what came meanwhile may be gone with a failover.
+changes, numbered without gaps. What was cut off before it was read is told as a gap, and so is a connection that broke:
+what came meanwhile may be gone with a failover.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ _BLOCK_S = 30.0  # a request of the source is answered at the latest after this:
 _MANY = 1000
 
 Entry = tuple[bytes, list[bytes]]
+
+
+def _order(entry_id: bytes) -> tuple[int, int]:
+    """Ids are numbers, and compared as such."""
+    ms, _, number = entry_id.partition(b"-")
+    return int(ms), int(number)
 
 
 class Ear:
@@ -173,21 +179,26 @@ class Stream:
         return (page[0][0], self._numbered(page[0])) if page else (b"0-0", 0)
 
     def _numbered(self, entry: Entry) -> int:
-        return int(entry[1][0]) if self._role is None else int(entry[0].split(b"-")[0])
+        """0 in the stream of a role, whose entries have none."""
+        return int(entry[1][0]) if self._role is None else 0
 
     def _taken(self, answer: list[tuple[bytes, list[Entry]]] | None) -> tuple[list[Change], bool]:
-        changes: list[Change] = []
-        gap = False
-        for entry in answer[0][1] if answer else ():
-            number = self._numbered(entry)
-            if number <= self._number:
-                continue  # read before, by another request
-            gap |= number != self._number + 1
-            self._id, self._number = entry[0], number
-            change = self._change(entry)
-            if change is not None:
-                changes.append(change)
-        return changes, gap
+        entries = answer[0][1] if answer else []
+        unread = [entry for entry in entries if _order(entry[0]) > _order(self._id)]  # others: by another request
+        if not unread:
+            return [], False
+        last = self._numbered(unread[-1])
+        gap = last != self._number + len(unread) if self._role is None else self._cut_off(len(entries))
+        self._id, self._number = unread[-1][0], last
+        return [change for change in map(self._change, unread) if change is not None], gap
+
+    def _cut_off(self, read: int) -> bool:
+        """Whether the server has thrown away what was not read. Then all that it keeps was unread, which is never less
+        than it is to keep: so this is asked next to never."""
+        if read < min(_MANY, self._ground.keep_changes):
+            return False
+        page = self._ground.server.call("XRANGE", self._key, "-", "+", "COUNT", 1)
+        return not page or _order(page[0][0]) > _order(self._id)
 
     def _change(self, entry: Entry) -> Change | None:
         if self._role is not None:

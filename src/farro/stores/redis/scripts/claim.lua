@@ -107,13 +107,14 @@ end
 
 local at = string.format('%.0f', now)
 local found, working, held = {'ok', 0, foreign}, {}, {}
+local before = call('INCRBY', P .. 'seq', taken) - taken
 for i = 1, taken do
   local id, job, corr = ids[i], jobs[i], string.sub(corrs, 32 * i - 31, 32 * i)
   local attempt = (tonumber(job[3]) or 0) + 1
-  local n = tell('{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. id .. '","role":"' .. role ..
+  write(before + i, '{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. id .. '","role":"' .. role ..
     '","from":"queued","status":"in_progress","attempt":' .. attempt .. ',"correlation_id":"' .. corr .. '"}')
   call('HSET', P .. 'job:' .. id, 'own', agent, 'att', attempt, 'cl', corr .. ' ' .. at .. ' ' .. ARGV[6],
-    'wh', 'held', 'v', n)
+    'wh', 'held', 'v', before + i)
   working[2 * i - 1], working[2 * i] = '0', id
   held[2 * i - 1], held[2 * i] = id, corr
   local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. id) or false

@@ -46,12 +46,11 @@ local function index(id, n, was, is)
   table.insert(into[is], id)
 end
 
-local function commit(at, job)
+local function commit(at, job, n)
   local id, attempt, token = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local key = P .. 'job:' .. id
   local tg, pri = job[5] or '', job[6] or 2
   local life, wh, role, due = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6])
-  local n = tell(ARGV[at + 7])
   local next, count = keep(id, at + 8)
   local fl = count > 0 and 1 or job[7] or 0
   if wh == 'marked' then
@@ -83,7 +82,7 @@ local function commit(at, job)
   return {'ok', {}, n, late}
 end
 
-local at, starts, jobs, answers, known = 4, {}, {}, {}, {}
+local at, starts, jobs, answers, known, accepted = 4, {}, {}, {}, {}, {}
 for i = 1, tonumber(ARGV[3]) do
   starts[i] = at
   if known[ARGV[at]] then
@@ -91,11 +90,14 @@ for i = 1, tonumber(ARGV[3]) do
   else
     known[ARGV[at]] = i
     jobs[i], answers[i] = fenced(at)
+    if jobs[i] then accepted[#accepted + 1] = i end
   end
   at = behind(at + 8)
 end
-for i = 1, #starts do
-  if jobs[i] then answers[i] = commit(starts[i], jobs[i]) end
+if #accepted > 0 then
+  local before = call('INCRBY', P .. 'seq', #accepted) - #accepted
+  for nth, i in ipairs(accepted) do write(before + nth, ARGV[starts[i] + 7]) end
+  for nth, i in ipairs(accepted) do answers[i] = commit(starts[i], jobs[i], before + nth) end
 end
 for place, ids in pairs(out) do call('ZREM', P .. 'at:' .. place, unpack(ids)) end
 for place, members in pairs(into) do call('ZADD', P .. 'at:' .. place, unpack(members)) end

@@ -5,4 +5,6 @@ if again then
     if entry[2][3] == 'k' and entry[2][4] == ARGV[3] then return tonumber(entry[2][1]) end
   end
 end
-return tell(ARGV[2], ARGV[3])
+local n = call('INCRBY', P .. 'seq', '1')
+call('XADD', P .. 'log', 'MAXLEN', '~', LOG, '*', n, ARGV[2], 'k', ARGV[3])
+return n

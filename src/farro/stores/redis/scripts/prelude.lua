@@ -37,7 +37,7 @@
 --   seq                 int   the number of the last change
 --   log                 stream of all changes and of the audit log; a field of an entry is its number;
 --                     `k` the call that wrote a line which is no change
---   fed:<Role>, feed:<Role>   int, and a stream of entries into that queue, with that number as its id
+--   feed:<Role>         stream of entries into that queue
 --   bell:<Role>         zset  empty, or one member: a job without tags came, and no worker without tags has looked since.
 --                             Who waits there is alone in being woken (BZPOPMIN)
 --   lib:*               plans and actions (stores/redis/library.py)
@@ -77,14 +77,13 @@ local function alive(agent)
   return true
 end
 
--- One line of the common log; its number is the entry's own in the whole store.
-local function tell(line, token)
-  local n = call('INCR', P .. 'seq')
-  if token then
-    call('XADD', P .. 'log', 'MAXLEN', '~', LOG, '*', n, line, 'k', token)
-  else
-    call('XADD', P .. 'log', 'MAXLEN', '~', LOG, '*', n, line)
-  end
+-- One line of the common log; its number is the entry's own in the whole store. Numbers are taken for several lines at
+-- once (INCRBY seq) where these come one right after the other: readers see by them what was cut off.
+local function write(n, line) call('XADD', P .. 'log', 'MAXLEN', '~', LOG, '*', n, line) end
+
+local function tell(line)
+  local n = call('INCRBY', P .. 'seq', '1')
+  write(n, line)
   return n
 end
 
@@ -96,8 +95,7 @@ end
 -- Tells of an entry into a queue: the workers without tags by the bell, everybody else by the feed.
 local function fed(role, tg, id)
   if tg == '' then ring(role) end
-  local f = call('INCR', P .. 'fed:' .. role)
-  call('XADD', P .. 'feed:' .. role, 'MAXLEN', '~', FEED, f .. '-0', 'j', id)
+  call('XADD', P .. 'feed:' .. role, 'MAXLEN', '~', FEED, '*', 'j', id)
 end
 
 -- Its score in its queue: strict priority, then the number of its entry.
