@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from farro.system.clock import SystemClock
 from redis_rig import Rig, proxied
 from servers import RedisServer
 from stage import plan, report, submission
+from support import eventually
 
 WAIT_S = 90.0
 CLOCK = SystemClock()
@@ -33,10 +34,10 @@ CLOCK = SystemClock()
 class Waiter(threading.Thread):
     """An agent that found nothing and now waits."""
 
-    def __init__(self, store: RedisStore, limit: int = 1) -> None:
+    def __init__(self, store: RedisStore, limit: int = 1, tags: Sequence[str] = ()) -> None:
         super().__init__(daemon=True)
         self.store, self.limit = store, limit
-        self.agent = store.join("w", role="Runner")
+        self.agent = store.join("w", role="Runner", tags=tags)
         assert store.claim_some(self.agent, limit) == []
         self.found: list[Claim] | None = None
         self.start()
@@ -67,6 +68,72 @@ def test_a_claim_waits_for_the_queue_in_one_request(rig: Rig) -> None:
     assert waiter.claimed() == ["j00"]
     assert store._ground.server.requests <= before + 1, "it may have been sent before we looked"
     assert store.count()[Status.IN_PROGRESS] == 1
+
+
+def waiting(store: RedisStore, count: int) -> None:
+    """Until so many of all clients wait in the server for an entry."""
+    blocked = lambda: store._ground.server.call("CLIENT", "LIST").count(b"cmd=bzpopmin")  # noqa: E731
+    eventually(lambda: blocked() == count)
+
+
+def test_one_worker_is_woken_for_a_job(rig: Rig) -> None:
+    stores = [rig.store(real=True) for _ in range(3)]
+    waiters = [Waiter(store) for store in stores]
+    waiting(stores[0], 3)
+    before = [store._ground.server.requests for store in stores]
+    rig.store(real=True).enqueue(submission(1, job_id="alone"))
+    eventually(lambda: sum(waiter.is_alive() for waiter in waiters) == 2)
+    waiting(stores[0], 2)
+    asked = [store._ground.server.requests for store in stores]
+    asleep = [at for at, waiter in enumerate(waiters) if waiter.is_alive()]
+    assert len(asleep) == 2
+    assert [asked[at] for at in asleep] == [before[at] for at in asleep], "each waits in the request that it waited in"
+    for waiter in waiters:
+        waiter.store.wake("Runner")
+        waiter.join(WAIT_S)
+
+
+def test_who_is_woken_wakes_the_next_where_jobs_are_left(rig: Rig) -> None:
+    store = rig.store(real=True)
+    waiters = [Waiter(rig.store(real=True)) for _ in range(3)]
+    waiting(store, 3)
+    fill(store, 3)  # one call, so one is woken
+    assert sorted(job_id for waiter in waiters for job_id in waiter.claimed()) == ["j00", "j01", "j02"]
+
+
+def test_what_is_handed_back_wakes_another(rig: Rig) -> None:
+    store = rig.store(real=True)
+    fill(store, 1)
+    claims = store.claim_some(store.join("w", role="Runner"), 1)
+    waiter = Waiter(rig.store(real=True))
+    waiting(store, 1)
+    store.hand_back(claims)
+    assert waiter.claimed() == ["j00"]
+
+
+def test_a_job_with_tags_wakes_who_offers_them(rig: Rig) -> None:
+    store, plain = rig.store(real=True), Waiter(rig.store(real=True))
+    tagged = Waiter(rig.store(real=True), tags=["gpu"])
+    waiting(store, 1)
+    prompt = {**plan(1), "metadata": {"tags": ["gpu"]}}
+    store.enqueue(Submission(role="Runner", prompt=prompt, job_id="heavy"))
+    assert tagged.claimed() == ["heavy"]
+    assert plain.is_alive()
+    fill(store, 1)
+    assert plain.claimed() == ["j00"]
+
+
+def test_a_delayed_job_is_begun_in_time_whoever_heard_of_it(rig: Rig) -> None:
+    """One of them hears of it, and is given another job before it is due."""
+    store = rig.store(real=True)
+    waiters = [Waiter(rig.store(real=True)) for _ in range(2)]
+    waiting(store, 2)
+    due = CLOCK.now() + timedelta(seconds=1)
+    store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
+    fill(store, 1)
+    eventually(lambda: sum(waiter.is_alive() for waiter in waiters) == 1)
+    assert sorted(job_id for waiter in waiters for job_id in waiter.claimed()) == ["j00", "late"]
+    assert CLOCK.now() < due + timedelta(seconds=WAIT_S / 2), "not by the end of a wait"
 
 
 def test_who_was_too_late_goes_on_waiting(rig: Rig) -> None:

@@ -41,7 +41,11 @@ def claim_next(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: 
     worker that dies meanwhile claims nothing: its connection is gone. Should that not be seen (a machine without
     power), it is as if it had died with the job in its hands.
 
-    One of those without tags is woken for a job; who offers some hears of every entry, for only it knows what fits."""
+    One of those without tags is woken for a job: the server serves who has waited longest. Of a delayed one it learns
+    when that is due, and waits on behind the others; so these are given jobs, and learn of it, before it is away with
+    one itself. Who offers tags hears of every entry, for only it knows what fits.
+    [test_one_worker_is_woken_for_a_job, test_who_is_woken_wakes_the_next_where_jobs_are_left,
+    test_a_delayed_job_is_begun_in_time_whoever_heard_of_it]"""
     script, role = ground.scripts.claim, agent.role or ""
     until_s = ground.clock.monotonic_s() + timeout_s
     rung = True
@@ -64,16 +68,13 @@ def claim_next(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: 
         if due is not None:
             left_s = min(left_s, (due - milliseconds(ground.now())) / 1000)
         wait_ms = max(1, int(left_s * 1000) + 1)  # 0 would be for ever
-        found = asked(ground, agent, limit, ask, watching=due is not None)
+        found = asked(ground, agent, limit, ask)
         if found or not rung or ground.clock.monotonic_s() >= until_s:
             return found  # else another was quicker
 
 
-def asked(
-    ground: Ground, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any], *, watching: bool = False
-) -> list[Claim]:
-    """Claims. `ask` sends the first request; should it take another, that goes by itself. `watching`: it waited for the
-    time of a delayed job, perhaps alone: who is given another job passes that on."""
+def asked(ground: Ground, agent: Agent, limit: int, ask: Callable[[Sequence[Arg]], Any]) -> list[Claim]:
+    """Claims. `ask` sends the first request; should it take another, that goes by itself."""
     assert agent.role is not None, "an agent without a role holds jobs, it does not claim them"
     tags = ",".join(sorted(agent.tags))
     policy = ground.policy.policy_version(agent.role) or ""
@@ -87,8 +88,7 @@ def asked(
         own.update(nonces)
         answer: Sequence[Any] = ()
         try:
-            waited = int(watching)
-            answer = ask((ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit, waited))
+            answer = ask((ground.time(), agent.id, agent.role, tags, corrs, policy, SCHEMA_VERSION, limit))
         finally:  # of a call that failed: should the server have done it, nobody here knows
             taken = answer[3:] if answer and answer[0] == b"ok" else ()
             own.difference_update(nonces[len(taken) :])

@@ -1,13 +1,13 @@
 -- Claims the next jobs that an agent may have: strict priority, then entry, among the queues whose tags it offers.
 -- ARGV: time, agent, role, its tags (sorted, with commas), correlation ids of 32 characters each (the first is the nonce
---   of this call), policy version, schema version, how many at most, 1 when it was to look again at a delayed job's time.
+--   of this call), policy version, schema version, how many at most.
 -- More than one only of jobs that were never begun and have no files; more than four only up to half of what is queued.
 -- Answers: {'ok', number of jobs in its hands, a job of another schema version that was put aside or '', then of each
 --   job: {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}}; {'none', number of jobs in its
 --   hands, for who has tags the last entry of feed:<Role>, when the next delayed job is due or ''}; {'lost'}: the agent
 --   is dead;
 --   {'foreign', id}: a job of another schema version was put aside, ask again.
--- One worker is woken for a job, and wakes the next where it leaves any, or a delayed job that it alone may have known of.
+-- One worker is woken for a job, and wakes the next where it leaves any.
 -- A crash of the caller leaves the jobs in its hands: recovery counts the attempts.
 local agent, role, tags, corrs, limit = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8])
 if not alive(agent) then return {'lost'} end
@@ -124,5 +124,5 @@ call('ZREM', P .. 'at:' .. role .. ':queued', unpack(ids, 1, taken))
 call('ZADD', P .. 'at:' .. role .. ':in_progress', unpack(working))
 call('HSET', held_key, unpack(held))
 found[2] = call('HLEN', held_key)
-if call('ZCARD', queue) > 0 or (ARGV[9] == '1' and call('ZCARD', P .. 'due:' .. role) > 0) then ring(role) end
+if call('ZCARD', queue) > 0 then ring(role) end
 return found
