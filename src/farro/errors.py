@@ -39,7 +39,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from farro.late import dataclass
 
 
 class FarroError(Exception):

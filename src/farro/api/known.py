@@ -6,11 +6,11 @@ Checking lives in operations.submit; it costs as much as the queueing itself, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.api.options import Options, job_ids
 from farro.api.task import TaskCall
+from farro.late import dataclass
 from farro.ports.store import Submission
 
 _NOTHING = Options()

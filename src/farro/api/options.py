@@ -12,11 +12,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from farro.errors import BadDocument, InputError
+from farro.late import dataclass, field
 
 if TYPE_CHECKING:
     from farro.operations.wishes import Wishes

@@ -10,7 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -19,6 +19,7 @@ from farro.api.options import Duration, JobNames, Options
 from farro.errors import BadArgument, InputError
 from farro.execution import calls
 from farro.execution.tools import FUNCTION
+from farro.late import dataclass
 
 if TYPE_CHECKING:
     from farro.api.job import Job

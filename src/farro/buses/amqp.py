@@ -17,12 +17,12 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from farro.buses.broker_words import Presence, quieten
 from farro.errors import BusTrouble, InputError
+from farro.late import dataclass, field
 from farro.ports.bus import Binding, Depth, Message
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +19,7 @@ from farro.cli import terminal
 from farro.cli.agx import META
 from farro.cli.options import ROOT_HELP, person, read_root, root_option
 from farro.errors import InputError, NotARoot
+from farro.late import dataclass
 from farro.observe.log import grave_only
 from farro.operations import people
 from farro.settings import Settings

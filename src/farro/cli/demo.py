@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile  # noqa: TID251 - a folder for nobody else, outside of every root
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +22,7 @@ from farro.cli.background import program
 from farro.cli.options import json_option, root_option
 from farro.cli.terminal import answer, at_terminal, note, say
 from farro.errors import FarroError, InputError
+from farro.late import dataclass, field
 from farro.operations import background
 from farro.operations.demo import play, scene
 from farro.operations.demo.play import Event

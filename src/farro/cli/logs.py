@@ -11,7 +11,6 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from farro.cli.options import common, open_root
 from farro.cli.terminal import answer, at_terminal, note, raw, say
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.observe.log import printable
 from farro.operations import logs as outputs
 from farro.operations import naming

@@ -9,13 +9,13 @@ import platform
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farro import app
 from farro.cli.daemon_life import admit
 from farro.cli.options import gate, starts_strictly
 from farro.execution.stop import Stop
+from farro.late import dataclass
 from farro.observe.log import Log
 from farro.ports.store import Store, Working
 from farro.services.drain import Drained, Emptied

@@ -12,7 +12,6 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -27,6 +26,7 @@ from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
 from farro.cli.terminal import answer, note, say
 from farro.errors import FarroError, NotPermitted, StorageTrouble
+from farro.late import dataclass
 from farro.observe.log import Log
 from farro.operations import doctor, swarm_service, web_access
 from farro.operations.doctor import Examination

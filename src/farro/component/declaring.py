@@ -8,11 +8,12 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from farro.documents import shapes
 from farro.errors import InputError
+from farro.late import dataclass
 from farro.swarm.names import check_name
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.errors import InputError
+from farro.late import dataclass
 from farro.swarm.names import check_name, work_exchange, work_queue
 
 NAMES = ("FARRO_BUS", "FARRO_SWARM", "FARRO_ROLE", "FARRO_INSTANCE")

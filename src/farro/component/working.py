@@ -20,7 +20,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +27,7 @@ from farro.component.calling import NotCalled, OwnThread
 from farro.component.declaring import Component, Drop
 from farro.component.surroundings import Surroundings
 from farro.errors import BusTrouble
+from farro.late import dataclass, field
 from farro.plans.cron import due
 from farro.ports.bus import Bus, Consumer, Delivery, Message
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
 from farro.documents.model import show
+from farro.late import dataclass
 
 
 class Constraint(Protocol):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from farro.errors import BadDocument, Problem
+from farro.late import dataclass
 
 Path = tuple[str | int, ...]
 Place = tuple[int, int]  # line and column, both from 1

@@ -15,12 +15,12 @@ import errno
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from farro.documents import parse_json, show
 from farro.errors import BadDocument
+from farro.late import dataclass
 from farro.ports.runner import already
 from farro.system import fs
 from farro.tasks import FOLDER, LIMIT, NEW, SEALED, TAKEN

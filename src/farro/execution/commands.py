@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from farro.execution import child
 from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble
+from farro.late import dataclass
 from farro.plans.model import Step
 
 UNIX = "unix"

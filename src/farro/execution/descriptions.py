@@ -14,10 +14,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from farro.execution.tools import ToolTrouble, load
+from farro.late import dataclass
 
 _LONGEST = 400  # characters of one text
 _MOST = 100  # commands

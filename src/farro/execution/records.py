@@ -20,11 +20,11 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from farro.encoding import encoder
 from farro.execution.results import StepResult
+from farro.late import dataclass
 from farro.system import fs
 from farro.system.process_table import boot_id
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from farro.kernel.outcome import ErrorInfo
+from farro.late import dataclass
 from farro.system import fs
 
 INLINE_LIMIT = 64 * 1024  # bytes of each stream that result.json carries; the whole is in the file

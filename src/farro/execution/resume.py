@@ -14,13 +14,14 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from farro.execution import records
 from farro.execution.added import left
 from farro.execution.records import Added, Line
 from farro.execution.results import Inline, StepResult
+from farro.late import dataclass
 from farro.plans.growth import grown
 from farro.plans.model import Plan, Step
 from farro.system import fs, links

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farro.execution import resume
@@ -26,6 +26,7 @@ from farro.execution.tools import Tools
 from farro.execution.tries import Begun, Enough, Running, Tried, Tries, input_of
 from farro.execution.watch import REST_GRACE_S, Watch
 from farro.kernel.outcome import ErrorInfo
+from farro.late import dataclass
 from farro.plans.frontier import Frontier
 from farro.plans.growth import grown
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S, Plan, Step

@@ -15,10 +15,10 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from farro import tasks
+from farro.late import dataclass
 
 if TYPE_CHECKING:
     from farro.execution.call_files import CallFiles

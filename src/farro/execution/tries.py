@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farro import tasks
@@ -22,6 +22,7 @@ from farro.execution.results import StepResult
 from farro.execution.tools import Call, Late, Tools
 from farro.execution.watch import Watched
 from farro.kernel.outcome import PATH_VIOLATION, ErrorInfo
+from farro.late import dataclass
 from farro.plans.model import Plan, Step
 from farro.ports.clock import Clock
 from farro.system import fs, processes

@@ -6,8 +6,8 @@ How it is kept lives in sandbox; which paths a job asked for and whether they ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from farro.late import dataclass, field
 from farro.system.process_limits import Limits
 
 PROCESSES = 512  # at once, of one step: more than any build of a program needs here, less than a machine has

@@ -11,9 +11,9 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from farro.guard.confinement import within
+from farro.late import dataclass
 from farro.system import fs
 
 ENTRIES = 50_000  # of a tree that is compared; what lies beyond is not

@@ -14,10 +14,10 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import dataclass
 
 from farro.guard import kernel_calls
 from farro.guard.confinement import within
+from farro.late import dataclass
 from farro.system import fs
 
 # farro's own, at the top of a root: whoever writes there decides what runs next, and as whom.

@@ -10,7 +10,6 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
@@ -20,6 +19,7 @@ from farro.guard.bounds import Bounds
 from farro.guard.confinement import Confinement, Launch
 from farro.guard.paths import PathRefused
 from farro.guard.syscall_numbers import machine
+from farro.late import dataclass
 from farro.system import fs, processes
 from farro.system.processes import NotStarted, Process
 

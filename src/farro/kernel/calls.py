@@ -6,9 +6,8 @@ are another thing, in kernel.retry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from farro.kernel.retry import RetryPolicy, Uniform, next_delay
+from farro.late import dataclass
 
 LONGEST_WAIT_S = 60.0  # a provider that wants to be left alone for longer is left to the job's next attempt
 

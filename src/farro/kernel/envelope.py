@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, fields
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -16,6 +16,7 @@ from farro.encoding import encoder
 from farro.errors import Damaged, UnknownSchema
 from farro.kernel.ids import ROLE
 from farro.kernel.states import Reason, Status, is_terminal
+from farro.late import dataclass, field
 
 SCHEMA_VERSION = "1.0.0"
 P = TypeVar("P")

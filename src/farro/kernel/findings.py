@@ -7,10 +7,11 @@ before what its surroundings make likely.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from farro.kernel.states import Status
+from farro.late import dataclass
 
 MANAGER_AWAY_S = 30.0
 

@@ -6,7 +6,7 @@ Which move an outcome asks for is decided here too (`after`); carrying it out on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -16,6 +16,7 @@ from farro.kernel.moments import timestamp
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.retry import Again, GiveUp, RetryPolicy, Uniform, decide, delay_after
 from farro.kernel.states import Reason, Status
+from farro.late import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

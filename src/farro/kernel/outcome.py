@@ -6,8 +6,9 @@ Exceptions are for what nobody expected (errors.py); a failed step is expected, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from farro.late import dataclass
 
 PATH_VIOLATION = "path_violation"  # a job touched, or failed of touching, what is not among its allowed paths
 

@@ -6,12 +6,12 @@ Joining them with a root and moving folders is the work of stores/files; other s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from farro.errors import Damaged
 from farro.kernel.ids import ROLE
 from farro.kernel.states import Status
+from farro.late import dataclass
 
 OUTBOX = "jobs/outbox"
 STALE = "jobs/stale"

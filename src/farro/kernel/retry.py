@@ -6,7 +6,8 @@ Sleeping, and what counts as an attempt, live elsewhere (services; kernel.envelo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from farro.late import dataclass
 
 Uniform = Callable[[float, float], float]  # random.uniform, or a test's
 

@@ -6,11 +6,11 @@ Reading the audit log and the queues lives in operations.alerts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from farro.kernel.moments import parse_timestamp
+from farro.late import dataclass
 
 REQUEUES, REQUEUES_S = 20, 300.0  # more than so many stale jobs that were queued again, within so long
 DEPTH, DEPTH_S = 0.8, 1800.0  # more than this share of a role's cap, for so long

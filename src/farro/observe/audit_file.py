@@ -14,8 +14,8 @@ import contextlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from farro.late import dataclass
 from farro.system import fs, leases
 
 NAME = "audit.log"

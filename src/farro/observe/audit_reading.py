@@ -9,11 +9,11 @@ import contextlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from farro.kernel.moments import parse_timestamp, timestamp
+from farro.late import dataclass
 from farro.observe.audit import files
 from farro.system import fs
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from farro.late import dataclass
 
 TOTAL = "*"  # the name of the line that sums all roles; no role can be called so
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from farro.errors import CapacityReached, NotPermitted
+from farro.late import dataclass, field
 from farro.ports.store import Store, Submission
 
 ROLE_CAP = 200

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from farro.documents import Document, refusal, shapes
 from farro.errors import BadDocument, FarroError, InputError
 from farro.kernel import ids
 from farro.kernel.air_states import JobState
+from farro.late import dataclass
 from farro.operations import named, steps
 from farro.operations.admission import Gate
 from farro.operations.moments import moment_or_none

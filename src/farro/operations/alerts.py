@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from farro.errors import UnknownRole
+from farro.late import dataclass
 from farro.observe import alerts as triggers
 from farro.observe.alerts import Alert, Depth
 from farro.observe.audit import files

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.errors import Damaged, JobFailed, UnknownJob
 from farro.execution import results
 from farro.execution.tools import FUNCTION
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations.history import attempt_numbers, read_result
 from farro.operations.steps import read_prompt
 from farro.plans.forms import is_agent_prompt

@@ -15,12 +15,12 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from farro.errors import InputError
 from farro.kernel.moments import timestamp
+from farro.late import dataclass
 from farro.observe import audit_reading
 from farro.operations.fleet import LINES
 from farro.operations.moments import moment_or_none

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from farro.errors import AlreadyRunning
+from farro.late import dataclass
 from farro.ports.clock import Clock
 from farro.ports.runtime import STOP_S, Component, Runtime, Seen, Stopped
 from farro.roles.names import RUNNER

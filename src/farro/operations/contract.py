@@ -6,10 +6,10 @@ The rules themselves live in roles; queueing lives in submit; files that come wi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 from farro.documents import Document, refusal
 from farro.errors import BadDocument, Problem
+from farro.late import dataclass
 from farro.operations.wishes import Wishes
 from farro.plans import loading
 from farro.plans.forms import Shaped

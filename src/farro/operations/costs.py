@@ -6,7 +6,7 @@ The calls are in the ledger; what a budget means lives in stores.budgets; printi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Literal
@@ -14,6 +14,7 @@ from typing import Literal
 from farro.errors import InputError, UnknownJob
 from farro.kernel.moments import duration_fault, parse_duration
 from farro.kernel.money import exact
+from farro.late import dataclass
 from farro.operations import naming
 from farro.ports.ledger import CallRecord, Ledger
 from farro.ports.provider import Usage

@@ -9,10 +9,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from farro.errors import FarroError, Refused
+from farro.late import dataclass
 from farro.operations import policy_lock, profile
 from farro.operations.profile import CHECKLIST, PINNED
 from farro.ports.checks import EXAMPLES, Check, Finding, Verdict, edit, failed, ok, own, quoted

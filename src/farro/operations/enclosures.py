@@ -12,12 +12,13 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from farro import documents
 from farro.documents import Document, canonical
 from farro.errors import BadDocument, InputError, Refused
+from farro.late import dataclass, field
 from farro.plans.model import ID_PATTERN
 from farro.ports.store import Submission
 from farro.roles import task as tasks

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from farro.errors import UnknownJob
 from farro.kernel.envelope import Hop, Lifecycle
 from farro.kernel.moments import timestamp
 from farro.kernel.states import Reason, Status
+from farro.late import dataclass
 from farro.observe.audit_reading import Trail
 from farro.operations import fleet, tree
 from farro.operations.moments import moment_or_none, seconds_between

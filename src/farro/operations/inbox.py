@@ -5,13 +5,12 @@ What follows from an answer lives in roles.workflow: the manager reads it in the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from farro.errors import BadDocument, IllegalTransition, InputError, UnknownJob
 from farro.execution.agents import task_file
 from farro.kernel import moves
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations.jobs import operator
 from farro.ports.store import Answered, JobView, Store
 from farro.roles import workflow

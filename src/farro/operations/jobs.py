@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farro.errors import UnknownJob
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.ports.store import Agent, JobView, Store
 from farro.system import fs, trees
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter as Working
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from farro.kernel import places
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import tree
 from farro.ports.clock import Clock
 from farro.ports.store import AgentView, Store

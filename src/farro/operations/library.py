@@ -6,11 +6,11 @@ What a plan or an action may say lives in plans; where they are kept lives in th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from farro.documents import Document, refusal
 from farro.errors import InputError
+from farro.late import dataclass
 from farro.operations import contract as contracts
 from farro.operations import submit
 from farro.operations.admission import Gate, admitted

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from farro.errors import UnknownRole
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import tree
 from farro.operations.steps import read_prompt
 from farro.plans.tags import required_tags

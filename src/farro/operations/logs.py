@@ -14,11 +14,11 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 
 from farro.errors import InputError, UnknownJob
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import steps, tree
 from farro.operations.history import attempt_numbers, read_result
 from farro.ports.store import JobView, Store

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from farro.documents import Document, Limits, parse_json, refusal
@@ -20,6 +19,7 @@ from farro.execution.work import Plans
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
 from farro.kernel.states import Reason
+from farro.late import dataclass
 from farro.operations import submit
 from farro.operations.admission import Gate, admitted
 from farro.operations.alike import Alike

@@ -17,7 +17,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +25,7 @@ from farro.errors import IdConflict, IllegalTransition, InputError, NameTaken, R
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Reason, Status
+from farro.late import dataclass, field
 from farro.operations.jobs import operator
 from farro.operations.moments import moment_or_none
 from farro.operations.prune import remove_one

@@ -9,12 +9,13 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from farro.documents import Document
 from farro.errors import Damaged, InputError, NameTaken, Refused, TryAgain, UnknownJob
 from farro.kernel import ids, places
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import jobs, submit
 from farro.operations import wishes as wishing
 from farro.operations.admission import Gate, admitted

@@ -9,12 +9,12 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from farro.documents import Document
 from farro.errors import FarroError
 from farro.kernel.moments import parse_timestamp
+from farro.late import dataclass
 from farro.operations import swarm_changes, swarms
 from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, controller
 from farro.operations.swarms import CommandView, SwarmView

@@ -16,11 +16,11 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from farro.errors import TryAgain
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.observe.audit import files
 from farro.operations.catalog.rows import milliseconds, spelled
 from farro.operations.catalog.telling import in_lots

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from farro.documents import Document
@@ -16,6 +16,7 @@ from farro.execution import commands
 from farro.execution.commands import Missing
 from farro.execution.tools import Tools
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import contract as contracts
 from farro.operations import steps as progress
 from farro.operations import wishes

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from farro import documents
 from farro.errors import InputError
+from farro.late import dataclass
 from farro.operations.roots import CONFIG, YAML_CONFIG, as_text, first_config
 from farro.roles.names import AGENTS
 from farro.system import fs

@@ -6,8 +6,9 @@ What a root has of them is told by operations.policy_lock; running the checklist
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from farro.late import dataclass
 
 NAME = "STRICT-MVP v1.0"
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 from farro.errors import InputError, UnknownRole
 from farro.execution.agents.calling import Answered, Candidate, Tried, asked_of, call
 from farro.kernel.retry import RetryPolicy, Uniform
+from farro.late import dataclass
 from farro.ports.clock import Clock
 from farro.ports.ledger import Prices
 from farro.ports.provider import Message, Provider, ProviderTrouble, Reach, Request

@@ -8,11 +8,11 @@ is work in any queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from farro.errors import Refused, UnknownRole
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.operations import tree
 from farro.operations.explain import named_dependencies
 from farro.operations.jobs import operator

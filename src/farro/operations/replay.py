@@ -14,7 +14,6 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -28,6 +27,7 @@ from farro.execution.work import Plans, perform_work
 from farro.guard.redaction import Redactor
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Failed, Succeeded
+from farro.late import dataclass
 from farro.operations.history import read_result
 from farro.plans.forms import is_agent_prompt
 from farro.ports.clock import Clock

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.errors import BadDocument, InputError, Refused, UnknownJob
 from farro.execution import records, resume
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import tree
 from farro.operations.admission import Gate, admitted
 from farro.plans import after, again

@@ -6,9 +6,9 @@ How a level is kept and probed lives in guard.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from farro.guard.sandbox import Level, Probe, Sandbox, Wanted
+from farro.late import dataclass
 from farro.system import cgroup_limits
 
 

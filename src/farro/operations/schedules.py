@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import takewhile
 from typing import Any
@@ -26,6 +25,7 @@ from farro.documents import Document
 from farro.errors import BadDocument, IdConflict, InputError, Problem
 from farro.kernel import ids
 from farro.kernel.moments import parse_timestamp, timestamp
+from farro.late import dataclass
 from farro.operations import submit
 from farro.operations.admission import Gate
 from farro.plans import cron

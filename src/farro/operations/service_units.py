@@ -10,10 +10,10 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from farro.errors import InputError
 from farro.kernel import ids
+from farro.late import dataclass, field
 from farro.system import fs, systemd
 
 MARK = "# Made by `farro service install`; `farro service uninstall` removes it."

@@ -9,12 +9,12 @@ inside, and of each queue, at most so many are read. What was left out is said i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from farro.errors import UnknownRole
 from farro.kernel import places
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.observe.stats import TOTAL, Finished, RoleStats, Waiting, role_stats
 from farro.operations import tree
 from farro.operations.moments import moment_or_none, seconds_between

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from farro.kernel import air_states
 from farro.kernel.air_states import JobState, TaskState
 from farro.kernel.moments import timestamp
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import jobs, steps
 from farro.operations.history import attempt_numbers, read_result
 from farro.operations.moments import seconds_between

@@ -5,8 +5,7 @@ Asking for those commands lives in operations.swarms; applying the plan, in the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from farro.late import dataclass
 from farro.operations.swarm_place import Place
 from farro.swarm import plan as plans
 from farro.swarm.lifecycle import SwarmState

@@ -16,10 +16,11 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Literal
 
 from farro.errors import Damaged
+from farro.late import dataclass, field
 from farro.swarm.messages import ControlSignal
 from farro.swarm.names import Scope, Signal
 from farro.system import fs

@@ -19,11 +19,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from farro.documents import Document
 from farro.errors import BadName, Damaged, FarroError, InputError
+from farro.late import dataclass, field
 from farro.swarm import messages
 from farro.swarm import plan as plans
 from farro.swarm.lifecycle import SwarmState

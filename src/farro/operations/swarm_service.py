@@ -6,9 +6,9 @@ What it does lives in services; how a process is launched, in runtimes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from farro.errors import AlreadyRunning, FarroError
+from farro.late import dataclass
 from farro.operations import swarms
 from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, Place
 from farro.ports.clock import Clock

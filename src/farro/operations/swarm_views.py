@@ -6,11 +6,11 @@ Reading the files lives in swarm_place and swarm_ledger; printing lives in cli a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from farro.kernel.moments import parse_timestamp
+from farro.late import dataclass, field
 from farro.operations.swarm_ledger import Entry
 from farro.operations.swarm_place import Desired
 from farro.swarm.lifecycle import SwarmState

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from farro.errors import BadDocument, NoTask
 from farro.execution.agents import task_file
 from farro.execution.agents.calls import DIFF
 from farro.kernel.envelope import Hop, Lifecycle
+from farro.late import dataclass
 from farro.operations.history import attempt_numbers, read_result
 from farro.ports.store import JobView, Store
 from farro.roles import task as tasks

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from farro.errors import InputError
@@ -16,6 +16,7 @@ from farro.execution import descriptions
 from farro.execution.commands import UNIX, which
 from farro.execution.descriptions import Description
 from farro.execution.tools import FUNCTION, Tools
+from farro.late import dataclass, field
 from farro.system.asking import ask
 from farro.system.fs import listdir
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.errors import FarroError
 from farro.kernel import ids, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations.moments import moment_or_none
 from farro.operations.steps import read_prompt
 from farro.ports.store import JobView, Store

@@ -6,10 +6,10 @@ A job has ended when nothing moves it on any more: a failed one that is not fina
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import tree
 from farro.ports.clock import Clock
 from farro.ports.store import Store

@@ -8,13 +8,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import lanes, steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.clock import Clock

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from farro.documents import Document, show
 from farro.errors import Problem
 from farro.kernel import ids
+from farro.late import dataclass, field
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import MAX_TIMEOUT_S
 from farro.plans.priority import PRIORITIES

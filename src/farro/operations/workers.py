@@ -6,8 +6,8 @@ Who is alive is the store's to say; what a worker announces is app's; printing l
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from farro.late import dataclass
 from farro.ports.store import AgentView
 
 KEEPERS = frozenset({None, "Manager"})  # roles of those who look after jobs, and work none

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from farro.documents import Document, Path, refusal, shapes, without_schema
 from farro.documents.constraints import Size
 from farro.errors import Problem
+from farro.late import dataclass, field
 from farro.plans.model import Id
 
 MAX_INPUTS = 100

@@ -6,12 +6,12 @@ Whether they have ended is a store's business; refusing what is no id, with its 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 from farro.errors import InputError, Refused, UnknownJob
 from farro.kernel import ids
+from farro.late import dataclass
 from farro.plans.metadata import metadata_of
 
 

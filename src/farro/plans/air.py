@@ -6,11 +6,11 @@ Task lists as plans, without their history, are read by forms; files and queuein
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from farro.documents import Document, Path, refusal, shapes, show
 from farro.kernel.air_states import JobState, TaskState
+from farro.late import dataclass
 from farro.plans.forms import TASK_STATE
 from farro.plans.loading import load
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
+
+from farro.late import dataclass
 
 NICKNAMES = {
     "@hourly": "0 * * * *",

@@ -7,12 +7,12 @@ Which protocol carries them lives in fronts; queueing and committing live in ope
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from farro.documents import Document, Path, refusal, shapes
 from farro.documents.constraints import Bounds, Size
 from farro.errors import Problem
+from farro.late import dataclass
 from farro.plans.forms import is_agent_prompt, shape
 from farro.plans.graph import order
 from farro.plans.loading import load_data

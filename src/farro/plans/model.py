@@ -5,10 +5,10 @@ No input forms (`forms` turns them into this shape), no rules between steps (`gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from farro.documents.constraints import Argument, Bounds, Matching, Size
+from farro.late import dataclass, field
 from farro.plans.tags import TAG_PATTERN
 
 MAX_STEPS = 100

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from farro.documents import Document, refusal, shapes
 from farro.errors import BadDocument, Problem
+from farro.late import dataclass
 from farro.plans.cron import BadCron, Cron
 from farro.plans.loading import load as load_plan
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from farro.errors import InputError
+from farro.late import dataclass
 
 PIPE = "|"
 _SPACE = " \t\n\r"

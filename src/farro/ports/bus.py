@@ -20,8 +20,9 @@ Which exchanges, queues and keys there are lives in swarm.names; who says what l
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from farro.late import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

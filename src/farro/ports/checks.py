@@ -6,8 +6,9 @@ Running and judging them lives in operations.doctor; who collects them is app. d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from farro.late import dataclass
 
 Verdict = Literal["ok", "warning", "failed"]
 

@@ -12,9 +12,9 @@ for it where it is there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from farro.late import dataclass
 from farro.ports.store import Agent
 
 

@@ -17,10 +17,10 @@ execution.agents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, Protocol
 
+from farro.late import dataclass
 from farro.ports.provider import Usage
 
 CallEnd = Literal["answered", "failed", "not_charged"]

@@ -19,11 +19,11 @@ falling back, prices and budgets are the caller's alone: an adapter makes one ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
 from farro.errors import FarroError
+from farro.late import dataclass, field
 from farro.ports.runner import DEFAULTS, Guarding
 
 SLICE_S = 0.05  # how long a provider waits at most before an exception for its thread is heard

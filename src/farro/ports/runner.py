@@ -19,10 +19,11 @@ worker's alone, whatever the runner.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from farro.kernel.outcome import Outcome
+from farro.late import dataclass, field
 from farro.plans.model import AHEAD_BYTES
 from farro.settings import SecuritySettings
 

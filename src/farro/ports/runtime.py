@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from farro.late import dataclass
 
 STOP_S = 10.0
 

@@ -24,7 +24,6 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,6 +33,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason, Status
+from farro.late import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

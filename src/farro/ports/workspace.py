@@ -15,10 +15,10 @@ Which store, and what it keeps, lives in stores; who works in the folders lives 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from farro.kernel.outcome import Report
+from farro.late import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

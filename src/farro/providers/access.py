@@ -6,9 +6,9 @@ Reading the config lives in config; what goes over the wire, in providers.wire.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from farro.errors import InputError
+from farro.late import dataclass, field
 from farro.ports.provider import ProviderTrouble
 from farro.settings import ProviderSettings, Secret
 

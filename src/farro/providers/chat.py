@@ -11,9 +11,10 @@ import contextlib
 import importlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from farro.late import dataclass
 from farro.ports.provider import Answer, ProviderTrouble, Request
 from farro.providers import loop
 from farro.providers.access import Access, access_to

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from farro.errors import InputError
@@ -21,6 +21,7 @@ from farro.execution.commands import Executable, which
 from farro.execution.confined import CannotConfine, Confined
 from farro.kernel import money
 from farro.kernel.outcome import PATH_VIOLATION
+from farro.late import dataclass, field
 from farro.ports.provider import SLICE_S, Answer, ProviderTrouble, Reach, Request
 from farro.providers.environment import ALWAYS, named, own_mark
 from farro.providers.output import LIMIT, Output, end_of

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from farro.errors import InputError
+from farro.late import dataclass
 from farro.ports.provider import Provider
 from farro.settings import ProviderSettings
 

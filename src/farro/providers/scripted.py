@@ -12,7 +12,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from farro import documents
@@ -20,6 +19,7 @@ from farro.documents import shapes
 from farro.documents.constraints import Bounds, Size
 from farro.errors import BadDocument
 from farro.kernel.money import exact
+from farro.late import dataclass
 from farro.ports.provider import SLICE_S, Answer, Provider, ProviderTrouble, Request, TroubleKind, Usage
 from farro.providers.registry import Place
 from farro.settings import ProviderSettings

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 
 import httpx2
+
+from farro.late import dataclass, field
 
 CONNECT_S = 10.0  # a host that does not take a connection within this will not answer either
 # Of a reply: a token is streamed in a frame of 250 to 400 bytes. What is longer is no answer, and would keep the loop

@@ -14,8 +14,8 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from farro.late import dataclass
 from farro.ports.provider import SLICE_S, ProviderTrouble
 from farro.providers.environment import ALWAYS, named, own_mark
 from farro.providers.output import Output

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from farro.documents import Limits, parse_json, shapes
 from farro.documents.constraints import AnyCase, Bounds, Said, Size
 from farro.errors import BadDocument, Problem
+from farro.late import dataclass, field
 from farro.roles import paths
 from farro.roles.names import Role
 from farro.roles.paths import AllowedPath

@@ -6,11 +6,11 @@ Reading drafts and counting queues lives in services.auto_plan; a draft's shape 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from farro.documents import Document
 from farro.errors import BadDocument
+from farro.late import dataclass
 from farro.roles import paths, prompt
 
 ORIGIN = "auto-plan"

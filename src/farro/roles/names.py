@@ -6,11 +6,11 @@ Which roles a root has beside these lives in its config (settings); the pattern 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from farro.errors import BadName
 from farro.kernel import ids
+from farro.late import dataclass
 
 AGENTS = ("Manager", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter")  # SPEC-1 §3.1
 RUNNER = "Runner"  # for command plans

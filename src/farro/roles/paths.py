@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from farro.documents.model import show
+from farro.late import dataclass
 
 MAX_PATHS = 256  # each is a mount, or a rule, of every process
 MAX_LENGTH = 1024

@@ -12,9 +12,9 @@ Where they lie and when they are copied lives in execution; what `farro init` wr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from farro.documents.model import refuse, show
+from farro.late import dataclass
 
 SEMVER = (  # semver.org
     r"(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)"

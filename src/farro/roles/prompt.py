@@ -7,12 +7,12 @@ Files that it names (context_md, the payload) are the submitter's matter: operat
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from farro.documents import Document, refusal, shapes, without_schema
 from farro.documents.constraints import Matching, Said, Size
 from farro.documents.shapes import Fault
+from farro.late import dataclass, field
 from farro.plans import loading
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import Metadata, Plan

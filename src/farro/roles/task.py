@@ -7,13 +7,13 @@ between two lines `---` at its head, and what comes after them is its descriptio
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from farro.documents import Document, parse_json, parse_yaml, refusal, shapes, without_schema
 from farro.documents.constraints import Bounds, Said, Size
 from farro.documents.model import refuse
 from farro.documents.shapes import Fault
+from farro.late import dataclass, field
 from farro.plans.model import Id, Metadata
 from farro.roles import names, paths
 from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths

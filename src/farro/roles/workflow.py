@@ -15,12 +15,12 @@ The rules (DESIGN §6):
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from farro.kernel.envelope import Hop
 from farro.kernel.states import Reason
+from farro.late import dataclass
 from farro.roles import answers
 from farro.roles.task import HUMAN, Task
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from farro.errors import SyncFailed
 from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.late import dataclass
 from farro.ports.runner import Work
 from farro.system import fs
 from farro.system.process_limits import Limits

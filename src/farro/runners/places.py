@@ -19,9 +19,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from farro.late import dataclass
 from farro.ports.runner import StopRequest
 from farro.system import fs, inotify, leases, process_identity
 from farro.system.turns import RESTING

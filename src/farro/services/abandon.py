@@ -6,7 +6,6 @@ looked at: their steps have timeouts of their own, and a build may take a day.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
@@ -15,6 +14,7 @@ from farro.kernel.findings import said
 from farro.kernel.moments import parse_timestamp
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.ports.clock import Clock
 from farro.ports.store import Store
 from farro.roles.names import RUNNER

@@ -8,12 +8,12 @@ have an id made of the task's: queued twice, they are queued once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 from farro.errors import BadDocument, CapacityReached, FarroError, SyncFailed
 from farro.kernel.outcome import Child
+from farro.late import dataclass, field
 from farro.observe.log import Log
 from farro.operations import started
 from farro.operations.admission import Caps, Gate, admitted

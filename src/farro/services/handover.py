@@ -11,7 +11,7 @@ exceptions, both the config's: a role's fast path, and degraded mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from farro.errors import FarroError
 from farro.execution.stop import Stop
@@ -20,6 +20,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.findings import said
 from farro.kernel.outcome import ErrorInfo, Outcome, Released, Succeeded, Unroutable
 from farro.kernel.retry import RetryPolicy, Uniform, delay_after
+from farro.late import dataclass, field
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Claim, Store

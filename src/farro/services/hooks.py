@@ -7,8 +7,8 @@ them again. At least once, then, never not at all. What they say is logged; thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from farro.late import dataclass
 from farro.observe.log import Log
 from farro.ports.store import Store
 from farro.settings import RoleSettings

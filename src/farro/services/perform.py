@@ -6,7 +6,6 @@ Claiming and committing live in worker; what a runner does with the work, in run
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from farro.errors import BadName, InputError, Lost, NoFolder, NoTask, SyncFailed
@@ -17,6 +16,7 @@ from farro.execution.tries import Begun
 from farro.execution.work import bug, failed
 from farro.kernel import ids
 from farro.kernel.outcome import Outcome
+from farro.late import dataclass
 from farro.operations import started
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S

@@ -15,10 +15,10 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from farro.errors import FarroError
 from farro.kernel.moments import timestamp
+from farro.late import dataclass, field
 from farro.ports.clock import Clock
 from farro.ports.fleet import Fleet
 from farro.ports.seat import Seat as SeatPort

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 
 from farro.errors import BadDocument, InputError, NoTask
 from farro.execution.agents import task_file
 from farro.execution.size import SNAPSHOT
 from farro.kernel import ids
+from farro.late import dataclass, field
 from farro.ports.clock import Clock
 from farro.roles import policy
 from farro.system import fs, links

@@ -6,12 +6,12 @@ Reading files and the environment lives in config; what a value does lives where
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import AnyCase, Bounds
 from farro.kernel.moments import parse_duration
 from farro.kernel.retry import RetryPolicy
+from farro.late import dataclass, field
 from farro.plans.model import AHEAD_BYTES
 from farro.roles.names import ROLES as ROLES
 from farro.roles.names import RUNNER

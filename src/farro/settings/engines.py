@@ -6,10 +6,10 @@ Keys of the rest live in the package itself.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds, Matching
+from farro.late import dataclass
 from farro.settings.fields import Count, FilledText, Positive, Secret
 
 AGQ = "agq://"  # HOST:PORT of a `farro agq`: for workers and agx, never in a config

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from farro.documents.constraints import Argument, Bounds, Matching, Size
 from farro.errors import InputError
 from farro.kernel.moments import duration_fault
+from farro.late import dataclass
 from farro.roles.policy import SEMVER
 
 Positive = Annotated[float, Bounds(more_than=0)]

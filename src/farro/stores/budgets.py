@@ -6,11 +6,11 @@ Where the calls are kept lives in the adapters; what a call may cost lives in pr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from decimal import Decimal
 
 from farro.errors import BudgetExceeded
 from farro.kernel.money import usd
+from farro.late import dataclass
 from farro.ports.ledger import Budgets, CallRecord, Charge
 
 NOTHING = Decimal(0)

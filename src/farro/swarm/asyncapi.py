@@ -7,9 +7,9 @@ scripts/schemas.py. [test_the_asyncapi_document_is_what_the_classes_say]
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from farro.late import dataclass
 from farro.swarm import messages, names
 from farro.swarm.names import Signal
 

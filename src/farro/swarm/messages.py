@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from farro.documents import json_schema, shapes
 from farro.documents.constraints import Bounds, Matching, Said
 from farro.errors import BadName, InputError
+from farro.late import dataclass, field
 from farro.swarm.lifecycle import ComponentState, SwarmState
 from farro.swarm.names import NAME_PATTERN, Scope, Signal, StatusKind
 

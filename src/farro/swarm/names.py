@@ -19,12 +19,12 @@ A name is one word of a routing key: no dot can make it two, no * or # can make 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
 from farro.errors import BadName
+from farro.late import dataclass
 
 CONTROL = "ph.control"
 CONTROLLER = "swarm-controller"  # the role of every swarm's controller

@@ -10,8 +10,8 @@ plan's order among themselves, and whoever asked is told.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from farro.late import dataclass
 from farro.swarm.plan import Bee, SwarmPlan
 
 

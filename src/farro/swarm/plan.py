@@ -13,12 +13,13 @@ Names live in names; the order that follows from the queues lives in ordering.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from farro.documents import Document, refusal, shapes, without_schema
 from farro.documents.constraints import Argument, Bounds, Matching, Size
 from farro.documents.shapes import Fault
+from farro.late import dataclass, field
 from farro.swarm.names import CONTROLLER, NAME_PATTERN
 
 MAX_BEES = 200

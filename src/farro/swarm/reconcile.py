@@ -13,10 +13,10 @@ its restart needs nothing but the command that it works on and a fresh look at i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from farro.late import dataclass
 from farro.swarm.ordering import Order
 from farro.swarm.plan import Member, SwarmPlan
 from farro.swarm.status import TTL_S, Seen

@@ -9,8 +9,9 @@ Starting it lives in the services; a limit on what it uses lives in the runtime.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from farro.late import dataclass
 
 RESTARTS = 5  # in a row, before it counts as failed
 FIRST_S = 1.0  # before the second time

@@ -9,9 +9,9 @@ aggregate is as old as the oldest word in it: that is its watermark, and how lon
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from farro.late import dataclass
 from farro.swarm.lifecycle import ComponentState
 
 TTL_S = 30.0

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from farro.late import dataclass
 
 _BLOCK = 64 * 1024
 

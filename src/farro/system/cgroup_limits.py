@@ -14,8 +14,8 @@ import os
 import re
 import signal
 import time
-from dataclasses import dataclass
 
+from farro.late import dataclass
 from farro.system import cgroup
 
 _NAME = re.compile(r"farro-([0-9]+)-[0-9a-f]{16}")

@@ -11,8 +11,9 @@ import os
 import re
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cache
+
+from farro.late import dataclass
 
 _MOUNTS = "/proc/self/mountinfo"
 # <linux/magic.h>: for where /proc is not mounted

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from farro.late import dataclass
 
 try:
     import resource

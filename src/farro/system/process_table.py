@@ -10,7 +10,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from farro.late import dataclass
 
 LINUX = sys.platform.startswith("linux")
 

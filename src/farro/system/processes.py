@@ -25,10 +25,10 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
+from farro.late import dataclass
 from farro.system import fs, process_limits, process_tree
 from farro.system.cgroup import kill_cgroup, own_cgroup, remove_cgroup
 from farro.system.process_identity import Identity, identity, identity_of, kill_identified, matches

@@ -15,12 +15,12 @@ import json
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from farro.buses.files import layout
 from farro.buses.files.layout import Layout
 from farro.errors import Damaged, InputError
+from farro.late import dataclass, field
 from farro.ports.bus import Depth, Message
 from farro.system import fs, inotify, leases, trees
 

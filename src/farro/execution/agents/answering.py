@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from decimal import Decimal
 from hashlib import sha256
 from typing import BinaryIO
@@ -33,6 +33,7 @@ from farro.guard.redaction import Redactor
 from farro.kernel.money import exact
 from farro.kernel.outcome import PATH_VIOLATION, Report
 from farro.kernel.retry import Uniform
+from farro.late import dataclass
 from farro.plans.model import Plan
 from farro.ports.clock import Clock
 from farro.ports.ledger import Budgets, CallEnd, Charge, Ledger, Prices

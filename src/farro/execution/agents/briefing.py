@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from farro.late import dataclass
 
 PAYLOAD = "FARRO_PAYLOAD"  # the variable with the folder of the job's payload
 CUT = "\n[… cut: the whole is {size} bytes, in {path}]"

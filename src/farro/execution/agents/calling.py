@@ -6,13 +6,14 @@ Which try comes next is decided in kernel.calls; what is asked, and what is made
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Protocol
 
 from farro.errors import InputError
 from farro.kernel.calls import Again, after_trouble
 from farro.kernel.retry import RetryPolicy, Uniform
+from farro.late import dataclass
 from farro.ports.clock import Clock
 from farro.ports.ledger import CallEnd
 from farro.ports.provider import SLICE_S, Answer, Provider, ProviderTrouble, Request, Usage

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from farro.execution.confined import TMP
+from farro.late import dataclass
 from farro.ports.provider import Answer, Usage
 from farro.system import fs, links, trees
 

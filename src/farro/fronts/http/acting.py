@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import parse_duration
 from farro.kernel.start_times import parse_start
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.operations import inbox, jobs, naming, plans, prompting, retry, submit
 from farro.operations.admission import admitted
 from farro.operations.wishes import Wishes

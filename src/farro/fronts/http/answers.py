@@ -6,11 +6,11 @@ What the fields mean lives where they come from (kernel.envelope, operations); t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.kernel.envelope import Decision, Hop, Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations.catalog.curves import Curve
 
 

@@ -7,11 +7,11 @@ OpenAPI document is made of the same data in `openapi`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from farro.documents import Document
 from farro.fronts.http.house import House
+from farro.late import dataclass, field
 
 Method = Literal["GET", "POST"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from farro.late import dataclass, field
 from farro.observe.log import Log
 from farro.operations import naming
 from farro.operations.admission import Gate

@@ -5,7 +5,7 @@ Naming lives in operations.named, what may go and how gently in operations.prune
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds
@@ -14,6 +14,7 @@ from farro.fronts.http.endpoints import Asked, Endpoint, get, post
 from farro.fronts.http.house import House
 from farro.kernel.moments import parse_duration
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import named, prune
 from farro.settings.fields import Lasting
 

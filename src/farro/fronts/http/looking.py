@@ -9,7 +9,7 @@ import base64
 import contextlib
 import os
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds, Length, Size
@@ -22,6 +22,7 @@ from farro.guard import paths as physical
 from farro.kernel.moments import timestamp
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import explain as explaining
 from farro.operations import history as histories
 from farro.operations import jobs, logs, plans

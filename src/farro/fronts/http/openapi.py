@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from farro.documents.json_schema import schema
 from farro.fronts.http.answers import Failure
 from farro.fronts.http.endpoints import Endpoint, Nothing
 from farro.kernel import ids
+from farro.late import dataclass
 from farro.plans.model import ID_PATTERN
 from farro.swarm.names import NAME_PATTERN
 

@@ -6,7 +6,7 @@ What is counted and judged lives in operations; answers that take a while are ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds
@@ -17,6 +17,7 @@ from farro.fronts.http.house import House
 from farro.fronts.http.looking import loaded, spent_data
 from farro.fronts.http.troubles import Wrong
 from farro.kernel.moments import parse_duration, timestamp
+from farro.late import dataclass
 from farro.observe.stats import TOTAL, RoleStats
 from farro.operations import alerts as watching
 from farro.operations import costs as spending

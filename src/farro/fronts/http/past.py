@@ -6,7 +6,7 @@ Folding the log lives in operations.past, its pages in operations.audit_pages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from farro.documents.constraints import Bounds
@@ -15,6 +15,7 @@ from farro.fronts.http.endpoints import Asked, Endpoint, get
 from farro.fronts.http.house import House
 from farro.kernel.moments import parse_timestamp, timestamp
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import audit_pages
 from farro.operations.catalog.rows import milliseconds, spelled
 

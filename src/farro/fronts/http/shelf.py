@@ -6,13 +6,14 @@ What jobs do lives in `looking` and `acting`; what a kept plan is, in operations
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from farro.fronts.http import answers
 from farro.fronts.http.endpoints import Asked, Endpoint, get, post
 from farro.fronts.http.house import House
 from farro.fronts.http.troubles import Wrong
+from farro.late import dataclass
 from farro.operations import library
 from farro.settings import RoleSettings
 

@@ -6,7 +6,7 @@ Nobody here speaks on the bus: a command is written down (operations.swarms), an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from farro.errors import FarroError, InputError
 from farro.fronts.http.endpoints import Asked, Endpoint, get, post
 from farro.fronts.http.house import House
 from farro.fronts.http.troubles import Wrong
+from farro.late import dataclass, field
 from farro.operations import swarms
 from farro.operations.swarm_place import FOLDER, Place, check_swarm
 from farro.swarm.names import Signal

@@ -6,13 +6,13 @@ What a way is lives in operations.task_ways.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.fronts.http import answers
 from farro.fronts.http.endpoints import Asked, Endpoint, get
 from farro.fronts.http.house import House
 from farro.fronts.http.looking import loaded, row_data
+from farro.late import dataclass
 from farro.operations import task_ways
 from farro.operations.catalog.rows import Row
 

@@ -7,7 +7,7 @@ whoever looks does not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from farro.documents.constraints import Bounds, Length, Size
@@ -15,6 +15,7 @@ from farro.errors import InputError
 from farro.fronts.http import answers
 from farro.fronts.http.endpoints import Asked, Endpoint, Nothing, get, post
 from farro.fronts.http.house import House
+from farro.late import dataclass
 from farro.operations import policy_lock, provider_test, replay, tools, waiting
 from farro.operations.waiting import Ended
 

@@ -5,10 +5,10 @@ What a tool does lives in looking and steering; checking lives in documents.shap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds, Size
+from farro.late import dataclass, field
 
 MOST_BYTES = 200_000  # of one text in an answer
 MOST_JOBS = 500

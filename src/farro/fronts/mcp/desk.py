@@ -9,10 +9,10 @@ import base64
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from farro.kernel.envelope import Lifecycle
+from farro.late import dataclass
 from farro.operations import naming
 from farro.operations.admission import Gate
 from farro.operations.contract import Contract

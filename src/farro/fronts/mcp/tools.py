@@ -6,13 +6,13 @@ What a tool does lives in looking and steering, its arguments in asking; the pro
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 from farro.documents import json_schema, render_path, shapes
 from farro.errors import InputError, NotPermitted
 from farro.fronts.mcp import asking, looking, steering
 from farro.fronts.mcp.desk import Desk
+from farro.late import dataclass
 from farro.settings import Allowed
 
 

@@ -6,8 +6,9 @@ Which value answers which command lives in commands.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from farro.late import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Any
 
 from farro.kernel import ids
+from farro.late import dataclass, field
 from farro.ports.store import Agent, Claim
 
 ANONYMOUS = "agq"

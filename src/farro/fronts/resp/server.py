@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from farro.fronts.resp.roster import Worker
 from farro.fronts.resp.waiting import RoleQueue
 from farro.fronts.resp.wire import Parser
 from farro.fronts.resp.workers import Workers
+from farro.late import dataclass
 from farro.observe.log import Log
 from farro.operations import memo
 from farro.operations.admission import Gate

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from farro.late import dataclass
 
 LARGE = 64 << 10  # commands above this are counted together over all connections
 

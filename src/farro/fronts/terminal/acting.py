@@ -6,9 +6,9 @@ Asking lives in dialogs; each of these blocks, and runs in a thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import inbox, jobs, retry, swarm_place, swarms
 from farro.operations.admission import Gate
 from farro.ports.clock import Clock

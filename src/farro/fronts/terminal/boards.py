@@ -7,7 +7,6 @@ and go, and forgets where it was; here only lines that are seen are drawn, and n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -19,6 +18,8 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from farro.late import dataclass
 
 _GAP = 2
 GROWN = 130  # columns of the screen from which columns have their grown width

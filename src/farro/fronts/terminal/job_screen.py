@@ -10,7 +10,6 @@ import codecs
 import contextlib
 import json
 import re
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
 
@@ -26,6 +25,7 @@ from farro.fronts.terminal import texts
 from farro.fronts.terminal.looking import Looking
 from farro.kernel.air_states import TaskState
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.operations import jobs, logs, status, steps
 from farro.operations.jobs import JobDetails
 from farro.operations.logs import Chosen, Follower, Source

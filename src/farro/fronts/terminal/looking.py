@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 from farro.errors import FarroError
 from farro.fronts.terminal import texts
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.operations import alerts, inbox, lanes, listing, steps, swarm_place, swarms, tree, watching, workers
 from farro.operations.alerts import Alerts
 from farro.operations.inbox import Waiting

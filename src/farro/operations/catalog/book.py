@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
 from farro.kernel import places
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations.catalog.ordered import Ordered
 from farro.operations.catalog.rows import Row, Standing
 

@@ -6,8 +6,8 @@ Who tells of ends lives in `keeping`. Bounded: of each ten seconds a few hundred
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
+from farro.late import dataclass, field
 from farro.observe.stats import TOTAL, percentile
 
 SLOT_S = 10

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from sys import intern
@@ -16,6 +15,7 @@ from typing import Any
 
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations.moments import moment_or_none
 from farro.plans.forms import is_agent_prompt
 from farro.plans.priority import DEFAULT, priority

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from farro.errors import FarroError
 from farro.kernel.envelope import Hop, Lifecycle
 from farro.kernel.states import Reason, Status
+from farro.late import dataclass
 from farro.ports.clock import Clock
 from farro.ports.store import JobView, Store
 from farro.roles.workflow import MANAGER

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from farro.errors import InputError
+from farro.late import dataclass
 from farro.operations import roots
 from farro.settings import Settings
 from farro.system import fs

@@ -7,11 +7,11 @@ Whether the steps make a plan is asked of operations.plans by proposing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from farro.documents import Limits, parse_json, show
 from farro.errors import BadDocument
+from farro.late import dataclass, field
 from farro.plans.model import MAX_STEPS
 from farro.roles.answers import MAX_BYTES, objects
 

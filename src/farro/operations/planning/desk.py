@@ -7,10 +7,11 @@ cli.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.operations.library import ActionLine, PlanLine
 from farro.operations.wishes import NONE, Wishes
 

@@ -13,11 +13,12 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from farro.errors import Damaged, InputError, Refused
+from farro.late import dataclass, field
 from farro.system import fs, leases
 
 LIMIT = 4 << 20  # bytes of a draft's file

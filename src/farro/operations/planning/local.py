@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from farro.documents import Document
 from farro.errors import InputError
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.operations import jobs as verbs
 from farro.operations import library as shelves
 from farro.operations import listing, logs, naming, submit, waiting, watching

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from farro.execution.commands import AGENT, UNIX
 from farro.guard.redaction import Redactor
 from farro.kernel.money import exact
 from farro.kernel.retry import Uniform
+from farro.late import dataclass, field
 from farro.operations import plans
 from farro.operations.planning import answer as answers
 from farro.operations.planning import telling

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +16,7 @@ from farro.errors import BadDocument, InputError
 from farro.execution import commands
 from farro.execution.agents.calling import asked_of
 from farro.execution.commands import AGENT, Executable, Missing
+from farro.late import dataclass
 from farro.operations import plans
 from farro.operations.planning.desk import QueueTold, Ticket, WorkerTold
 from farro.operations.plans import Checked, Ground

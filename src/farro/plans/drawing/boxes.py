@@ -9,8 +9,8 @@ Where a line crosses another the one across is interrupted; only lines of the sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+from farro.late import dataclass, field
 from farro.plans.drawing import placing
 from farro.plans.drawing.channels import Bundle, Channel, NoRoom, route
 from farro.plans.drawing.labels import command_line

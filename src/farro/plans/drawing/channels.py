@@ -10,8 +10,9 @@ a reader can follow each line, whatever the graph.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from farro.late import dataclass
 
 _FAR = 1 << 30
 _DETOUR = 8  # columns from its ideal place that a line accepts to be straight

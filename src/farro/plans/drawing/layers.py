@@ -8,10 +8,10 @@ As Sugiyama, Tagawa and Toda: longest path, waypoints, sweeps by barycentre; the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from farro.late import dataclass
 from farro.plans.graph import order
 from farro.plans.model import Plan
 

@@ -10,11 +10,12 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from farro.component.surroundings import Surroundings
 from farro.errors import AlreadyRunning, FarroError
+from farro.late import dataclass
 from farro.ports.runtime import Component, Limits, Runtime
 from farro.services.swarms.auditing import Trail
 from farro.services.swarms.telling import Voice

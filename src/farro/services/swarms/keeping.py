@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from farro.documents import Document
 from farro.errors import Damaged, FarroError
+from farro.late import dataclass, field
 from farro.operations.swarm_place import read_json
 from farro.swarm import plan as plans
 from farro.swarm.lifecycle import SwarmState

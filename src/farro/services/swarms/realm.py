@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from farro.kernel.moments import timestamp
+from farro.late import dataclass
 from farro.observe.log import Log
 from farro.operations.swarm_ledger import CommandLedger
 from farro.operations.swarm_place import ORCHESTRATOR, Desired, Place, controller, read_json

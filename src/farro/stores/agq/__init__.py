@@ -22,7 +22,6 @@ import json
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -34,6 +33,7 @@ from farro.kernel.envelope import Envelope, Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released, Succeeded
 from farro.kernel.states import Reason, Status
+from farro.late import dataclass, field
 from farro.ports.clock import Clock
 from farro.ports.store import Agent, Changes, Claim, LateClaim
 from farro.ports.workspace import Material, Workspace

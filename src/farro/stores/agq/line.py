@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from farro.errors import ClaimLost, FarroError, InputError, StorageTrouble
+from farro.late import dataclass, field
 from farro.ports.clock import Clock
 
 T = TypeVar("T")

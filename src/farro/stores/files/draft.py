@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farro.kernel import moves, places
 from farro.kernel.envelope import Lifecycle
+from farro.late import dataclass
 from farro.plans.priority import head_start_ns
 from farro.ports.store import Submission
 from farro.stores.files import registry

@@ -11,7 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import timestamp
 from farro.kernel.outcome import Report
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.stores.files.ground import Ground
 from farro.system import fs, links
 

@@ -9,7 +9,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -20,6 +19,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.observe.audit import Audit, no_audit, tell_all
 from farro.observe.log import Log
 from farro.ports.clock import Clock

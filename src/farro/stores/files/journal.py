@@ -31,9 +31,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from farro.errors import SyncFailed
+from farro.late import dataclass, field
 from farro.stores.files.forget import forget, mark_failed
 from farro.stores.files.journal_entry import Begun, Careful, Entry, Ticket, told
 from farro.stores.files.journal_file import JournalFile, make

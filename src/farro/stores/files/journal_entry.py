@@ -6,10 +6,10 @@ When they are written, and with whose, lives in journal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from farro.errors import SyncFailed
+from farro.late import dataclass
 from farro.stores.files.journal_file import JournalFile
 from farro.stores.files.records import Record
 

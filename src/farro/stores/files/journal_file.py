@@ -9,9 +9,9 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from farro.errors import FarroError
+from farro.late import dataclass
 from farro.stores.files.forget import has_failed
 from farro.stores.files.records import FOLDER, START, head, sealed
 from farro.system import ahead, fs, leases

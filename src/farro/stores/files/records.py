@@ -17,10 +17,10 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from farro.encoding import encoder
 from farro.errors import UnknownSchema
+from farro.late import dataclass
 from farro.system import fs
 
 FOLDER = "jobs/.journal"

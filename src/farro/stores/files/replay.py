@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass, field
 
 from farro.errors import Damaged, FarroError, StorageTrouble, UnknownSchema
 from farro.kernel import ids, places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import parse_timestamp
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.plans.priority import head_start_ns
 from farro.stores.files import folder as folders
 from farro.stores.files import records, registry, views

@@ -13,11 +13,11 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from farro.kernel import ids, places
 from farro.kernel.envelope import SCHEMA_VERSION
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.ports.checks import EXAMPLES
 from farro.stores.files import views
 from farro.stores.files.agents import LEASE

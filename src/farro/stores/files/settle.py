@@ -21,7 +21,6 @@ test_a_neighbours_syncs_show_no_half_transaction]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import ParamSpec, TypeVar
 
@@ -31,6 +30,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Child, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
+from farro.late import dataclass
 from farro.ports.store import Claim
 from farro.stores.files import dispatch, draft
 from farro.stores.files import folder as folders

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from farro.errors import UnknownRole
@@ -16,6 +15,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
 from farro.kernel.states import Status
+from farro.late import dataclass, field
 from farro.observe.audit import Audit, no_audit
 from farro.plans import after
 from farro.plans.after import End

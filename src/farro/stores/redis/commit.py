@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +21,7 @@ from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import Move
 from farro.kernel.outcome import NO_REPORT, Outcome, Released, Succeeded
 from farro.kernel.states import Reason
+from farro.late import dataclass
 from farro.ports.store import Claim
 from farro.ports.workspace import Posted
 from farro.stores.redis import preparing

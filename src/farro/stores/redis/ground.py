@@ -10,7 +10,6 @@ import hashlib
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,6 +18,7 @@ from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.ids import IdMint
 from farro.kernel.retry import Uniform
+from farro.late import dataclass, field
 from farro.observe.audit import Audit, no_audit, tell_all
 from farro.observe.log import Log
 from farro.ports.clock import Clock

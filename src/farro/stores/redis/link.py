@@ -12,11 +12,11 @@ import contextlib
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from farro.errors import InputError
+from farro.late import dataclass, field
 from farro.stores.redis import trouble
 
 try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any
@@ -20,6 +19,7 @@ from farro.errors import Damaged, IllegalTransition
 from farro.kernel import ids, moves, places, telling
 from farro.kernel.envelope import SCHEMA_VERSION, Lifecycle
 from farro.kernel.states import Status
+from farro.late import dataclass
 from farro.plans import after
 from farro.plans.priority import PRIORITIES, priority
 from farro.plans.tags import required_tags

@@ -9,7 +9,9 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from farro.late import dataclass
 
 _DEFINED = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)  # names, at the head of a part
 _WORD, _COMMENT = re.compile(r"\w+"), re.compile(r"--.*")

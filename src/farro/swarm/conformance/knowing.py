@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from farro.documents import Document
 from farro.errors import FarroError
+from farro.late import dataclass, field
 from farro.swarm import plan
 from farro.swarm.conformance.reading import Heard, Violation
 from farro.swarm.messages import ControlSignal, Duplicate, Error, Ready, Status

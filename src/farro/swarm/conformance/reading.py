@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 
 from farro.errors import BadName, InputError
+from farro.late import dataclass
 from farro.swarm import messages, names
 from farro.swarm.messages import ControlSignal, Duplicate, Error, Ready, Status
 from farro.swarm.names import Key, Scope, Signal

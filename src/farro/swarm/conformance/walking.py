@@ -6,8 +6,8 @@ What the stages are lives in swarm.ordering.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from farro.late import dataclass
 from farro.swarm import ordering
 from farro.swarm.conformance.knowing import Known, told
 from farro.swarm.conformance.reading import Heard, Violation

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farro.fronts.resp.replies import CommandError
+from farro.late import dataclass
 
 if TYPE_CHECKING:
     from farro.fronts.resp.connection import Connection
