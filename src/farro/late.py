@@ -2,10 +2,15 @@
 
 What a class means is the standard library's alone: its fields, its `__init__`, what `replace` and `fields` say.
 
-To make a dataclass takes one to two milliseconds: the source of each method is written and compiled. A command imports
-a hundred of them and uses some; half of its time went there. So only what cannot wait is done at once (slots), and what
+To make a dataclass takes a millisecond: the source of each method is written and compiled. A command imports a hundred
+of them and uses some; a quarter of its time went there. So only what cannot wait is done at once (slots), and what
 needs no compiling; the rest follows with the first instance, or when somebody asks for the fields.
 [test_a_late_class_is_what_the_standard_library_makes, test_nothing_is_compiled_before_it_is_used]
+
+Threads meet a class at any moment of its making, and one may be ended in the middle of it. So the making is done on a
+copy, and what is made is put into the class by plain assignments: nothing is ever missing there, and a copy that was
+left half made is made again. [test_nothing_is_missing_while_a_class_is_made,
+test_a_making_that_was_interrupted_is_made_again]
 """
 
 from __future__ import annotations
@@ -20,35 +25,36 @@ else:
     import inspect
     import threading
 
-    _WAITING = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
     _OPTIONS = {"frozen", "kw_only", "eq", "repr"}
+    _MADE_LATE = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
     _making = threading.RLock()  # one class is asked for in the making of another
 
     def dataclass(cls=None, /, *, slots=False, **options):
         if not options.keys() <= _OPTIONS:
             raise TypeError(f"a late dataclass knows {', '.join(sorted(_OPTIONS))} and slots")
-        promised = lambda cls: _promised(cls, slots, options)  # noqa: E731
+
+        def promised(cls):
+            return _promised(cls, slots, options)
+
         return promised if cls is None else promised(cls)
 
     def _promised(written, slots, options):
         """The class that everybody sees; `written` is how it stands in the source."""
-        own, frozen = written.__dict__, options.get("frozen", False)
-        defined = {name for name in ("__init__", "__repr__", "__eq__") if name in own}
-        hashed = own.get("__hash__") is not None
+        own, frozen = dict(written.__dict__), options.get("frozen", False)
         cls = _slotted(written, frozen) if slots else written
-        promise = _Promise(written, cls, options)
-        if "__init__" not in defined:
-            cls.__init__ = promise.first()
-        if "__repr__" not in defined and options.get("repr", True):
+        promise = _Promise(written, own, cls, options)
+        if "__init__" not in own:
+            cls.__init__ = promise.first_init()
+        if "__repr__" not in own and options.get("repr", True):
             cls.__repr__ = _told
         if options.get("eq", True):
-            if "__eq__" not in defined:
+            if "__eq__" not in own:
                 cls.__eq__ = _equal
-            if not hashed:
+            if own.get("__hash__") is None:
                 cls.__hash__ = _hashed if frozen else None
-        if frozen and slots:
-            cls.__setattr__, cls.__delattr__ = _not_set, _not_deleted
-        for name in _WAITING:
+        if frozen:
+            cls.__setattr__, cls.__delattr__ = _refusing(cls)
+        for name in _MADE_LATE:
             setattr(cls, name, _Waiting(promise, name))
         return cls
 
@@ -59,40 +65,46 @@ else:
             self._promise, self._name = promise, name
 
         def __get__(self, instance, owner):
-            return getattr(self._promise.keep(), self._name)
+            return getattr(self._promise.kept(), self._name)
 
     class _Promise:
-        def __init__(self, written, cls, options):
-            self._written, self._cls = written, cls
+        def __init__(self, written, own, cls, options):
+            self._written = written
+            self._own = {name: value for name, value in own.items() if name not in ("__dict__", "__weakref__")}
+            self._cls = cls
             self._options = {**options, "eq": False, "repr": False}
-            self._first = None
+            self._kept = False
 
-        def first(self):
+        def first_init(self):
             """The `__init__` of the first instance."""
 
             def first(this, *args, **values):
-                self.keep()
-                self._cls.__init__(this, *args, **values)
+                self.kept().__init__(this, *args, **values)
 
-            self._first = first
             return first
 
-        def keep(self):
+        def kept(self):
             """The class, whole."""
             with _making:
-                written, cls = self._written, self._cls
-                if written is None:
-                    return cls  # another thread was faster
-                for name in _WAITING:
-                    delattr(cls, name)
-                if written is cls and self._first is not None:
-                    del cls.__init__
-                dataclasses.dataclass(**self._options)(written)
-                if cls is not written:
-                    for name in ("__init__", *_WAITING):
-                        setattr(cls, name, written.__dict__[name])
-                self._written = None
-                return cls
+                if not self._kept:
+                    self._keep()
+                    self._kept = True
+            return self._cls
+
+        def _keep(self):
+            written, cls = self._written, self._cls
+            copy = type(written)(written.__name__, written.__bases__, dict(self._own))
+            copy.__qualname__ = written.__qualname__
+            made = dataclasses.dataclass(**self._options)(copy)
+            for name in (*_MADE_LATE, "__init__"):
+                setattr(cls, name, made.__dict__[name])
+            if written is cls:  # a default stands in the class, as it is or not at all
+                for field in made.__dataclass_fields__.values():
+                    if isinstance(cls.__dict__.get(field.name), dataclasses.Field):
+                        if field.default is dataclasses.MISSING:
+                            delattr(cls, field.name)
+                        else:
+                            setattr(cls, field.name, field.default)
 
     def _slotted(written, frozen):
         """The same with slots: a class must have them from its beginning."""
@@ -109,18 +121,28 @@ else:
         cls.__qualname__ = written.__qualname__
         return cls
 
+    def _refusing(cls):
+        """What a frozen class says to whoever would change an instance. A child that is no dataclass may have names of
+        its own."""
+
+        def refuse_to_set(self, name, value):
+            if type(self) is cls or name in cls.__dataclass_fields__:
+                raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+            super(cls, self).__setattr__(name, value)
+
+        def refuse_to_delete(self, name):
+            if type(self) is cls or name in cls.__dataclass_fields__:
+                raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+            super(cls, self).__delattr__(name)
+
+        return refuse_to_set, refuse_to_delete
+
     def _state(self):
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
     def _restored(self, state):
         for field, value in zip(dataclasses.fields(self), state, strict=True):
             object.__setattr__(self, field.name, value)
-
-    def _not_set(self, name, value):
-        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def _not_deleted(self, name):
-        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     def _told(self):
         shown = [field.name for field in dataclasses.fields(self) if field.repr]

@@ -8,6 +8,10 @@ import pty
 import re
 import subprocess
 
+import click
+import pytest
+
+from farro.cli.main import run
 from flows.program import FARRO, Program, listing, steps
 
 
@@ -130,3 +134,20 @@ def test_looking_changes_nothing(farro: Program) -> None:
     for args in (["ls"], ["ls", "--json"], ["show", "one"], ["show", "one", "--json"], ["--help"], ["--version"]):
         farro.run(*args, code=0)
     assert listing(farro.path) == before
+
+
+def test_what_goes_wrong_in_the_wake_of_ctrl_c_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """A descriptor that was closed when the signal came, and is closed again on the way out."""
+
+    @click.command()
+    def interrupted() -> None:
+        reading, writing = os.pipe()
+        os.close(writing)
+        try:
+            os.close(reading)
+            raise KeyboardInterrupt
+        finally:
+            os.close(reading)
+
+    assert run([], command=interrupted) == 130
+    assert capsys.readouterr().err == "farro: stopped\n"

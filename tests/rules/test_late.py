@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import itertools
 import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -166,22 +169,92 @@ def test_what_was_made_without_init_is_equal_too() -> None:
     assert repr(one).endswith("Plain(a=1, b=[])")
 
 
+FIRST_LOOKS: tuple[Callable[[dict[str, Any]], Any], ...] = (
+    lambda kinds: kinds["More"](name="n").name,
+    lambda kinds: kinds["Wider"](a=1).c,
+    lambda kinds: kinds["Plain"](a=1).a,
+    lambda kinds: len(dataclasses.fields(kinds["Wider"])),
+    lambda kinds: kinds["Loose"](1).y,
+    lambda kinds: len(dataclasses.fields(kinds["More"])),
+)
+
+
 def test_threads_that_come_first_together_have_whole_instances() -> None:
-    for _ in range(50):
+    """Whatever each of them wants first: a class that another thread is making is met at any moment of that."""
+    expected = [look(family(dataclasses.dataclass)) for look in FIRST_LOOKS]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(40):
+            kinds = family(late.dataclass)
+            start = threading.Barrier(len(FIRST_LOOKS))
+
+            def look(
+                first: Callable[[dict[str, Any]], Any],
+                kinds: dict[str, Any] = kinds,
+                start: threading.Barrier = start,
+            ) -> Any:
+                start.wait()
+                return first(kinds)
+
+            with ThreadPoolExecutor(len(FIRST_LOOKS)) as threads:
+                assert list(threads.map(look, FIRST_LOOKS)) == expected
+    finally:
+        sys.setswitchinterval(before)
+
+
+def first_instance(kinds: dict[str, Any], name: str, at_each_call: Callable[[int], None]) -> Any:
+    """The first instance of a class; at each call that is made for it somebody else has a turn."""
+    calls = itertools.count(1)
+
+    def another(frame: object, event: str, arg: object) -> None:
+        if event in ("call", "c_call"):
+            at_each_call(next(calls))
+
+    sys.setprofile(another)
+    try:
+        return kinds[name](**({"a": 1} if name == "Wider" else {}))
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("name", ["Wider", "More"])
+def test_nothing_is_missing_while_a_class_is_made(name: str) -> None:
+    kinds = family(late.dataclass)
+    needed = {"__init__", "__repr__", "__eq__", "__hash__", "__dataclass_fields__", "__dataclass_params__"}
+    seen = 0
+
+    def look(call: int) -> None:
+        nonlocal seen
+        seen = call
+        for kind in (kinds[name], kinds[name].__bases__[0]):
+            assert needed <= kind.__dict__.keys()
+
+    first_instance(kinds, name, look)
+    assert seen > 50, "there were calls to look at"
+
+
+@pytest.mark.parametrize("name", ["Wider", "More"])
+def test_a_making_that_was_interrupted_is_made_again(name: str) -> None:
+    """Ctrl-C, or the end of a function's thread, at each call of the making in turn."""
+    expected = outcome(lambda: first_instance(family(dataclasses.dataclass), name, lambda call: None))
+    for point in itertools.count(1):
         kinds = family(late.dataclass)
-        found: list[Any] = []
-        start = threading.Barrier(4)
+        interrupted = False
 
-        def make(kinds: dict[str, Any] = kinds, start: threading.Barrier = start, found: list[Any] = found) -> None:
-            start.wait()
-            found.append(kinds["More"](name="n"))
+        def interrupt(call: int, point: int = point) -> None:
+            nonlocal interrupted
+            if call == point:
+                interrupted = True
+                sys.setprofile(None)
+                raise KeyboardInterrupt
 
-        threads = [threading.Thread(target=make) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [one.name for one in found] == ["n"] * 4
+        with contextlib.suppress(KeyboardInterrupt, RuntimeError):  # Python's own word where a name is set in a class
+            first_instance(kinds, name, interrupt)
+        assert outcome(lambda kinds=kinds: first_instance(kinds, name, lambda call: None)) == expected, point
+        if not interrupted:
+            break
+    assert point > 50, "there were calls to be interrupted at"
 
 
 def test_nothing_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,9 @@ def run(arguments: list[str], *, program: str = "farro", command: click.Command 
         terminal.complain(str(error))
         return error.exit_code
     except OSError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # in whose wake something was closed a second time
+            terminal.complain("stopped")
+            return 130
         if error.filename is not None:
             terminal.complain(f"{error.filename}: {error.strerror or error}")
         else:

@@ -116,13 +116,14 @@ class Here:
                 code = 1
             except KeyboardInterrupt:
                 return self._kill(steering)
+            impatient = self.steering(over=lambda: self._ending.again)
             try:
-                if steering.view() is not None:
+                if impatient.view() is not None:
                     note("stopping … (again: without waiting)")
-                self._tell_down(self.steering().down())
-                self._tell_rest(steering.rest())
-            except KeyboardInterrupt:
-                return self._kill(steering)
+                self._tell_down(impatient.down())
+                self._tell_rest(impatient.rest())
+            except (Left, KeyboardInterrupt):
+                return self._kill(impatient)
         return code
 
     def _follow(self, steering: Steering) -> None:
@@ -211,10 +212,12 @@ class Here:
 
 
 class _Ending:
-    """The first signal asks; the second interrupts whatever waits."""
+    """The first signal asks, the second does not want to wait: both are seen by whoever waits. A third interrupts
+    whatever does not look."""
 
     def __init__(self) -> None:
         self.asked = False
+        self.again = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Ending:
@@ -227,9 +230,9 @@ class _Ending:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.again:
             raise KeyboardInterrupt
-        self.asked = True
+        self.again, self.asked = self.asked, True
 
 
 def _check_roles(roles: tuple[str, ...], settings: Settings) -> None:

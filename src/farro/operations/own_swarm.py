@@ -215,6 +215,8 @@ class Steering:
         if not others and self.runtime.look(ORCHESTRATOR) is not None:
             until_s = self.clock.monotonic_s() + ORCHESTRATOR_S
             while self.runtime.look(controller(self.swarm)) is not None and self.clock.monotonic_s() < until_s:
+                if self.over():
+                    raise Left("stopped")
                 self.clock.sleep(_LOOK_S)  # a removed swarm's controller is the orchestrator's to take away
             self.runtime.stop([ORCHESTRATOR], ORCHESTRATOR_S)
         return others
