@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
+from farro.errors import StorageTrouble
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
+from farro.execution.tries import Begun
 from farro.kernel.states import Status
-from farro.ports.store import Submission
+from farro.ports.store import Agent, Claim, Submission
 from farro.runners.inline import InlineRunner
 from farro.services.perform import Performer
 from farro.services.slot import ROW, Slot, Turn
 from farro.stores.redis import RedisStore
+from farro.system import processes
 from farro.system.clock import SystemClock
 from redis_rig import Rig
 from support import eventually
@@ -31,7 +36,7 @@ class Hall:
         self.ran: list[str] = []
         self.stop = Stop(CLOCK)
         self.logged: list[str] = []
-        tools = Tools({"quick": lambda call: self.ran.append(call.job_id), "long": self._long})
+        tools = Tools({"quick": lambda call: self.ran.append(call.job_id), "long": self._long, "fails": self._fails})
         performer = Performer(
             root=store.root, base_env={}, runner=InlineRunner(tools=tools, clock=CLOCK), clock=CLOCK, durable=False
         )
@@ -53,16 +58,23 @@ class Hall:
         self.begun.set()
         self.go.wait(WAIT_S)
 
+    def _fails(self, call: Call) -> int:
+        self.ran.append(call.job_id)
+        return 3
+
     def _log(self, level: str, message: str, fields: Any) -> None:
         self.logged.append(message)
 
-    def enqueue(self, *tools: str) -> list[str]:
+    def enqueue(self, *tools: str, retries: int = 0) -> list[str]:
         return self.store.enqueue_many(
             [
                 Submission(
                     role="Runner",
                     job_id=f"{tool}-{number:02d}",
-                    prompt={"plan_id": "p", "steps": [{"step_number": 1, "tool": tool, "command": "x"}]},
+                    prompt={
+                        "plan_id": "p",
+                        "steps": [{"step_number": 1, "tool": tool, "command": "x", "retries": retries}],
+                    },
                 )
                 for number, tool in enumerate(tools)
             ]
@@ -130,3 +142,31 @@ def test_a_stopped_worker_hands_back_what_it_has_not_begun(rig: Rig) -> None:
     assert hall.ran == []
     assert store.count()[Status.QUEUED] == 8
     assert all(view.lifecycle.attempt == 0 for view in store.list())
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["without children", "beside a command"])
+def test_what_is_over_is_committed_before_a_neighbour_is_tried_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """That may take as long as its retries; and the server may be away by then."""
+    monkeypatch.setattr(processes, "childless", lambda: alone)
+    store = rig.store(real=True)
+    hall = Hall(store)
+    hall.enqueue("quick", "fails", "quick", "quick", retries=1)
+    seen: list[int] = []
+    perform = hall.slot._perform
+
+    def away(agent: Agent, claim: Claim, begun: Begun | None) -> None:
+        if claim.job_id.startswith("quick"):
+            perform(agent, claim, begun)
+            return
+        seen.append(store.count()[Status.SUCCEEDED])
+        raise StorageTrouble("the server is away")
+
+    hall.slot._perform = away  # type: ignore[method-assign]
+    assert hall.slot._safely(hall.slot.run_once) is Turn.TROUBLE
+    assert seen == [3]
+    boss = store.join("b", role=None)
+    assert [done.job_id for done in store.recover(boss) if done.job_id] == ["fails-01"]
+    assert sorted(hall.ran) == ["fails-01", "quick-00", "quick-02", "quick-03"], "each once"
+    assert "job handed back, not begun" not in hall.logged

@@ -18,7 +18,7 @@ from farro.errors import ClaimLost, FarroError, InputError, NotPermitted, NotRep
 from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent
-from farro.stores.redis import RedisStore
+from farro.stores.redis import RedisStore, checks
 from redis_rig import Rig, life
 from servers import RedisServer, free_port
 from stage import plan, report, submission
@@ -264,24 +264,35 @@ def old_server(other: bytes = b"") -> Iterator[str]:
     thread.join(5)
 
 
-def test_a_server_that_is_full_is_said_in_words_and_nothing_is_half_done(tmp_path: Path) -> None:
+def test_a_full_server_begins_nothing_new_and_what_runs_goes_on(tmp_path: Path) -> None:
     server = RedisServer(folder=tmp_path / "redis").start()
     with rigged(server, tmp_path) as rig:
-        store = rig.store()
-        store.enqueue(submission(job_id="j"))
-        agent = store.join("w", role="Runner")
-        claim = store.claim(agent)
-        assert claim is not None
+        store = rig.store(lease_s=5.0, beat_s=0.0)
+        for name in ("done", "runs", "waits"):
+            store.enqueue(submission(job_id=name))
+        agent, person = store.join("w", role="Runner"), store.join("p", role=None)
+        done, runs = store.claim(agent), store.claim(agent)
+        assert done is not None
+        assert runs is not None
+        store.commit(done, Succeeded(report=report(done)))
         store._ground.server.call("CONFIG", "SET", "maxmemory", "1")
-        for refused in (
-            lambda: store.enqueue(submission()),
-            lambda: store.commit(claim, Succeeded(report=report(claim))),
-        ):
+        for refused in (lambda: store.enqueue(submission()), lambda: store.claim(agent)):
             with pytest.raises(StorageTrouble, match=r"full \(maxmemory\)"):
                 refused()
-        assert [(view.job_id, view.status) for view in store.list()] == [("j", Status.IN_PROGRESS)]
+        for _ in range(4):  # longer than its lease
+            rig.clock.advance(3.0)
+            store.heartbeat(agent, runs)
+            store.heartbeat(person)
+        assert store.recover(person) == []
+        assert store.take_seat("manager", "m", lease_s=10)
+        assert store.commit(runs, Succeeded(report=report(runs))).status is Status.SUCCEEDED
+        assert store.kill(person, "waits").status is Status.KILLED
+        newcomer = store.join("prune", role=None)  # `farro prune`, as the message says
+        assert store.remove(newcomer, ["done"]) == ["done"]
+        store.note("pruned", actor=newcomer.id, removed=1)
+        store.leave(newcomer)
         store._ground.server.call("CONFIG", "SET", "maxmemory", "0")
-        assert store.count()[Status.IN_PROGRESS] == 1
+        assert {str(status): count for status, count in store.count().items() if count} == {"succeeded": 1, "killed": 1}
 
 
 def test_a_replica_takes_no_jobs_and_says_so(tmp_path: Path) -> None:
@@ -375,6 +386,11 @@ def acl_line() -> str:
     found = re.search(r"^ACL SETUSER farro .*$", text, re.MULTILINE)
     assert found is not None, "docs/redis.md has no ACL SETUSER line"
     return found[0].replace("NAME", "PLACE").replace(">PASSWORD", ">secret")
+
+
+def test_doctor_asks_for_every_right_of_the_documentation() -> None:
+    written = {word[1:].upper() for word in acl_line().split() if word.startswith("+")}
+    assert set(checks.COMMANDS) == written
 
 
 def test_the_rights_of_the_documentation_are_enough_and_no_more(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from farro.fronts.resp.feeds import Own
 from farro.kernel.states import Status
 from farro.operations.memo import _RELEASES
 from farro.ports.store import Change, Changes, Submission
-from resp.stage import Front, command, connected, job, result
+from resp.stage import PATIENCE_S, Front, command, connected, job, result
 from support import eventually
 
 
@@ -206,6 +206,29 @@ def test_a_delayed_job_wakes_who_waits_when_it_is_due(front: Front) -> None:
     front.store.enqueue(Submission(role="Runner", prompt=json.loads(job("a")), job_id="a", not_before=due))
     assert json.loads(front.client().brpop("queue:ready", 20)[1])["id"] == "a"
     assert datetime.now(UTC) >= due
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["one desk", "two desks"])
+def test_a_client_that_waits_for_two_queues_costs_nothing(make_front: Callable[..., Front], waits: bool) -> None:
+    """Neither queue has anything: none of them sends the other one looking again."""
+    front = make_front(waits=waits)
+    claims: list[Any] = []
+    hands = front.server.workers._hands
+    take = hands._take
+    hands._take = lambda asked: (claims.append(asked), take(asked))[1]  # type: ignore[method-assign]
+    client = front.client()
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(client.blpop(["queue:ready", "queue:CodeReviewer"], 0)))
+    thread.start()
+    eventually(lambda: len(claims) >= 2, "both are looked at")
+    front.client().ping()
+    before = len(claims)
+    for _ in range(50):
+        front.client().ping()
+    assert len(claims) <= before + 2, "and then nobody looks, until something comes"
+    front.client().lpush("queue:CodeReviewer", job("a"))
+    thread.join(PATIENCE_S)
+    assert [name for name, _ in found] == ["queue:CodeReviewer"]
 
 
 def test_many_who_wait_cost_no_thread_each(front: Front) -> None:

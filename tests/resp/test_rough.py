@@ -243,3 +243,15 @@ def test_a_job_whose_commit_breaks_in_an_unforeseen_way_goes_back_when_its_worke
     eventually(lambda: len(front.server.connections) == 1, "it is gone")
     go_on.set()
     eventually(lambda: front.status("a") == "queued", "it is back")
+
+
+def test_a_long_pipeline_of_results_that_are_refused_at_once_is_answered_in_full(front: Front) -> None:
+    raw = front.raw()
+    raw.send(command("LPUSH", "queue:ready", job("mine")) + command("RPOP", "queue:ready"))
+    assert raw.line() == b":1\r\n"
+    raw.read(int(raw.line()[1:]) + 2)
+    others = b"".join(command("SET", f"job:other-{number}:result", result("other")) for number in range(2000))
+    raw.send(others + command("SET", "job:mine:result", result("mine")))
+    assert {raw.line().split(b":")[0] for _ in range(2000)} == {b"-ERR claim lost"}
+    assert raw.line() == b"+OK\r\n"
+    assert front.status("mine") == "succeeded"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,23 @@ def test_standard_clients_and_rows_share_one_queue(make_front: Callable[..., Fro
     assert rows.lrem("queue:processing", 1, "b") == 1
 
 
+def test_a_job_that_was_killed_and_then_said_to_be_over_leaves_its_neighbours_with_their_worker(
+    make_front: Callable[..., Front],
+) -> None:
+    """Two ways lead to the end of one, and its agent has another."""
+    front = make_front(beat_s=30.0)
+    client, person = front.client(), front.client()
+    push(client, "a", "b")
+    assert taken(client) == {"a": 1, "b": 1}
+    seat = front.server.workers.held["a"].seat
+    person.execute_command("JOB.CANCEL", "a")
+    client.set("job:a:status", "completed")
+    eventually(lambda: "a" not in front.server.workers.held, "its time after a status is over")
+    assert seat.held == 1
+    assert client.execute_command("JOB.DONE", "b", result("b")) == ["OK"]
+    assert front.status("b") == "succeeded"
+
+
 # --- the other side: what a worker's slot does ---
 
 
@@ -334,6 +352,20 @@ def test_small_jobs_go_over_agq_in_rows(front: Front, slots: AgqStore) -> None:
     slots.release(again, "no room")
     eventually(lambda: front.status("d") == "queued", "at once, while the slot goes on")
     assert slots.claim_some(agent, 4)[0].job_id == "d"
+
+
+def test_a_wake_before_the_wait_is_not_missed(front: Front, slots: AgqStore) -> None:
+    """A worker that is stopped between a slot's look and its wait."""
+    agent = slots.join("agw", role="Runner")
+    cursor = slots.changes(None, role="Runner").cursor
+    assert slots.claim(agent) is None
+    slots.wake("Runner")
+    began_s = time.monotonic()
+    after = slots.changes(cursor, role="Runner", timeout_s=90.0).cursor
+    assert time.monotonic() - began_s < 45
+    push(front.client(), "a")
+    slots.changes(after, role="Runner", timeout_s=90.0)
+    assert slots.claim(agent) is not None
 
 
 def test_a_slot_that_leaves_hands_back_its_row(front: Front, slots: AgqStore) -> None:

@@ -76,8 +76,8 @@ def worker(path: str, settings: Settings, options: WorkerOptions, log: Log, tool
             turns=turns,
             lookout=lookout,
             handover=handover,
-            # An idle slot beats when it turns: with a short `stale_after` it turns more often, or it counts as hung.
-            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4),
+            # An idle slot beats when it turns: where silence is short it turns more often, or it counts as hung.
+            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 3),
         )
 
     try:

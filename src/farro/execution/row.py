@@ -22,7 +22,7 @@ from farro.execution.tries import Begun, Tries
 from farro.execution.work import Plans
 from farro.kernel.outcome import Outcome, Report, Succeeded
 from farro.plans.forms import is_agent_prompt
-from farro.plans.model import Plan
+from farro.plans.model import Plan, Step
 from farro.ports.clock import Clock
 from farro.ports.runner import Work
 from farro.system import processes
@@ -44,7 +44,7 @@ def run_row(works: Sequence[Work], *, plans: Plans, tools: Tools, clock: Clock) 
     alone = processes.childless()  # else somebody looks whose they are
     return [
         (_told(work, plan, run) if alone and not tries.task_folder.made else None)
-        or Begun(tries=tries, run=run, started_s=started_s)
+        or Begun(tries=tries, run=run, started_s=started_s, over=_over(plan.steps[0], run))
         for work, plan, tries, run in calls[:begun]
     ]
 
@@ -75,6 +75,10 @@ def _call(work: Work, plans: Plans, tools: Tools, clock: Clock) -> tuple[Work, P
         clock=clock,
     )
     return work, plan, tries, tries.call(step, InWorker(function=function), 1, None, begin=False)
+
+
+def _over(step: Step, run: FunctionRun) -> bool:
+    return run.exit is not None and (step.retries == 0 or run.exit.code in step.ok_exit_codes)
 
 
 def _told(work: Work, plan: Plan, run: FunctionRun) -> Outcome | None:

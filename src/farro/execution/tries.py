@@ -77,6 +77,7 @@ class Begun:
     tries: Tries
     run: FunctionRun
     started_s: float
+    over: bool  # it has ended, and is not tried again: what is left is to tell of it
 
 
 @dataclass(kw_only=True)

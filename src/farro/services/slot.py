@@ -185,18 +185,19 @@ class Slot:
         for one that takes longer, and what is not begun is not kept from others meanwhile. Whether it was such a row:
         else it is no use to claim several."""
         row = [] if self._stop.requested else self._performer.row(claims)
+        begun: list[tuple[Claim, Begun | None]] = []
         for came in row:
             claim = claims.popleft()
-            if not isinstance(came, Begun):
+            if isinstance(came, Begun):
+                begun.append((claim, came))
+            else:
                 ended.append((claim, came))
-                continue
-            if came.run.exit is None:
-                self._settle(agent, ended, claims)
-            self._perform(agent, claim, came)
         if not row:
-            claim = claims.popleft()
+            begun.append((claims.popleft(), None))
+        if begun:
             self._settle(agent, ended, claims)
-            self._perform(agent, claim, None)
+        for claim, way in sorted(begun, key=lambda one: one[1] is None or not one[1].over):
+            self._perform(agent, claim, way)
         return bool(row)
 
     def _perform(self, agent: Agent, claim: Claim, begun: Begun | None) -> None:

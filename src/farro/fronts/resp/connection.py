@@ -152,12 +152,14 @@ class Connection(asyncio.Protocol):
             if type(answer) is CoroutineType:
                 self._busy = True
                 self.server.spawn(self._finish(answer))
-            elif type(answer) is Later:
+            elif type(answer) is Later and not answer.answered:
                 self._busy = True
                 self._say(out)
                 out, size = [], 0
                 answer.then(self._answered)
             else:
+                if type(answer) is Later:  # in this loop, not in a call: a pipeline may be full of such answers
+                    answer, self.untold = self._in_words(answer.value), []
                 out.append(replies.encode(answer, self.proto))
                 size += len(out[-1])
                 self.server.return_budget(self._parser)
@@ -187,7 +189,10 @@ class Connection(asyncio.Protocol):
         self._ended(await self._outcome(running))
 
     def _answered(self, answer: Any) -> None:
-        self._ended(self.told(answer) if isinstance(answer, Exception) else answer)
+        self._ended(self._in_words(answer))
+
+    def _in_words(self, answer: Any) -> Any:
+        return self.told(answer) if isinstance(answer, Exception) else answer
 
     def _ended(self, answer: Any) -> None:
         self.server.return_budget(self._parser)

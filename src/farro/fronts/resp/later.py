@@ -13,23 +13,23 @@ from typing import Any
 class Later:
     """Answered once: with a value, or with the exception that says what went wrong."""
 
-    __slots__ = ("_answer", "_answered", "_then")
+    __slots__ = ("_then", "answered", "value")
 
     def __init__(self) -> None:
         self._then: Callable[[Any], None] | None = None
-        self._answered = False
-        self._answer: Any = None
+        self.answered = False  # before anybody asked: `value` is the answer
+        self.value: Any = None
 
     def answer(self, value: Any) -> None:
         if self._then is not None:
             self._then(value)
         else:
-            self._answered, self._answer = True, value
+            self.answered, self.value = True, value
 
     def then(self, told: Callable[[Any], None]) -> None:
         """Who is told; at once if the answer is there."""
-        if self._answered:
-            told(self._answer)
+        if self.answered:
+            told(self.value)
         else:
             self._then = told
 

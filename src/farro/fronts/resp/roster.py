@@ -46,6 +46,7 @@ class Held:
     success: bool | None = None  # what a status said, before or without a result
     timer: asyncio.TimerHandle | None = None
     busy: bool = False  # it is being committed or handed back
+    dropped: bool = False  # it is nobody's here any more
     connection: Any = None  # over which its worker was told of it, or last spoke of it; None: that one is gone
     doubted_s: float | None = None  # since when its worker pops on as if it had never heard of it
 

@@ -45,6 +45,7 @@ class Waiter:
         self._ended = ended
         self.over = False
         self.claiming = False
+        self.missed: set[RoleQueue] = set()  # that passed it over while another claimed for it
         self._expired = False
 
     @property
@@ -78,13 +79,13 @@ class Waiter:
             self.over = True
             self._ended(result)
 
-    def claimed_nothing(self, by: RoleQueue) -> None:
+    def claimed_nothing(self) -> None:
         self.claiming = False
         if self._expired:
             self.end([])
-        for queue in self.queues:
-            if queue is not by:
-                queue.kick()  # it passed this one over meanwhile
+        missed, self.missed = self.missed, set()
+        for queue in missed:
+            queue.kick()
 
 
 class RoleQueue:
@@ -176,7 +177,15 @@ class RoleQueue:
             self._timer = asyncio.get_running_loop().call_later(max(due_s, _SOON_S), self.kick)
 
     def _first(self) -> Waiter | None:
-        return next((one for one in self.waiters if not one.claiming and one.worker.tags not in self._dry), None)
+        """Who may have something here. Who was looked for already in this round is not missed: two queues that find
+        nothing would send each other looking for ever. [test_a_client_that_waits_for_two_queues_costs_nothing]"""
+        for waiter in self.waiters:
+            if waiter.worker.tags in self._dry:
+                continue
+            if not waiter.claiming:
+                return waiter
+            waiter.missed.add(self)
+        return None
 
     def _claim(self, waiter: Waiter) -> None:
         worker = waiter.worker
@@ -190,7 +199,7 @@ class RoleQueue:
             waiter.end(found)
         elif not found:
             self._dry.add(tags)
-            waiter.claimed_nothing(self)
+            waiter.claimed_nothing()
         elif waiter.over:
             for held in found:
                 self._spawn(self._workers.give_back(held, "its client went away while it waited"))

@@ -295,6 +295,10 @@ class Workers:
         self._drop(held)
 
     def _drop(self, held: Held, *, lost: bool = False) -> None:
+        """Once: several ways may lead here for one job, and its seat counts those that it still has."""
+        if held.dropped:
+            return
+        held.dropped = True
         if self.held.get(held.job_id) is held:
             del self.held[held.job_id]
         if held.worker.held.get(held.job_id) is held:

@@ -136,20 +136,22 @@ class AgqStore:
     # --- waiting ---
 
     def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        """The cursor counts the calls of `wake`: one that came before the wait ends it, too.
+        [test_a_wake_before_the_wait_is_not_missed]"""
         slot: _Slot | None = getattr(self._here, "slot", None)
-        with self._lock:
-            wakes = self._wakes
-        if cursor is None or timeout_s <= 0 or slot is None or self._slots.get(slot.agent.id) is not slot:
-            if cursor is not None and timeout_s > 0:
+        if cursor is None or timeout_s <= 0:
+            return Changes(cursor=self._wakes, items=(), gap=False)
+        if slot is None or self._slots.get(slot.agent.id) is not slot:
+            if self._wakes == cursor:
                 self._clock.sleep(min(timeout_s, SLICE_S))
-            return Changes(cursor=cursor or 0, items=(), gap=False)
+            return Changes(cursor=self._wakes, items=(), gap=False)
         until_s = self._clock.monotonic_s() + timeout_s
-        while not slot.popped and self._wakes == wakes:
+        while not slot.popped and self._wakes == cursor:
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
                 break
             slot.popped = self._pop(slot, slot.reach, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
-        return Changes(cursor=cursor + bool(slot.popped), items=(), gap=False)
+        return Changes(cursor=self._wakes, items=(), gap=False)
 
     def wake(self, role: str | None) -> None:
         with self._lock:

@@ -31,6 +31,7 @@ from farro.stores.feed import Feed
 from farro.stores.redis import agents, changing, claim, commit, prune, recover, seat, submit, unblock, views
 from farro.stores.redis.feed import Ear, Stream
 from farro.stores.redis.ground import Ground
+from farro.stores.redis.server import Both
 
 
 class RedisStore:
@@ -122,23 +123,28 @@ class RedisStore:
     ) -> tuple[list[Lifecycle | Lost], list[Claim]]:
         told: list[commit.Committed | Lost] = []
         claims: list[Claim] = []
+        both: list[Both] = []
         scripts, server = self._ground.scripts, self._ground.server
 
         def ask(args: Sequence[Any]) -> Any:
-            answers: list[Any] = []
-
             def last(row: Sequence[Any]) -> Any:
-                answers[:] = server.run_both((scripts.commit, row), (scripts.claim, args))
-                return answers[0]
+                both.append(server.run_both((scripts.commit, row), (scripts.claim, args)))
+                return both[0].first
 
             told[:] = commit.commit_some(self._ground, ended, last=last)
-            return answers[1]
+            if isinstance(both[0].second, FarroError):
+                raise both[0].second
+            return both[0].second
 
         try:
             claims = claim.asked(self._ground, agent, limit, ask)
         except FarroError:
             if not told:
                 raise  # else what was committed is told first; the next claim meets the same trouble
+        if (short := both[0].short) is not None:
+            with contextlib.suppress(FarroError):  # as short as this; but nobody is left with them
+                self.hand_back(claims)
+            raise short
         return [self._looked(agent.id, what) for what in told], claims
 
     def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
@@ -295,10 +301,14 @@ class RedisStore:
     def _feed(self, role: str | None) -> Feed:
         if role is not None:
             self._ground.check_role(role)
-        with self._lock:
-            if role not in self._feeds:
-                self._feeds[role] = Feed(Stream(self._ground, role))
-            return self._feeds[role]
+        feed = self._feeds.get(role)
+        if feed is None:
+            made = Feed(Stream(self._ground, role))  # which asks the server: whoever wakes does not wait for that
+            with self._lock:
+                feed = self._feeds.setdefault(role, made)
+            if feed is not made:
+                made.close()
+        return feed
 
     def close(self) -> None:
         for feed in list(self._feeds.values()):

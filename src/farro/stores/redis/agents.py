@@ -41,7 +41,8 @@ def leave(ground: Ground, agent: Agent) -> None:
     ground.lost.pop(agent.id, None)
     ground.idle.pop(agent.id, None)
     with contextlib.suppress(TryAgain):  # a server that is away: its lease ends by itself
-        ground.server.run(ground.scripts.leave, ground.time(), agent.id, patience_s=PATIENCE_S)
+        heard = "" if agent.tags else agent.role or ""  # whose bell
+        ground.server.run(ground.scripts.leave, ground.time(), agent.id, heard, patience_s=PATIENCE_S)
     ground.workspace.leave(agent.id)
 
 

@@ -16,8 +16,44 @@ from farro.ports.checks import Check, Finding, edit, failed, ok, warning
 from farro.system import fs
 
 SKEW_S = 5.0  # delays and leases go by the server's clock; people read this machine's
-# What the scripts and the store call: docs/redis.md has the line for an ACL.
-COMMANDS = ("EVALSHA", "EVAL", "HSET", "ZADD", "XADD", "XREAD", "TIME", "INFO")
+_KEY = "farro:{%s}:job:x"
+# What the scripts and the store call, each as an example: docs/redis.md has the line for an ACL.
+# [test_doctor_asks_for_every_right_of_the_documentation]
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "EVAL": ("return 1", "1", _KEY),
+    "EVALSHA": ("0" * 40, "1", _KEY),
+    "WAIT": ("0", "0"),
+    "INFO": (),
+    "PING": (),
+    "SELECT": ("0",),
+    "TIME": (),
+    "DEL": (_KEY,),
+    "EXISTS": (_KEY,),
+    "INCRBY": (_KEY, "1"),
+    "HSET": (_KEY, "field", "1"),
+    "HSETNX": (_KEY, "field", "1"),
+    "HGET": (_KEY, "field"),
+    "HMGET": (_KEY, "field"),
+    "HGETALL": (_KEY,),
+    "HKEYS": (_KEY,),
+    "HLEN": (_KEY,),
+    "HDEL": (_KEY, "field"),
+    "SADD": (_KEY, "x"),
+    "SREM": (_KEY, "x"),
+    "SMEMBERS": (_KEY,),
+    "ZADD": (_KEY, "1", "x"),
+    "ZREM": (_KEY, "x"),
+    "ZSCORE": (_KEY, "x"),
+    "ZCARD": (_KEY,),
+    "ZRANGE": (_KEY, "0", "0"),
+    "ZRANGEBYSCORE": (_KEY, "0", "1"),
+    "ZRANGEBYLEX": (_KEY, "-", "+"),
+    "BZPOPMIN": (_KEY, "1"),
+    "XADD": (_KEY, "*", "field", "1"),
+    "XREAD": ("STREAMS", _KEY, "0"),
+    "XRANGE": (_KEY, "-", "+"),
+    "XREVRANGE": (_KEY, "+", "-"),
+}
 
 
 class Asked(Protocol):
@@ -126,9 +162,9 @@ def _rights(server: Asked, name: str, config: str) -> Finding:
         who = _text(server.call("ACL", "WHOAMI"))
     except FarroError:
         return ok("not told: this user may not ask (ACL WHOAMI)")
-    for command in COMMANDS:
+    for command, example in COMMANDS.items():
         try:
-            told = _text(server.call("ACL", "DRYRUN", who, *_example(command, name)))
+            told = _text(server.call("ACL", "DRYRUN", who, command, *(word.replace("%s", name) for word in example)))
         except FarroError:
             return ok(f"user {who}; not told which rights (ACL DRYRUN)")
         if told != "OK":
@@ -137,18 +173,6 @@ def _rights(server: Asked, name: str, config: str) -> Finding:
         cause = "docs/redis.md has the ACL line with all rights that farro needs"
         return failed(f"user {who} may not: {', '.join(missing)}", cause, edit(config))
     return ok(f"user {who} may do all that farro does")
-
-
-def _example(command: str, name: str) -> tuple[str, ...]:
-    key = f"farro:{{{name}}}:job:x"
-    return {
-        "EVALSHA": ("EVALSHA", "0" * 40, "1", key),
-        "EVAL": ("EVAL", "return 1", "1", key),
-        "HSET": ("HSET", key, "field", "1"),
-        "ZADD": ("ZADD", key, "1", "x"),
-        "XADD": ("XADD", key, "*", "field", "1"),
-        "XREAD": ("XREAD", "STREAMS", key, "0"),
-    }.get(command, (command,))
 
 
 def _shared(shared: str | None, config: str) -> Finding:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import threading
 import time
@@ -19,7 +18,7 @@ from farro.errors import StorageTrouble
 from farro.kernel.states import Status
 from farro.ports.store import Change
 from farro.stores.redis.ground import Ground
-from farro.stores.redis.link import Link, ReplyError, pack
+from farro.stores.redis.link import Link, ReplyError, pack, readable
 
 _BLOCK_S = 30.0  # a request of the source is answered at the latest after this: a dead connection shows itself
 _MANY = 1000
@@ -132,7 +131,7 @@ class Stream:
         while True:
             link = self._request()
             left = deadline - time.monotonic()
-            ready, _, _ = select.select([link.socket, self._ear.socket], [], [], max(0.0, left))
+            ready = readable([link.socket, self._ear.socket], max(0.0, left))
             if self._ear.socket in ready:
                 with contextlib.suppress(OSError):
                     self._ear.socket.recv(4096)
@@ -170,7 +169,7 @@ class Stream:
             self._id, self._number = self._newest()
         except StorageTrouble as error:
             self._ground.log("error", "the change feed is away", {"why": str(error)})
-            select.select([self._ear.socket], [], [], min(timeout_s, 1.0))
+            readable([self._ear.socket], min(timeout_s, 1.0))
             return [], False
         return [], True
 

@@ -9,6 +9,8 @@ server's answer, and to import it longer than a whole command of farro.
 from __future__ import annotations
 
 import contextlib
+import math
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -48,6 +50,18 @@ def pack(command: Sequence[Arg]) -> bytes:
     """A request as it is sent."""
     packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub knows one argument only
     return packed
+
+
+def readable(sockets: Sequence[socket.socket], timeout_s: float) -> list[socket.socket]:
+    """Those of which something can be read, or that are broken; none when the time is over. By poll, where there is
+    one: select knows no descriptor above 1023. [test_a_process_with_many_descriptors_waits_too]"""
+    if not hasattr(select, "poll"):
+        return select.select(sockets, [], [], timeout_s)[0]
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    ready = {fd for fd, _ in poll.poll(math.ceil(timeout_s * 1000))}
+    return [each for each in sockets if each.fileno() in ready]
 
 
 class Link:

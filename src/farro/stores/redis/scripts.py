@@ -14,6 +14,7 @@ from dataclasses import fields
 from farro.late import dataclass
 
 _DEFINED = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)  # names, at the head of a part
+_FLAGS = re.compile(r"(#!lua [^\n]*\n)?(.*)", re.DOTALL)  # must stay at the very beginning
 _WORD, _COMMENT = re.compile(r"\w+"), re.compile(r"--.*")
 _FOLDER = os.path.join(os.path.dirname(__file__), "scripts")
 
@@ -55,7 +56,8 @@ def load(*, lease_ms: int, keep_changes: int, keep_audit: int) -> Scripts:
     parts = _parts(_text("prelude"))
 
     def read(name: str) -> Script:
-        text = head + _needed(parts, _text(name))
+        flags, script = _FLAGS.fullmatch(_text(name)).groups("")  # type: ignore[union-attr]  # matches any text
+        text = flags + head + _needed(parts, script)
         # Redis knows a script by its SHA-1; nothing here is kept secret by it.
         return Script(name=name, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 

@@ -14,7 +14,7 @@ from farro.stores.redis.ground import Ground
 
 # KEYS[1]: seat:<name>. ARGV: who asks, for how many ms (0: it leaves). Answers 1 to whoever has it then. To ask again,
 # also because an answer was lost, is to have it for longer.
-_TAKE = """
+_TAKE = """#!lua flags=allow-oom
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local seat = redis.call('HMGET', KEYS[1], 'holder', 'until')

@@ -11,20 +11,28 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import socket
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from farro.errors import FarroError
 from farro.ports.clock import Clock
 from farro.stores.redis import trouble
-from farro.stores.redis.link import Address, Arg, Link, ReplyError, pack
+from farro.stores.redis.link import Address, Arg, Link, ReplyError, pack, readable
 from farro.stores.redis.scripts import Script
 
 __all__ = ["Address", "Arg", "Link", "Server", "pack"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class Both(NamedTuple):
+    """What two scripts answered. The first was run: whatever became of the second, and of the replicas, it stands."""
+
+    first: Any
+    second: Any  # a FarroError: it was refused
+    short: FarroError | None  # fewer replicas have them than the settings ask for
 
 
 class Server:
@@ -55,10 +63,18 @@ class Server:
         command = self._command(script, args, again=again)
         return self._ask([command], [script], waits=waits, patience_s=patience_s)[0]
 
-    def run_both(self, first: tuple[Script, Sequence[Arg]], second: tuple[Script, Sequence[Arg]]) -> list[Any]:
-        """Two scripts, one after the other in one round trip; not one transaction. Acknowledged by replicas."""
+    def run_both(self, first: tuple[Script, Sequence[Arg]], second: tuple[Script, Sequence[Arg]]) -> Both:
+        """Two scripts, one after the other in one round trip; not one transaction."""
         commands = [self._command(script, args) for script, args in (first, second)]
-        return self._ask(commands, [first[0], second[0]], waits=True)
+        wait = self.address.wait_replicas > 0
+        answers = self._answers(commands, [first[0], second[0]], wait=wait)
+        refusals = [
+            trouble.refused(self.address.url, str(answer)) if isinstance(answer, ReplyError) else None
+            for answer in answers
+        ]
+        if refusals[0] is not None:
+            raise refusals[0]
+        return Both(answers[0], refusals[1] or answers[1], self._shortfall(answers[-1]) if wait else None)
 
     def ring(self, bell: Sequence[Arg], script: Script, *args: Arg, wait_s: float, ear: socket.socket) -> Any:
         """A command that waits in the server, up to `wait_s`, and a script that the server runs right after it, before
@@ -71,7 +87,7 @@ class Server:
         self.requests += 1
         try:
             link.send(pack(bell) + pack(self._command(script, args)))
-            ready, _, _ = select.select([link.socket, ear], [], [], wait_s + self.address.timeout_s)
+            ready = readable([link.socket, ear], wait_s + self.address.timeout_s)
             answers = [link.receive(), link.receive()] if link.socket in ready else []
         except OSError:
             link.close()
@@ -79,14 +95,19 @@ class Server:
         except BaseException:
             link.close()  # somebody else would read our answer
             raise
-        if ear in ready:
+        if not answers:
+            # Only now: whoever was called while an answer came hears it at the next wait, else it would be forgotten.
             with contextlib.suppress(OSError):
                 ear.recv(4096)
-        if not answers:
             link.close()  # the server forgets what waits there
             return None
         self._give_back(link)
-        return None if any(isinstance(answer, ReplyError) for answer in answers) else answers[1]
+        for answer in answers:
+            if isinstance(answer, ReplyError):
+                if not str(answer).startswith((*trouble.PASSING, "NOSCRIPT", "UNBLOCKED")):
+                    raise trouble.refused(self.address.url, str(answer))
+                return None
+        return answers[1]
 
     def _command(self, script: Script, args: Sequence[Arg], *, again: bool = False) -> tuple[Arg, ...]:
         return ("EVALSHA", script.sha, 1, self._prefix, *args, int(again))
@@ -107,26 +128,61 @@ class Server:
         patience_s: float | None = None,
     ) -> list[Any]:
         wait = waits and self.address.wait_replicas > 0
-        try:
-            link = self._take()
-        except OSError as error:
-            answers, commands = self._ask_again(commands, scripts, wait, error, sent=False, patience_s=patience_s)
-        else:
-            try:
-                answers = self._exchange(link, commands, wait)
-            except OSError as error:
-                answers, commands = self._ask_again(commands, scripts, wait, error, sent=True, patience_s=patience_s)
-        return self._judged(answers, commands, scripts, wait)
-
-    def _judged(
-        self, answers: list[Any], commands: Sequence[Sequence[Arg]], scripts: Sequence[Script], wait: bool
-    ) -> list[Any]:
+        answers = self._answers(commands, scripts, wait=wait, patience_s=patience_s)
         for answer in answers[: len(commands)]:
             if isinstance(answer, ReplyError):
-                return self._told(answer, commands, scripts, wait)
-        if wait:
-            self._check_replicas(answers[-1])
+                raise trouble.refused(self.address.url, str(answer))
+        if wait and (short := self._shortfall(answers[-1])) is not None:
+            raise short
         return answers
+
+    def _answers(
+        self,
+        commands: Sequence[Sequence[Arg]],
+        scripts: Sequence[Script],
+        *,
+        wait: bool,
+        patience_s: float | None = None,
+    ) -> list[Any]:
+        """What the server says at last: what may pass is asked again, until the time for that is over."""
+        patience_s = self.address.retry_s if patience_s is None else min(patience_s, self.address.retry_s)
+        began_s: float | None = None
+        # At once, the first time: a connection that nobody used for long may have been closed by the server.
+        pause_s = 0.0
+        sent = False  # it may have been carried out
+        while True:
+            why: Exception
+            link: Link | None = None
+            try:
+                link = self._take()
+                answers = self._exchange(link, commands, wait)
+            except OSError as error:
+                why, sent = error, sent or link is not None
+            else:
+                refusals = [str(answer) for answer in answers if isinstance(answer, ReplyError)]
+                if scripts and any(text.startswith("NOSCRIPT") for text in refusals):
+                    # It was started anew, or never saw this script. Of several the others may have been run.
+                    commands = _repeated(commands) if len(commands) > 1 else commands
+                    commands = [("EVAL", each.text, *sha[2:]) for each, sha in zip(scripts, commands, strict=True)]
+                    continue
+                passing = [text for text in refusals if text.startswith(trouble.PASSING)]
+                if not passing:
+                    return answers
+                why, sent = ReplyError(passing[0]), sent or len(commands) > 1
+            now_s = self._clock.monotonic_s()
+            began_s = now_s if began_s is None else began_s
+            if now_s - began_s >= patience_s or self._closed:
+                text = str(why)
+                if isinstance(why, ReplyError):
+                    raise trouble.refused(self.address.url, text) from why
+                raise trouble.unreachable(self.address.url, _words(why), now_s - began_s, sent=sent) from why
+            self._clock.sleep(min(pause_s, patience_s - (now_s - began_s)))
+            pause_s = min(2 * pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            # The other connections are as old as the one that broke; and the address of a master that is none any
+            # more may mean another by now.
+            self.drop()
+            if sent and scripts:
+                commands = _repeated(commands)
 
     def _exchange(self, link: Link, commands: Sequence[Sequence[Arg]], wait: bool) -> list[Any]:
         self.requests += 1
@@ -142,70 +198,13 @@ class Server:
         self._give_back(link)
         return answers
 
-    def _told(
-        self, error: Exception, commands: Sequence[Sequence[Arg]], scripts: Sequence[Script], wait: bool
-    ) -> list[Any]:
-        """The server answered an error. Of several scripts the others may have been run."""
-        text = str(error)
-        if len(scripts) > 1:
-            commands = _repeated(commands)
-        if text.startswith("NOSCRIPT") and scripts:  # it was started anew, or never saw this script
-            whole = [("EVAL", script.text, *each[2:]) for script, each in zip(scripts, commands, strict=True)]
-            return self._ask(whole, scripts, waits=wait)
-        if text.startswith(trouble.PASSING):
-            if text.startswith("READONLY"):
-                self.drop()  # this master is none any more: the address may mean another by now
-            answers, commands = self._ask_again(commands, scripts, wait, error, sent=False)
-            return self._judged(answers, commands, scripts, wait)
-        raise trouble.refused(self.address.url, text)
-
-    def _ask_again(
-        self,
-        commands: Sequence[Sequence[Arg]],
-        scripts: Sequence[Script],
-        wait: bool,
-        why: Exception,
-        *,
-        sent: bool,
-        patience_s: float | None = None,
-    ) -> tuple[list[Any], Sequence[Sequence[Arg]]]:
-        """Until the server answers, or the time for it is over. The answers, and what was asked at last."""
-        # At once, the first time: a connection that nobody used for long may have been closed by the server.
-        began, pause = self._clock.monotonic_s(), 0.0
-        patience_s = self.address.retry_s if patience_s is None else min(patience_s, self.address.retry_s)
-        while True:
-            tried_s = self._clock.monotonic_s() - began
-            if tried_s >= patience_s or self._closed:
-                text = str(why)
-                if text.startswith(trouble.PASSING):
-                    raise trouble.refused(self.address.url, text) from why
-                raise trouble.unreachable(self.address.url, _words(why), tried_s, sent=sent) from why
-            self._clock.sleep(min(pause, patience_s - tried_s))
-            pause = min(2 * pause or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-            self.drop()  # the other connections are as old as the one that broke
-            if sent and scripts:
-                commands = _repeated(commands)
-            try:
-                link = self._take()
-            except OSError as error:
-                why = error
-                continue
-            try:
-                answers = self._exchange(link, commands, wait)
-            except OSError as error:
-                why, sent = error, True
-                continue
-            passing = [each for each in answers if isinstance(each, ReplyError) and _passes(each)]
-            if passing:
-                why, sent = passing[0], sent or len(commands) > 1
-                continue
-            return answers, commands
-
-    def _check_replicas(self, got: Any) -> None:
+    def _shortfall(self, got: Any) -> FarroError | None:
+        """Of what WAIT answered."""
         if isinstance(got, ReplyError):
-            raise trouble.refused(self.address.url, str(got))
+            return trouble.refused(self.address.url, str(got))
         if got < self.address.wait_replicas:
-            raise trouble.too_few_replicas(self.address.url, self.address.wait_replicas, got, self.address.wait_s)
+            return trouble.too_few_replicas(self.address.url, self.address.wait_replicas, got, self.address.wait_s)
+        return None
 
     # --- connections ---
 
@@ -263,10 +262,6 @@ class Server:
     def close(self) -> None:
         self._closed = True
         self.drop()
-
-
-def _passes(error: Exception) -> bool:
-    return str(error).startswith(trouble.PASSING)
 
 
 def _repeated(commands: Sequence[Sequence[Arg]]) -> list[Sequence[Arg]]:

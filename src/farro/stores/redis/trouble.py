@@ -41,7 +41,7 @@ def refused(address: str, text: str) -> FarroError:
             f"{address}: the Redis server does not accept this user and password. Set `redis.user` and "
             "`redis.password: ${NAME}` in agents-config, and the variable NAME in the environment"
         )
-    if code == "NOPERM":
+    if code == "NOPERM" or "user executing the script" in text:
         return NotPermitted(
             f"{address}: the Redis user may not do this ({_short(text)}). docs/redis.md has the ACL line with the "
             "rights that farro needs"

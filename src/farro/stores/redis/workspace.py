@@ -64,8 +64,10 @@ class LocalWorkspace:
         self._shelf = None if shared is None else Shelf(f"{shared}/{name}")
         self._inline_bytes = inline_bytes
         self._reap = reap
-        self._making = threading.Lock()  # guards _promised, and the making of what is in it; taken before _lock
-        self._promised: set[str] = set()  # jobs' folders that nobody asked for yet
+        self._making = threading.Lock()  # guards what is taken out of _promised, and the making of it; before _lock
+        # Jobs' folders that nobody asked for yet. Put there without the lock, in which another slot may be writing: so
+        # it is one set for ever, and is walked as a copy. [test_slots_promise_while_others_leave]
+        self._promised: set[str] = set()
         self._lock = threading.Lock()  # guards the four below
         self._spares: dict[str, str] = {}  # agent → the name of the one folder in its spare's attempts
         self._leases: dict[str, leases.Lease] = {}  # by the name of the folder in .work
@@ -145,7 +147,9 @@ class LocalWorkspace:
 
     def leave(self, agent_id: str) -> None:
         with self._making:
-            self._promised = {folder for folder in self._promised if folder.rsplit("/", 2)[1] != agent_id}
+            for folder in [*self._promised]:
+                if folder.rsplit("/", 2)[1] == agent_id:
+                    self._promised.discard(folder)
         with self._lock:
             lease = self._leases.pop(agent_id, None)
             self._spares.pop(agent_id, None)
@@ -160,7 +164,7 @@ class LocalWorkspace:
     def close(self) -> None:
         """What this process made goes."""
         with self._making:
-            self._promised = set()
+            self._promised.clear()
         with self._lock:
             held, self._leases, self._look_home = self._leases, {}, None
             self._looks.clear()

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Everybody. ARGV: time. Answers {id, about, 1 if alive, {jobs}} of each. Changes nothing.
 local answer = {}
 for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do

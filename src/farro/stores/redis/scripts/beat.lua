@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- A turn of an agent's loop, and whether it still has a job. ARGV: time, agent, job or '', attempt.
 -- Answers 'ok'; 'taken': the job is not its own any more; 'lost': the agent is dead. Changes its lease only.
 local agent, id = ARGV[2], ARGV[3]

@@ -9,8 +9,13 @@
 --   {'foreign', id}: a job of another schema version was put aside, ask again.
 -- One worker is woken for a job, and wakes the next where it leaves any.
 -- A crash of the caller leaves the jobs in its hands: recovery counts the attempts.
+-- Nothing leaves a queue before its change is told: where the server's user lacks a right a script ends in its middle, and
+-- what still stands in its queue then is not lost.
 local agent, role, tags, corrs, limit = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8])
-if not alive(agent) then return {'lost'} end
+if not alive(agent) then
+  if tags == '' then ring(role) end -- the bell may have been for it: another is to look
+  return {'lost'}
+end
 local held_key = P .. 'held:' .. agent
 
 if again then
@@ -41,59 +46,63 @@ end
 
 local queue = P .. 'q:' .. role .. ':'
 
--- The queue with the best head among those that it may have.
-local offered = {}
-for tag in string.gmatch(tags, '[^,]+') do offered[tag] = true end
-local function fitting()
-  local from = ''
-  local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
-  local best = head[2] and tonumber(head[2]) or math.huge
+-- The queues that it may have, each with the next job there that is not yet among the candidates.
+local queues, queued = {}, 0
+local function look(wanted, at)
+  local head = call('ZRANGE', queue .. wanted, at, at, 'WITHSCORES')
+  if head[1] then queues[wanted] = {at = at, id = head[1], score = head[2]} else queues[wanted] = nil end
+  return head[1]
+end
+if tags ~= '' then
+  local offered = {}
+  for tag in string.gmatch(tags, '[^,]+') do offered[tag] = true end
   for _, wanted in ipairs(call('SMEMBERS', P .. 'tags:' .. role)) do
     local fits = true
     for tag in string.gmatch(wanted, '[^,]+') do fits = fits and offered[tag] end
     if fits then
-      head = call('ZRANGE', queue .. wanted, 0, 0, 'WITHSCORES')
-      if not head[1] then
+      if look(wanted, 0) then
+        queued = queued + call('ZCARD', queue .. wanted)
+      else
         call('SREM', P .. 'tags:' .. role, wanted)
-      elseif tonumber(head[2]) < best then
-        best, from = tonumber(head[2]), wanted
       end
     end
   end
-  return from
 end
 
-if limit > 4 then limit = math.min(limit, math.max(4, math.ceil(call('ZCARD', queue) / 2))) end
+-- The candidates, in their order.
+if limit > 4 then limit = math.min(limit, math.max(4, math.ceil((queued + call('ZCARD', queue)) / 2))) end
 local ids, scores, froms = {}, {}, {}
-if tags == '' then
-  local popped = call('ZPOPMIN', queue, limit)
-  for i = 1, #popped / 2 do ids[i], scores[i], froms[i] = popped[2 * i - 1], popped[2 * i], '' end
+if queued == 0 then
+  local heads = call('ZRANGE', queue, 0, limit - 1, 'WITHSCORES')
+  for i = 1, #heads / 2 do ids[i], scores[i], froms[i] = heads[2 * i - 1], heads[2 * i], '' end
 else
-  for i = 1, limit do
-    local from = fitting()
-    local popped = call('ZPOPMIN', queue .. from)
-    if not popped[1] then break end
-    ids[i], scores[i], froms[i] = popped[1], popped[2], from
+  look('', 0)
+  while #ids < limit do
+    local best, from = math.huge, nil
+    for wanted, head in pairs(queues) do
+      if tonumber(head.score) < best then best, from = tonumber(head.score), wanted end
+    end
+    if not from then break end
+    local head = queues[from]
+    ids[#ids + 1], scores[#ids + 1], froms[#ids + 1] = head.id, head.score, from
+    look(from, head.at + 1)
   end
 end
 
--- How many of them it gets: the others go back to where they were.
+-- How many of them it gets.
 local jobs, taken, foreign = {}, 0, ''
 for i = 1, #ids do
   local job = call('HMGET', P .. 'job:' .. ids[i], 'life', 'prompt', 'att', 'fl', 'sv')
-  local skipped = 0
   if job[5] ~= ARGV[7] then
     if job[5] then call('SADD', P .. 'foreign', ids[i]) end
-    foreign, skipped = ids[i], 1
-  else
-    local alone = limit > 1 and (tonumber(job[3] or 0) > 0 or job[4] == '1')
-    if i == 1 or not alone then jobs[i], taken = job, i end
-    if not alone then skipped = nil end
-  end
-  if skipped then
-    for j = taken + skipped + 1, #ids do call('ZADD', queue .. froms[j], scores[j], ids[j]) end
+    call('ZREM', queue .. froms[i], ids[i])
+    foreign = ids[i]
     break
   end
+  local alone = limit > 1 and (tonumber(job[3] or 0) > 0 or job[4] == '1')
+  if alone and i > 1 then break end
+  jobs[i], taken = job, i
+  if alone then break end
 end
 if taken == 0 then
   if foreign ~= '' then
@@ -106,19 +115,27 @@ if taken == 0 then
 end
 
 local at = string.format('%.0f', now)
-local found, working, held = {'ok', 0, foreign}, {}, {}
+local found, working, held, attempts = {'ok', 0, foreign}, {}, {}, {}
 local before = call('INCRBY', P .. 'seq', taken) - taken
 for i = 1, taken do
-  local id, job, corr = ids[i], jobs[i], string.sub(corrs, 32 * i - 31, 32 * i)
-  local attempt = (tonumber(job[3]) or 0) + 1
-  write(before + i, '{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. id .. '","role":"' .. role ..
-    '","from":"queued","status":"in_progress","attempt":' .. attempt .. ',"correlation_id":"' .. corr .. '"}')
-  call('HSET', P .. 'job:' .. id, 'own', agent, 'att', attempt, 'cl', corr .. ' ' .. at .. ' ' .. ARGV[6],
+  local corr = string.sub(corrs, 32 * i - 31, 32 * i)
+  attempts[i] = (tonumber(jobs[i][3]) or 0) + 1
+  held[2 * i - 1], held[2 * i] = ids[i], corr
+  write(before + i, '{"event":"claimed","actor":"' .. agent .. '","job_id":"' .. ids[i] .. '","role":"' .. role ..
+    '","from":"queued","status":"in_progress","attempt":' .. attempts[i] .. ',"correlation_id":"' .. corr .. '"}')
+end
+if queued == 0 then
+  call('ZREM', queue, unpack(ids, 1, taken))
+else
+  for i = 1, taken do call('ZREM', queue .. froms[i], ids[i]) end
+end
+for i = 1, taken do
+  local id, job, corr = ids[i], jobs[i], held[2 * i]
+  call('HSET', P .. 'job:' .. id, 'own', agent, 'att', attempts[i], 'cl', corr .. ' ' .. at .. ' ' .. ARGV[6],
     'wh', 'held', 'v', before + i)
   working[2 * i - 1], working[2 * i] = '0', id
-  held[2 * i - 1], held[2 * i] = id, corr
   local files = job[4] == '1' and call('HGETALL', P .. 'files:' .. id) or false
-  found[3 + i] = {id, job[1], job[2], attempt, at, ARGV[6], files, corr, scores[i]}
+  found[3 + i] = {id, job[1], job[2], attempts[i], at, ARGV[6], files, corr, scores[i]}
 end
 call('ZREM', P .. 'at:' .. role .. ':queued', unpack(ids, 1, taken))
 call('ZADD', P .. 'at:' .. role .. ':in_progress', unpack(working))

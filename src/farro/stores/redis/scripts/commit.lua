@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- What attempts of an agent came to, each if the agent still has the job and is alive. The fence is (agent, attempt).
 -- ARGV: time, agent, number of attempts, then of each: id, attempt, token of this call, life, where to, role, due or 0,
 --   the line, files as `keep` in the prelude reads them, the line about children or '', their number, each as `create`

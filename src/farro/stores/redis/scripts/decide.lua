@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- A decision about a job that is no commit: compare-and-swap by the number of its last change.
 -- ARGV: time, agent that decides or '' (then anyone may), id, number of the change that it saw, token of this call, life, where to, role, due or
 --   0, the line, highest attempt, files as `keep` in the prelude reads them.

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- An agent whose lease is over is dead from here on, whatever a clock says later. ARGV: time, agent.
 -- Answers 1 to the one watchdog that did it, else 0: then it left by itself, was fenced before, or is alive.
 local till = tonumber(call('ZSCORE', P .. 'leases', ARGV[2]) or 0)

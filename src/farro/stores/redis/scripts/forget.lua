@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- A dead agent that holds nothing any more goes. ARGV: time, agent. Answers 1 to the one that did it, else 0. Repeated, the one that
 -- finds it gone takes it for its own work.
 local till = call('ZSCORE', P .. 'leases', ARGV[2])

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- A new agent, already leased when anyone can see it. ARGV: time, id, {role, tags, identity}. Answers the time.
 -- A crash leaves an agent that recovery removes when its lease is over.
 call('ZADD', P .. 'leases', beat + LEASE, ARGV[2])

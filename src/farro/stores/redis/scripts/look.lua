@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Jobs as they are. ARGV: time, agent that asks or '', 1 with the prompts of those that wait, ids.
 -- Answers of each {life, wh, own, att, cl, v, role, prompt}, or an empty list where there is none; 'lost': the agent is
 -- dead. Changes nothing but its lease.

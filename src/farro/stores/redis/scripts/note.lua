@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- A line of the audit log that is no change of a job. ARGV: time, the line, the token of this call. Answers its number.
 -- Repeated, it is looked for among the newest lines first: the log does not say it twice.
 if again then

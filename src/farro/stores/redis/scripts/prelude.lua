@@ -46,6 +46,8 @@
 -- A script is atomic: a crash of the server leaves all of it or nothing (as its persistence promises), a crash of the
 -- caller changes nothing. ARGV[1] is the time, `wall ms:lease ms`, and empty but for tests: then it is the server's own.
 -- The last argument is 1 when the call is repeated because its answer was lost.
+-- A script that begins with `allow-oom` is run by a server that is full, too: that takes no new jobs and lets no further
+-- ones begin, but what runs goes on and ends, and finished jobs can be removed.
 
 local P = KEYS[1]
 local call = redis.call

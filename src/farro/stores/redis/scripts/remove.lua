@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Removes a finished job with its id, its name, its result. ARGV: time, agent, id.
 -- Answers 'ok'; 'no': it is not there or not final, and stays; 'lost': the agent is dead. A crash leaves all or nothing.
 if not alive(ARGV[2]) then return 'lost' end

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- What a watchdog has to see to. ARGV: time, its own agent, schema version.
 -- Answers {'lost'}, or {'ok', {id, about, {jobs}} of each dead agent, {job, owner, ...} that are marked stale, {job,
 --   number, ...} of `todo`}. Jobs of this schema version that another put aside go back to their queues.

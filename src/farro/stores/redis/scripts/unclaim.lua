@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Puts jobs that an agent claimed and did not begin back to where they were in their queues, as if it had never had
 -- them: the same score, and no attempt. One that is not in its hands any more is left alone.
 -- ARGV: time, agent, number of jobs, then of each: id, attempt, score, the line.
@@ -10,8 +11,8 @@ for i = 4, 3 + 4 * tonumber(ARGV[3]), 4 do
   local job = call('HMGET', key, 'wh', 'own', 'att', 'role', 'tg')
   if job[1] == 'held' and job[2] == agent and job[3] == ARGV[i + 1] then
     local role, tg = job[4], job[5] or ''
-    lift(id, 'held', role, tg, agent)
     local n = tell(ARGV[i + 3])
+    lift(id, 'held', role, tg, agent)
     call('HSET', key, 'wh', 'queued', 'own', '', 'att', tonumber(job[3]) - 1, 'v', n)
     call('ZADD', P .. 'at:' .. role .. ':queued', 0, id)
     call('ZADD', P .. 'q:' .. role .. ':' .. tg, ARGV[i + 2], id)
