@@ -108,14 +108,28 @@ def test_a_step_cannot_widen_what_the_next_may_write(desk: Desk) -> None:
 
 
 def test_a_step_with_network_cannot_read_the_keys_of_the_http_front(desk: Desk) -> None:
-    """With them it could queue a command that no sandbox holds."""
+    """With them it could queue a command that no sandbox holds; nor what the plans of swarms hold."""
     (desk.root / "jobs").mkdir()
+    (desk.root / "swarms").mkdir()
+    (desk.root / "swarms/plan.json").write_text("a password")
     web_access.token(str(desk.root), os.urandom)
     desk.guarding = replace(desk.guarding, network=True)
-    category, _ = error_of(desk.perform(shell("a", "cat jobs/.web/token > out/stolen")))
-    assert category in ("step_failed", "path_violation")
-    assert (desk.root / "out/stolen").read_bytes() == b""
+    for secret in ("jobs/.web/token", "swarms/plan.json"):
+        category, _ = error_of(desk.perform(shell("a", f"cat {secret} > out/stolen")))
+        assert category in ("step_failed", "path_violation")
+        assert (desk.root / "out/stolen").read_bytes() == b""
     assert isinstance(desk.perform(shell("a", "ls jobs > out/seen; cat out/stolen")), Succeeded)
+
+
+@pytest.mark.parametrize("wanted", [".", "out"])
+def test_a_step_can_ask_nothing_of_swarms(desk: Desk, wanted: str) -> None:
+    """Whatever the orchestrator finds among its wishes it starts, outside of every sandbox."""
+    for folder in ("swarms/orchestrator/wishes", "bus/queues"):
+        (desk.root / folder).mkdir(parents=True)
+    for place in ("swarms/orchestrator/wishes/w", "bus/queues/q", "swarms/new", "bus/new"):
+        category, _ = error_of(desk.perform(shell("a", f"echo x > {place}"), allowed_paths=[wanted]))
+        assert category in ("step_failed", "path_violation")
+    assert [path for name in ("swarms", "bus") for path in (desk.root / name).rglob("*") if path.is_file()] == []
 
 
 def test_steps_at_once_are_each_confined(desk: Desk) -> None:

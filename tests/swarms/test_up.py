@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from farro.guard import paths
 from flows.program import FARRO, PATIENCE_S, Program, marked, once_endless, shell
 from servers import RabbitServer, RedisServer
 from support import eventually
@@ -99,6 +100,17 @@ def test_a_life_in_the_background(farro: Program) -> None:
     farro.run("down", code=0)
     assert all(map(gone, before.values()))
     assert farro.living() == []
+
+
+def test_everything_that_farro_makes_in_a_root_is_its_own(farro: Program) -> None:
+    """Else a job that may write there steers it: no sandbox would keep it from that."""
+    farro.run("up", "--detach", "--workers", "1", code=0)
+    job = farro.enqueue(shell("echo hi"))
+    eventually(lambda: farro.status(job) == "succeeded", "nobody works")
+    farro.run("down", code=0)
+    made = set(os.listdir(farro.path)) - {".gitignore", "job.json"}
+    assert {"swarms", "bus", "jobs"} <= made
+    assert [name for name in sorted(made) if not paths.is_own(name)] == []
 
 
 class Front:

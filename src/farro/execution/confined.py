@@ -185,10 +185,11 @@ class Confined:
         return tuple(path for path in places if os.path.isfile(path))
 
     def _keys(self, online: bool) -> tuple[str, ...]:
-        """The keys of the HTTP front. On level B only from a step that could use them: see `_locks`."""
+        """The keys of the HTTP front, and what swarms are steered by. On level B only from a step that could use them:
+        see `_locks`."""
         if self._sandbox.level == "none" or (self._sandbox.level == "B" and not online):
             return ()
-        places = (f"{root}/{paths.KEYS}" for root in (self._root, *self._readable))
+        places = (f"{root}/{name}" for root in (self._root, *self._readable) for name in paths.KEYS)
         return tuple(path for path in places if os.path.isdir(path))
 
     def _look(self) -> Snapshot:

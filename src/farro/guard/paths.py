@@ -18,24 +18,20 @@ import stat
 from farro.guard import kernel_calls
 from farro.guard.confinement import within
 from farro.late import dataclass
+from farro.roles.paths import GIT, PROTECTED_FILES, PROTECTED_FOLDERS
 from farro.system import fs
 
 # farro's own, at the top of a root: whoever writes there decides what runs next, and as whom.
-OWN = frozenset(
-    {
-        *("agents", "jobs", "logs", "schemas", "schedules", "tasks"),
-        *("agents-config.json", "agents-config.yaml", "policy.lock.json", "AGENTS.md"),
-    }
-)
+OWN = frozenset({*PROTECTED_FOLDERS, *PROTECTED_FILES})
 _OWN_LOWER = frozenset(name.lower() for name in OWN)
 # What farro waits for: whoever can open one of them can hold it, and everybody waits.
 LOCKS = (
     "logs/.audit.lock",
     *(f"jobs/{folder}/.lock" for folder in (".ledger", ".names", ".journal", ".schedules", ".components")),
 )
-# Whoever can read it can have anything run here, over HTTP and without a sandbox.
-KEYS = "jobs/.web"
-GIT = ".git"  # its hooks and its config are programs
+# Whoever can read the first can have anything run here, over HTTP and without a sandbox. Plans of swarms may have
+# passwords; and who can open what the bus and the swarms lock can hold it.
+KEYS = ("jobs/.web", "bus", "swarms")
 
 
 class PathRefused(Exception):

@@ -19,9 +19,10 @@ from farro.late import dataclass
 MAX_PATHS = 256  # each is a mount, or a rule, of every process
 MAX_LENGTH = 1024
 
-# What the queue and its policy are made of, at the root. Whoever may write here may give work to others, or to
-# themselves with more rights: so may whoever writes tasks/, which the manager follows.
-PROTECTED_FOLDERS = ("agents", "jobs", "logs", "schemas", "schedules", "tasks")
+# What the queue, its policy and the swarms are made of, at the root. Whoever may write here may give work to others, or
+# to themselves with more rights: so may whoever writes tasks/, which the manager follows, or what is asked of swarms.
+# [test_everything_that_farro_makes_in_a_root_is_its_own]
+PROTECTED_FOLDERS = ("agents", "bus", "jobs", "logs", "schemas", "schedules", "swarms", "tasks")
 PROTECTED_FILES = ("AGENTS.md", "policy.lock.json", "agents-config.json", "agents-config.yaml")
 PROTECTED = (*PROTECTED_FOLDERS, *PROTECTED_FILES, ".git")
 GIT = ".git"  # also further down: its hooks are programs that others run
