@@ -123,7 +123,7 @@ def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
 
 def shared_id(patch: pytest.MonkeyPatch) -> None:
     """The registry of chosen ids is not exclusive: each submitter publishes its own copy."""
-    patch.setattr(submit, "_register", lambda ground, item: None)
+    patch.setattr(submit, "_register", lambda ground, item, gone_is_done: None)
 
 
 def children_of_the_undecided(patch: pytest.MonkeyPatch) -> None:

@@ -107,9 +107,9 @@ def test_with_the_registry_after_the_rename_a_resubmission_is_noticed(
 
     def backwards(ground: object, item: object) -> None:
         publish(ground, item)  # type: ignore[arg-type]
-        register(ground, item)  # type: ignore[arg-type]
+        register(ground, item, False)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(submit, "_register", lambda ground, item: None)
+    monkeypatch.setattr(submit, "_register", lambda ground, item, gone_is_done: None)
     monkeypatch.setattr(submit, "_publish", backwards)
     noticed(shm, lambda store: store.enqueue(stage.submission(1, job_id="job-a")), submitted_again)
 

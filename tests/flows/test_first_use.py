@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 
 import pytest
 
@@ -204,3 +206,27 @@ def test_jobs_with_tags_wait_for_a_worker_that_offers_them(farro: Program) -> No
     farro.enqueue(steps(["true"]), "--id", "light")
     farro.worked("--tag", "gpu", "--tag", "ssd")
     assert (farro.status("heavy"), farro.status("light")) == ("succeeded", "succeeded")
+
+
+@pytest.mark.parametrize("work", [False, True], ids=["queued", "finished"])
+def test_an_id_whose_job_was_removed_by_hand_is_not_acknowledged(farro: Program, work: bool) -> None:
+    farro.run("enqueue", "--id", "mine", "--", "true", code=0)
+    if work:
+        farro.run("worker", "--drain", code=0)
+    (folder,) = farro.path.glob("agents/Runner/**/mine")
+    shutil.rmtree(folder)
+    for command in ("enqueue", "run"):
+        for other in ("true", "false"):
+            told = farro.run(command, "--id", "mine", "--", other, code=2).err
+            assert "its folder is nowhere any more" in told
+    many = "\n".join(
+        json.dumps({"id": name, "plan_id": "p", "steps": [{"id": "s", "command": "true"}]}) for name in ("a", "mine")
+    )
+    assert "nowhere any more" in farro.run("enqueue", "--many", "-", stdin=many, code=2).err
+    assert farro.run("ls", "--json", code=0).json["jobs"] == [], "of several, none is queued"
+    assert "no job mine" in farro.run("kill", "mine", code=2).err
+    remedy = re.search(r"`rm (\S+)`", told)
+    assert remedy is not None
+    os.unlink(remedy[1])
+    assert farro.run("enqueue", "--id", "mine", "--", "false", code=0).out == "mine\n"
+    assert farro.status("mine") == "queued"

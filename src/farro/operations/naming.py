@@ -54,7 +54,7 @@ def match(
     job_names: Callable[[], Iterable[str]] = tuple,
 ) -> str:
     """The one of `known` that begins with `text`. `job_names` are looked at for a near miss alone."""
-    names = set(known)
+    names = set(known) - {text}  # whole, it was not found: an id may outlive a folder that somebody removed
     found = sorted(name for name in names if name.startswith(text))
     if len(found) > 1:
         listed = "\n".join(f"  {name}" for name in found[:_SHOWN])

@@ -86,7 +86,7 @@ def finish(ground: Ground, path: str, job_id: str) -> bool:
         if lifecycle.decision is None or not moves.is_decided(lifecycle, folders.highest_attempt(path)):
             raise Damaged(f"{job_id} lies in the outbox, but nothing is decided about its last attempt")
         children = _submissions(path, job_id, lifecycle.decision.attempt)
-        submit.enqueue_many(ground, children, by=lifecycle.agent)
+        submit.enqueue_many(ground, children, by=lifecycle.agent, gone_is_done=True)
     except (SyncFailed, UnknownSchema):
         raise  # the disk's trouble, not the job's: an accepted commit must not end in quarantine for it
     except (Damaged, InputError, FileNotFoundError) as error:

@@ -51,9 +51,11 @@ def enqueue_many(
     by: str | None = None,
     into: str | None = None,
     named: Callable[[str], None] | None = None,
+    gone_is_done: bool = False,
 ) -> list[str]:
     """All are staged, then synced together, then published, then their queues are synced together. `by` is who asked,
-    for the audit log; `into`: another folder than their queue; `named` is told each id before it is published."""
+    for the audit log; `into`: another folder than their queue; `named` is told each id before it is published.
+    `gone_is_done`: a job that was submitted before, and is nowhere any more, was delivered all the same."""
     prompts = [_check(ground, submission) for submission in submissions]
     blocks = waiting.blocking(ground, submissions)
     first = submissions[0] if len(submissions) == 1 and into is None and named is None and not blocks[0] else None
@@ -73,11 +75,14 @@ def enqueue_many(
         wanted: dict[str, str | None] = {}
         for item in chosen if len(staged) > 1 else ():  # of one, registering it says the same
             _check_conflict(item, wanted.setdefault(item.job_id, item.digest))
-            _check_conflict(item, registry.registered(ground, item.job_id)[0] or item.digest)
+            digest, first = registry.registered(ground, item.job_id)
+            if digest and not gone_is_done:
+                _check_there(ground, item.job_id, first)
+            _check_conflict(item, digest or item.digest)
         linked = plain and bool(chosen) and ground.journals()
         if plain and (linked or not chosen):
             for item in chosen:
-                _register(ground, item)
+                _register(ground, item, gone_is_done)
             waits = any(item.blocks for item in staged)  # as an earlier submitter of the id found it
             if not waits and (entry := ground.journalled([item.record() for item in staged])) is not None:
                 try:
@@ -90,7 +95,7 @@ def enqueue_many(
             if ground.policy.durable:
                 fs.sync_all([path for item in staged for path in _durable(ground, item)])
             for item in chosen:
-                _register(ground, item)
+                _register(ground, item, gone_is_done)
         for item in staged:
             if linked or item.anothers:  # who sees a link may publish at any moment
                 registry.make_durable(ground, item.name)
@@ -226,7 +231,7 @@ def _stage_once(ground: Ground, submission: Submission, prompt: bytes, blocks: l
     return item
 
 
-def _register(ground: Ground, item: Staged) -> None:
+def _register(ground: Ground, item: Staged, gone_is_done: bool) -> None:
     """Make the id ours, or find that it was submitted before: then the first submitter's staging is the job."""
     if (
         _MINTED.fullmatch(item.job_id)
@@ -240,12 +245,24 @@ def _register(ground: Ground, item: Staged) -> None:
     except FileExistsError:
         pass
     digest, first = registry.registered(ground, item.job_id)
+    if not gone_is_done:
+        _check_there(ground, item.job_id, first)
     _check_conflict(item, digest)
     if first != item.name:
         _discard(ground, item)
         item.name, item.anothers = first, True
         item.blocks = waiting.staged(ground, f"{ground.staging}/{first}")  # as its own submitter found it then
         item.home = ground.path(places.WAITING) if item.blocks else item.home
+
+
+def _check_there(ground: Ground, job_id: str, first: str) -> None:
+    """The job that an id was given to is in staging, or in a place of jobs. Without this whoever submitted it again was
+    told "queued", and there was no job. [test_an_id_whose_job_was_removed_by_hand_is_not_acknowledged]"""
+    if not fs.exists(f"{ground.staging}/{first}") and views.locate(ground, job_id) is None:
+        raise IdConflict(
+            f"{job_id} was submitted before, and its folder is nowhere any more: removed by hand? "
+            f"`rm {ground.path('jobs/.ids', job_id)}` lets the id be used again; or submit this under another id"
+        )
 
 
 def _check_conflict(item: Staged, digest: str | None) -> None:
