@@ -103,7 +103,7 @@ def test_a_pruned_job_frees_its_name(files: Files) -> None:
     files.close()
     store = files.process()
     operator = store.join("o", role=None)
-    with store.trash(operator) as trash:
+    with store.trash() as trash:
         view = store.find(first)
         assert view is not None
         assert trash.take(first, view.place)

@@ -600,7 +600,7 @@ def test_a_job_that_ends_while_a_pruner_is_at_work_is_not_pruned(root: str) -> N
     store, pruner = opened(root), stage.open_files(root, seed=2)
     worker = store.join("w", role="Runner")
     first, second = (store.enqueue(stage.submission(number)) for number in range(2))
-    with pruner.trash(pruner.join("pruner", role=None)) as trash:
+    with pruner.trash() as trash:
         for job_id in (first, second):
             stage.work_one(store, worker, stage.History())
             assert trash.take(job_id, "agents/Runner/completed/succeeded") is False

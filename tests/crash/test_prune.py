@@ -102,7 +102,7 @@ def test_a_pruned_id_may_be_used_again(shm: Path) -> None:
     root = str(shm / "root")
     prepared(root)
     dying = opened(root, 2, True)
-    with dying.trash(dying.join("p", role=None)) as trash:
+    with dying.trash() as trash:
         assert trash.take("chosen", "agents/Runner/completed/succeeded")
         (name,) = trash.names()
         last = _rmdirs(f"{root}/{TRASH}/{name}") + 1
@@ -127,7 +127,7 @@ def test_a_second_prune_is_refused_while_one_runs(shm: Path) -> None:
     root = str(shm / "root")
     prepared(root)
     one, other = opened(root, 2, True), opened(root, 3, True)
-    with one.trash(one.join("p", role=None)), pytest.raises(Refused, match="another `farro prune`"):
+    with one.trash(), pytest.raises(Refused, match="another `farro prune`"):
         pruned(other)
     assert pruned(other).jobs == 3
     for store in (one, other):
@@ -138,7 +138,7 @@ def test_a_job_that_is_not_final_is_never_taken(shm: Path) -> None:
     root = str(shm / "root")
     prepared(root)
     store = opened(root, 2, True)
-    with store.trash(store.join("p", role=None)) as trash:
+    with store.trash() as trash:
         assert not trash.take("live", "agents/Runner/incoming")
         assert not trash.take("nobody", "agents/Runner/completed/succeeded")
         assert trash.names() == []

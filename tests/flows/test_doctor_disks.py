@@ -84,6 +84,25 @@ def test_ext4_without_a_journal_is_told_and_the_repair_adds_one(tmp_path: Path) 
     assert "with a journal" in str(after["found"])
 
 
+def test_on_a_full_disk_finished_jobs_can_be_removed(tmp_path: Path) -> None:
+    """As the message and doctor say; after that everything else works again."""
+    script = """
+        mkdir "$HERE/disk"; mount -t tmpfs -o size=4m tmpfs "$HERE/disk"; ROOT="$HERE/disk/queue"
+        farro init --root "$ROOT" > "$HERE/init"
+        farro run --root "$ROOT" -- head -c 200000 /dev/zero > "$HERE/out"
+        farro enqueue --root "$ROOT" --id left -- true > "$HERE/id"
+        dd if=/dev/zero of="$HERE/disk/filler" bs=4k 2> "$HERE/dd" || true
+        farro kill --root "$ROOT" left 2> "$HERE/full" && exit 1
+        farro prune --root "$ROOT" --keep 0 > "$HERE/pruned"
+        farro kill --root "$ROOT" left > "$HERE/killed"
+    """
+    done = apart(script, tmp_path, {})
+    assert done.returncode == 0, done.stderr
+    assert "No space left on device" in (tmp_path / "full").read_text()
+    assert "`farro prune`" in (tmp_path / "full").read_text()
+    assert (tmp_path / "pruned").read_text().startswith("removed 1 job; ")
+
+
 @pytest.mark.parametrize(("inodes", "verdict"), [(5000, "warning"), (1000, "failed")])
 def test_a_small_disk_is_told_before_it_is_full(tmp_path: Path, inodes: int, verdict: str) -> None:
     script = f"""

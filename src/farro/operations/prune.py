@@ -108,20 +108,18 @@ def prune(
     """Remove them. Stopped or killed at any point: each job is there still, or the next prune removes it."""
     if not isinstance(store, FilesStore):
         return _forgotten(store, chosen, by, progress)
-    with operator(store, by) as agent, store.trash(agent) as trash:
+    with store.trash() as trash:
         debris = len(trash.names())
         taken = 0
         for count, job in enumerate(chosen, start=1):
             taken += trash.take(job.job_id, job.place)
             if count % TOGETHER == 0:
-                store.heartbeat(agent)
                 clock.sleep(PAUSE_S)
         held = 0
         names = trash.names()
         for done, name in enumerate(_gently(store, names, clock), start=1):
             held += trash.remove(name)
             progress(done, len(names))
-            store.heartbeat(agent)
     return Pruned(jobs=taken, bytes=held, debris=debris)
 
 
@@ -140,7 +138,7 @@ def _forgotten(store: Store, chosen: Sequence[Candidate], by: str, progress: Cal
 def remove_one(store: Store, agent: Agent, job_id: str, place: str) -> bool:
     """Take one final job away now. False: it is not final, or something still speaks of it."""
     if isinstance(store, FilesStore):
-        with store.trash(agent) as trash:
+        with store.trash() as trash:
             if not trash.take(job_id, place):
                 return False
             for name in trash.names():

@@ -21,6 +21,15 @@ if sys.platform == "win32":  # antivirus and indexers hold files for a moment
 WRITE_TRIES = 3
 
 
+def remedy(code: int | None) -> str:
+    """What helps against an error of the filesystem."""
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return "Free space or inodes (df -h, df -i; `farro prune` removes finished jobs)"
+    if code in (errno.EMFILE, errno.ENFILE):
+        return "Allow more open files (ulimit -n)"
+    return "Check the device (dmesg)"
+
+
 def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | None = None) -> T:
     """`call`, again after a short pause when the filesystem's trouble may pass; then StorageTrouble."""
     for attempt in range(1, WRITE_TRIES + 1):
@@ -32,7 +41,7 @@ def retried(call: Callable[[], T], path: str, pause: Callable[[float], None] | N
             if attempt == WRITE_TRIES:
                 raise StorageTrouble(
                     f"{path}: {error.strerror} after {WRITE_TRIES} tries; nothing was changed. "
-                    "Free space or inodes (df -h, df -i), check the device (dmesg), then try again"
+                    f"{remedy(error.errno)}, then try again"
                 ) from error
             if pause is not None:
                 pause(0.05 * 4 ** (attempt - 1))

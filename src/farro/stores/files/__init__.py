@@ -264,9 +264,8 @@ class FilesStore:
         return sorted(fs.subdirectories(self._ground.path(places.STALE)))
 
     @contextlib.contextmanager
-    def trash(self, agent: Agent) -> Iterator[prune.Trash]:
-        """Finished jobs may be removed, by one leased agent at a time."""
-        self._ground.mine(agent)
+    def trash(self) -> Iterator[prune.Trash]:
+        """Finished jobs may be removed, by one process at a time."""
         with prune.opened(self._ground) as trash:
             yield trash
 

@@ -175,7 +175,7 @@ def wanted_folders(roles: Iterable[str]) -> list[str]:
     wanted = ["agents", "jobs", "logs"]
     wanted += [
         f"jobs/{name}"
-        for name in (".staging", ".ids", ".names", ".held", ".snapshots", "outbox", "stale", "quarantine")
+        for name in (".staging", ".ids", ".names", ".held", ".snapshots", ".trash", "outbox", "stale", "quarantine")
     ]
     for role in roles:
         ids.check_role(role)

@@ -2,6 +2,8 @@
 
 Which jobs, and how slowly, is decided in operations.prune.
 
+- A pruner is no agent: it edits no job, and joining needs room, of which a full disk has none; to remove jobs must be
+  possible there. [test_on_a_full_disk_finished_jobs_can_be_removed]
 - One pruner at a time holds jobs/.trash/.lock for its whole life. That makes "final" stay true between the look and the
   rename: nothing else moves a final job, and its id cannot come back before this pruner has let go of it.
   [test_a_second_prune_is_refused_while_one_runs]

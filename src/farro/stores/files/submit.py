@@ -75,9 +75,9 @@ def enqueue_many(
         wanted: dict[str, str | None] = {}
         for item in chosen if len(staged) > 1 else ():  # of one, registering it says the same
             _check_conflict(item, wanted.setdefault(item.job_id, item.digest))
-            digest, first = registry.registered(ground, item.job_id)
+            digest, name = registry.registered(ground, item.job_id)
             if digest and not gone_is_done:
-                _check_there(ground, item.job_id, first)
+                _check_there(ground, item.job_id, name)
             _check_conflict(item, digest or item.digest)
         linked = plain and bool(chosen) and ground.journals()
         if plain and (linked or not chosen):
