@@ -27,6 +27,8 @@ _KILL_GRACE_S = 0.1  # for functions: what is raised in a thread takes a moment 
 _LOOK_S = 0.02  # where a process has no descriptor to wait on
 _HURRY_S = 0.1  # how soon a thread that ends a step hears that there is no time for its grace
 
+_watches: set[Watch] = set()  # of the plans that run in this process; its operations are atomic
+
 Ending = Literal["by itself", "timed out", "stopped", "cut off"]
 
 
@@ -75,6 +77,7 @@ class Watch:
         self._ticked_s = clock.monotonic_s()
         self._ended: Flag | None = None  # a thread has ended a step
         self._hurry = False
+        _watches.add(self)
 
     def until_one_is_over(self, running: Sequence[Watched], at_most_s: float = math.inf) -> list[Watched]:
         """Wait until at least one of them is over: by itself, or ended because its time was. Those that are; none when
@@ -114,11 +117,15 @@ class Watch:
                 one.ender.join()
 
     def end_rest(self, *, grace_s: float, look: bool) -> None:
-        """End what steps left behind. `look` False: no Python tool ran, so only orphans can be left."""
+        """End what steps left behind. `look` False: no Python tool ran, so only orphans can be left. Where no other
+        plan runs in this process these are ended too, though nothing tells whose they are.
+        [test_what_left_its_session_and_its_environment_ends_with_its_job]"""
         if not processes.childless() and (look or processes.any_left()):
             tick = self._tick_now if grace_s else None
             every_s = self._tick_every_s
             self.left.update(processes.end_marked(self._marker, grace_s, while_waiting=tick, every_s=every_s))
+            if _watches == {self}:
+                self.left.update(processes.end_adopted())
 
     def tick_if_due(self) -> float:
         """Give the caller its turn when it is time; the time before it."""
@@ -129,6 +136,7 @@ class Watch:
 
     def close(self) -> None:
         """Give the descriptor back; nothing may be running."""
+        _watches.discard(self)
         if self._ended is not None:
             self._ended.close()
 

@@ -9,17 +9,10 @@ the mark of another plan which still runs is that plan's, and is ended with it.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
 import threading
 from collections import Counter
 
 from farro.system import process_table, process_tree
-
-_TURNS = 200
-_TURN_S = 0.05
 
 _claims: Counter[str] = Counter()  # of confined plans, and of calls in them, that run in this process
 _lock = threading.Lock()
@@ -37,12 +30,7 @@ def end(claim: str) -> None:
         _claims[claim] -= 1
         if _claims[claim] <= 0:
             del _claims[claim]
-    for _ in range(_TURNS):
-        found = [pid for pid in process_tree.reap_adopted() if _confined(pid) and not _claimed(pid)]
-        if not found:
-            return
-        for pid in found:
-            _kill(pid)
+    process_tree.end_adopted(lambda pid: _confined(pid) and not _claimed(pid))
 
 
 def _confined(pid: int) -> bool:
@@ -56,16 +44,3 @@ def _confined(pid: int) -> bool:
 
 def _claimed(pid: int) -> bool:
     return any(process_table.carries(pid, f"{process_tree.MARKER}={claim}") for claim in tuple(_claims))
-
-
-def _kill(pid: int) -> None:
-    """It is our child, and only we wait for it: its number is its own until then."""
-    with contextlib.suppress(OSError):
-        fd = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(_TURN_S * 1000)
-        finally:
-            os.close(fd)

@@ -6,7 +6,9 @@ A tree is found three ways at once, because each alone has a hole:
 - the process group and session of its leader: misses what called setsid;
 - descendants by parent: misses what was double-forked (its parent died, so it hangs under init);
 - the marker `FARRO_CLAIM=<value>` in the environment, inherited by every fork and exec: misses what cleaned or
-  overwrote its environment *and* left the session. That last remainder is what `cgroup.own_cgroup` is for.
+  overwrote its environment *and* left the session. A worker that adopts orphans finds it among its children, though not
+  whose it was: it ends when no attempt is left here that it may belong to (`end_adopted`). Should the worker be killed
+  before that, only a cgroup is left to tell (`cgroup.own_cgroup`).
 
 Signals go through pidfds: a process is pinned, looked at again, then signalled. A PID that was reused in between
 belongs to another process, and the pinned one answers ESRCH. Zombies count as dead: only their parent can take them
@@ -33,6 +35,7 @@ GRACE_S = 10.0
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _LOOK_AGAIN_S = 0.5  # while the grace lasts: who was forked since, and who ended without a pidfd to tell
 _KILL_BOUND_S = 10.0  # a killed process may sit in the kernel (state D: a dead network mount); then it is reported
+_CHILD_ENDS_MS = 50  # then it is looked at again
 _PINNED_AT_ONCE = 200  # descriptors: a fork bomb must not cost the worker its last one
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -149,6 +152,31 @@ def reap_adopted() -> list[int]:
             with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
     return running
+
+
+def end_adopted(which: Callable[[int], bool] = lambda pid: True) -> tuple[int, ...]:
+    """Kill adopted orphans, and what they leave to us by that; the PIDs of those that do not end."""
+    until_s = time.monotonic() + _KILL_BOUND_S
+    while found := [pid for pid in reap_adopted() if which(pid)]:
+        if time.monotonic() >= until_s:
+            return tuple(found)
+        for pid in found:
+            _kill_child(pid)
+    return ()
+
+
+def _kill_child(pid: int) -> None:
+    """It is our child, and only we wait for it: its number is its own until then."""
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(fd, _KILL)
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            with RESTING:
+                poll.poll(_CHILD_ENDS_MS)
+        finally:
+            os.close(fd)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,51 @@
+"""Processes that try to outlive their job: they left its session, and cleaned their environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flows.program import Program, shell
+from support import eventually
+
+ESCAPE = "(setsid env -i sh -c 'echo $$ > {0}.tmp; mv {0}.tmp {0}; exec sleep 600' > /dev/null 2>&1 &); {1}"
+THERE = "while [ ! -e pid ]; do sleep 0.02; done"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def escaped(farro: Program, name: str) -> int:
+    path = farro.path / name
+    eventually(path.exists, "it was started")
+    return int(path.read_text())
+
+
+def test_what_left_its_session_and_its_environment_ends_with_its_job(farro: Program) -> None:
+    assert farro.run("run", "--", "sh", "-c", ESCAPE.format("pid", THERE), code=0)
+    assert not alive(escaped(farro, "pid"))
+
+
+def test_a_killed_job_leaves_nothing_of_that_kind(farro: Program) -> None:
+    farro.enqueue(shell(ESCAPE.format("pid", "sleep 600")), "--id", "k")
+    farro.start("worker")
+    pid = escaped(farro, "pid")
+    farro.run("kill", "k", code=0)
+    eventually(lambda: not alive(pid), "it is ended with its job")
+
+
+def test_while_another_job_runs_nobody_knows_whose_it_is(farro: Program) -> None:
+    """It may be the other's: it ends when that one does."""
+    other = "echo $$ > other; while [ ! -e go ]; do sleep 0.02; done"
+    farro.enqueue(shell(other), "--id", "other")
+    farro.start("worker", "--workers", "2")
+    escaped(farro, "other")
+    farro.enqueue(shell(ESCAPE.format("pid", THERE)), "--id", "short")
+    pid = escaped(farro, "pid")
+    eventually(lambda: farro.status("short") == "succeeded")
+    assert alive(pid)
+    (farro.path / "go").touch()
+    eventually(lambda: not alive(pid), "no plan is left here that it may belong to")
