@@ -31,7 +31,7 @@ from farro.kernel.moments import timestamp
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
-from farro.ports.store import Agent, Answered, Claim, Store, Submission
+from farro.ports.store import Agent, Answered, Bulk, Claim, Paused, Store, Submission
 from stage import plan, report, submission
 
 NO = ErrorInfo(category="step_failed", message="no")
@@ -1302,3 +1302,62 @@ def test_work_that_could_not_be_handed_on_is_never_given_up_for_that(kit: Adapte
         assert told.status is Status.QUEUED
         kit.clock.advance(60)
     assert kit.store.pending("Runner") == 1
+
+
+# --- paused queues ---
+
+
+def pause_of(kit: Adapter, why: str | None = None) -> Paused:
+    return Paused(by="ann", at=timestamp(kit.clock.now()), why=why)
+
+
+def test_a_paused_queue_gives_no_job(kit: Adapter) -> None:
+    agent, other = worker(kit.store), worker(kit.store, role="CodeReviewer")
+    kit.store.enqueue(submission(job_id="a"))
+    first = claimed(kit.store, agent)
+    told = pause_of(kit, "a “deploy”\nat noon")
+    assert kit.store.pause("Runner", told)
+    assert not kit.store.pause("Runner", pause_of(kit)), "it is, and stays as it was"
+    assert kit.process().paused() == {"Runner": told}
+    kit.store.enqueue(submission(job_id="b"))
+    kit.process().enqueue(submission(job_id="c", role="CodeReviewer"))
+    assert kit.store.claim(agent) is None
+    if isinstance(kit.store, Bulk):
+        assert list(kit.store.claim_some(agent, 4)) == []
+    assert kit.store.claim(other) is not None, "that of another role goes on"
+    assert kit.store.commit(first, success(first)).status is Status.SUCCEEDED, "and what ran does"
+    assert kit.store.pending("Runner") == 1
+    assert kit.process().resume("Runner")
+    assert not kit.store.resume("Runner")
+    assert kit.store.paused() == {}
+    assert claimed(kit.store, agent).job_id == "b"
+
+
+def test_a_queue_that_is_not_there_cannot_be_paused(kit: Adapter) -> None:
+    for refused in (lambda: kit.store.pause("Nobody", pause_of(kit)), lambda: kit.store.resume("Nobody")):
+        with pytest.raises(UnknownRole):
+            refused()
+    assert kit.store.paused() == {}
+
+
+def test_whoever_waits_is_woken_when_a_queue_goes_on(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    kit.store.enqueue(submission(job_id="a"))
+    kit.store.pause("Runner", pause_of(kit))
+    assert kit.store.claim(agent) is None
+    cursor = kit.store.changes(None, role="Runner").cursor
+    kit.process().resume("Runner")
+    seen = kit.store.changes(cursor, role="Runner", timeout_s=30)
+    assert seen.gap, "it is to look at everything"
+    assert claimed(kit.store, agent).job_id == "a"
+
+
+def test_what_is_delayed_waits_for_its_queue_too(kit: Adapter) -> None:
+    agent = worker(kit.store)
+    due = kit.clock.now() + timedelta(seconds=5)
+    kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
+    kit.store.pause("Runner", pause_of(kit))
+    kit.clock.advance(10)
+    assert kit.store.claim(agent) is None
+    kit.store.resume("Runner")
+    assert claimed(kit.store, agent).job_id == "late"

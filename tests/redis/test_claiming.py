@@ -16,7 +16,7 @@ import pytest
 from farro.errors import AgentLost, NotPermitted, NotReplicated
 from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Status
-from farro.ports.store import Claim, Submission
+from farro.ports.store import Claim, Paused, Submission
 from farro.stores.redis import RedisStore, server
 from farro.system.clock import SystemClock
 from redis_rig import Rig
@@ -125,10 +125,10 @@ def test_who_may_not_wait_is_told_and_does_not_turn_in_place(rig: Rig) -> None:
 class Waiting(threading.Thread):
     """An agent that found nothing and now waits."""
 
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: RedisStore, *tags: str) -> None:
         super().__init__(daemon=True)
         self.store = store
-        self.agent = store.join("w", role="Runner")
+        self.agent = store.join("w", role="Runner", tags=tags)
         assert store.claim_some(self.agent, 1) == []
         self.came: list[str] | Exception | None = None
         self.start()
@@ -175,6 +175,19 @@ def test_a_delayed_job_is_begun_in_time_though_who_heard_of_it_has_ended(rig: Ri
     first.store.leave(first.agent)
     assert second.said() == ["late"]
     assert CLOCK.now() < due + timedelta(seconds=WAIT_S / 3), "not by the end of its wait"
+
+
+def test_whoever_waits_in_a_claim_is_woken_when_a_queue_goes_on(rig: Rig) -> None:
+    store = rig.store(real=True)
+    assert store.pause("Runner", Paused(by="ann", at="now"))
+    waiters = [Waiting(rig.store(real=True)), Waiting(rig.store(real=True), "gpu")]
+    waits(store, 1)
+    store.enqueue(tagged("heavy", "gpu"))
+    store.enqueue(submission(job_id="plain"))
+    assert store.count()[Status.QUEUED] == 2
+    assert all(waiter.is_alive() for waiter in waiters)
+    assert store.resume("Runner")
+    assert sorted(str(waiter.said()) for waiter in waiters) == ["['heavy']", "['plain']"]
 
 
 def test_a_call_that_comes_with_an_answer_is_heard(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.observe.audit import Value
-from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
+from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Paused, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import (
     agents,
@@ -43,6 +43,7 @@ from farro.stores.files import (
     deciding,
     hold,
     names,
+    pausing,
     prune,
     recover,
     replay,
@@ -268,6 +269,20 @@ class FilesStore:
         """Finished jobs may be removed, by one process at a time."""
         with prune.opened(self._ground) as trash:
             yield trash
+
+    # --- queues ---
+
+    @explained
+    def pause(self, role: str, paused: Paused) -> bool:
+        return pausing.pause(self._ground, role, paused)
+
+    @explained
+    def resume(self, role: str) -> bool:
+        return pausing.resume(self._ground, role)
+
+    @explained
+    def paused(self) -> Mapping[str, Paused]:
+        return pausing.paused(self._ground)
 
     # --- looking ---
 

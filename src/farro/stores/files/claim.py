@@ -34,6 +34,7 @@ from farro.observe.audit import tell_all
 from farro.ports.store import Claim
 from farro.stores.files import folder as folders
 from farro.stores.files import look as looks
+from farro.stores.files import pausing
 from farro.stores.files.agents import LEASE
 from farro.stores.files.agents import LOCK as OWN_LOCK
 from farro.stores.files.ground import Ground, Held
@@ -63,6 +64,8 @@ def claim_some(ground: Ground, held: Held, view: QueueView, limit: int) -> list[
 
 def _claimed(ground: Ground, held: Held, view: QueueView, limit: int, *, in_row: bool) -> list[Claim]:
     claims: list[Claim] = []
+    if fs.exists(pausing.path(ground, held.agent.role or "")):
+        return claims
     mine: deque[Look] = deque()  # moved, and not begun yet
     busy: set[str] = set()
     over = False

@@ -12,6 +12,7 @@ from farro.kernel.states import Status
 from farro.ports.store import Change
 from farro.stores.feed import Source
 from farro.stores.files.ground import Ground
+from farro.stores.files.pausing import RESUMED
 from farro.system import fs, inotify
 
 POLL_S = 0.25
@@ -32,7 +33,7 @@ class QueueSource:
             for event in events
             if ids.is_job_id(event.name)
         ]
-        return changes, any(event.mask & inotify.Q_OVERFLOW for event in events)
+        return changes, any(event.mask & inotify.Q_OVERFLOW or event.name == RESUMED for event in events)
 
     def wake(self) -> None:
         self._inotify.wake()

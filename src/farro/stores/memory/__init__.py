@@ -143,6 +143,8 @@ class MemoryStore(Deciding):
     def claim(self, agent: Agent) -> Claim | None:
         with self._lock:
             self._check_alive(agent)
+            if agent.role in self._paused:
+                return None
             now = self._clock.now()
             fitting = (job for job in self._jobs.values() if self._fits(job, agent, now))
             job = min(fitting, key=lambda job: job.entered, default=None)

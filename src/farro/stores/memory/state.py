@@ -20,7 +20,7 @@ from farro.observe.audit import Audit, no_audit
 from farro.plans import after
 from farro.plans.after import End
 from farro.ports.clock import Clock
-from farro.ports.store import Agent, Changes, JobView, StorePolicy
+from farro.ports.store import Agent, Changes, JobView, Paused, StorePolicy
 from farro.stores.feed import Feed
 
 
@@ -61,6 +61,7 @@ class State:
         self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
         self._beats: dict[str, float] = {}  # on the clock that stands still while the machine sleeps (RELIABILITY 18)
         self._entries = 0
+        self._paused: dict[str, Paused] = {}
         self._feeds: dict[str | None, Feed] = {None: Feed(), **{role: Feed() for role in self._roles}}
         self._lock = threading.RLock()
 
@@ -81,6 +82,22 @@ class State:
         if role is not None:
             self._check_role(role)
         return self._feeds[role]
+
+    def pause(self, role: str, paused: Paused) -> bool:
+        self._check_role(role)
+        with self._lock:
+            return self._paused.setdefault(role, paused) is paused
+
+    def resume(self, role: str) -> bool:
+        self._check_role(role)
+        with self._lock:
+            was = self._paused.pop(role, None) is not None
+        self._feeds[role].publish([], gap=was)
+        return was
+
+    def paused(self) -> Mapping[str, Paused]:
+        with self._lock:
+            return dict(self._paused)
 
     def find(self, job_id: str) -> JobView | None:
         with self._lock:

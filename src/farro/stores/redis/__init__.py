@@ -26,11 +26,12 @@ from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.observe.audit import Value
 from farro.ports.fleet import Seated
-from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
+from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Paused, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.redis import agents, changing, claim, commit, prune, recover, seat, submit, unblock, views
 from farro.stores.redis.feed import Ear, Stream
 from farro.stores.redis.ground import Ground
+from farro.stores.redis.records import pairs
 from farro.stores.redis.server import Both
 
 
@@ -270,6 +271,24 @@ class RedisStore:
     def note(self, event: str, *, actor: str | None = None, **codes: Value) -> None:
         self._ground.audit(event, actor=actor, **codes)
         self._ground.write(event, {"actor": actor, **codes})
+
+    # --- queues ---
+
+    def pause(self, role: str, paused: Paused) -> bool:
+        key, text = self._ground.keys.paused, paused.to_json()
+        made = self._ground.server.call("HSETNX", key, self._ground.check_role(role), text)
+        # 0 is also the answer to a call that is repeated because the first answer was lost.
+        return bool(made == 1 or self._ground.server.call("HGET", key, role) == text)
+
+    def resume(self, role: str) -> bool:
+        answer = self._ground.server.run(
+            self._ground.scripts.resume, self._ground.time(), self._ground.check_role(role), waits=True
+        )
+        return bool(answer == 1)
+
+    def paused(self) -> Mapping[str, Paused]:
+        told = pairs(self._ground.server.call("HGETALL", self._ground.keys.paused))
+        return {role.decode(): Paused.from_json(text) for role, text in sorted(told.items())}
 
     # --- who manages (ports.fleet) ---
 

@@ -187,7 +187,10 @@ class Stream:
         if not unread:
             return [], False
         last = self._numbered(unread[-1])
-        gap = last != self._number + len(unread) if self._role is None else self._cut_off(len(entries))
+        if self._role is None:
+            gap = last != self._number + len(unread)
+        else:
+            gap = self._cut_off(len(entries)) or any(not entry[1][1] for entry in unread)  # after a pause: look
         self._id, self._number = unread[-1][0], last
         return [change for change in map(self._change, unread) if change is not None], gap
 
@@ -201,7 +204,8 @@ class Stream:
 
     def _change(self, entry: Entry) -> Change | None:
         if self._role is not None:
-            return Change(job_id=entry[1][1].decode(), role=self._role, status=Status.QUEUED)
+            job_id = entry[1][1].decode()
+            return Change(job_id=job_id, role=self._role, status=Status.QUEUED) if job_id else None
         told = json.loads(entry[1][1])
         if "status" not in told or "job_id" not in told:
             return None

@@ -18,6 +18,7 @@ class Keys:
         self.stale = f"{self.prefix}stale"
         self.open = f"{self.prefix}open"
         self.marked = f"{self.prefix}marked"
+        self.paused = f"{self.prefix}paused"
 
     def job(self, job_id: str) -> str:
         return f"{self.prefix}job:{job_id}"

@@ -45,6 +45,7 @@ class Scripts:
     look: Script
     note: Script
     remove: Script
+    resume: Script
     survey: Script
     unclaim: Script
 

@@ -6,6 +6,7 @@
 --   job: {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}}; {'none', number of jobs in its
 --   hands, for who has tags the last entry of feed:<Role>, when the next delayed job is due or ''}; {'lost'}: the agent
 --   is dead;
+--   also where its queue is paused;
 --   {'foreign', id}: a job of another schema version was put aside, ask again.
 -- One worker is woken for a job, and wakes the next where it leaves any.
 -- A crash of the caller leaves the jobs in its hands: recovery counts the attempts.
@@ -33,6 +34,8 @@ if again then
   end
   if #found > 3 then return found end
 end
+
+if call('HGET', P .. 'paused', role) then return {'none', call('HLEN', held_key), '0-0', ''} end
 
 local due = call('ZRANGEBYSCORE', P .. 'due:' .. role, '-inf', now, 'LIMIT', 0, 1000)
 for _, id in ipairs(due) do

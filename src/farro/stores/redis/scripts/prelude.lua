@@ -29,6 +29,7 @@
 --   after:<id>          set   jobs that wait for that job
 --   todo                zset  waiting jobs of which one that they wait for has ended, and nobody has looked yet
 --   stale, open, marked set   stale jobs; failures that are not final; jobs marked stale in their agent's hands
+--   paused              hash  role -> {by, at, why}: its queue gives out no job
 --   foreign             set   jobs of a schema version that whoever met them did not know
 --   names               hash  name -> id
 --   agents              hash  id -> {role, tags, identity}
@@ -37,7 +38,7 @@
 --   seq                 int   the number of the last change
 --   log                 stream of all changes and of the audit log; a field of an entry is its number;
 --                     `k` the call that wrote a line which is no change
---   feed:<Role>         stream of entries into that queue
+--   feed:<Role>         stream of entries into that queue; one without an id: it goes on after a pause
 --   bell:<Role>         zset  empty, or one member: a job without tags came, and no worker without tags has looked since.
 --                             Who waits there is alone in being woken (BZPOPMIN)
 --   lib:*               plans and actions (stores/redis/library.py)

@@ -1,0 +1,60 @@
+"""Queues that give out no job: `agents/<Role>/.paused`, which says who did that, when and why.
+
+Claims look for it first (claim). A crash leaves it there or not; a call that raised may have been carried out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from farro.ports.store import Paused
+from farro.stores.files.ground import Ground
+from farro.system import fs
+
+RESUMED = ".resumed"  # moved into a queue for a moment: whoever watches it looks again
+_BYTES = 64 << 10
+
+
+def path(ground: Ground, role: str) -> str:
+    return f"{ground.root}/agents/{role}/.paused"
+
+
+def pause(ground: Ground, role: str, paused: Paused) -> bool:
+    place = path(ground, ground.check_role(role))
+    staged = fs.temporary(ground.staging)
+    fs.create(staged, paused.to_json() + b"\n")
+    try:
+        ground.sync([staged])
+        fs.move(staged, place)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            fs.unlink(staged)
+        if isinstance(error, FileExistsError):
+            return False
+        raise
+    ground.sync([place.rsplit("/", 1)[0]])
+    return True
+
+
+def resume(ground: Ground, role: str) -> bool:
+    place = path(ground, ground.check_role(role))
+    try:
+        fs.unlink(place)
+    except FileNotFoundError:
+        return False
+    ground.sync([place.rsplit("/", 1)[0]])
+    bell = f"{ground.incoming(role)}/{RESUMED}"
+    with contextlib.suppress(OSError):  # it goes on all the same: who is not woken looks in a while by itself
+        staged = fs.temporary(ground.staging)
+        fs.create(staged, b"")
+        fs.replace(staged, bell)
+        fs.unlink(bell)
+    return True
+
+
+def paused(ground: Ground) -> dict[str, Paused]:
+    found = {}
+    for role in ground.roles():
+        with contextlib.suppress(FileNotFoundError):
+            found[role] = Paused.from_json(fs.read_bytes(path(ground, role), _BYTES))
+    return found
