@@ -31,7 +31,8 @@ from farro.kernel.moments import timestamp
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
 from farro.kernel.states import Reason, Status
-from farro.ports.store import Agent, Answered, Bulk, Claim, Paused, Store, Submission
+from farro.ports.queues import Paused
+from farro.ports.store import Agent, Answered, Bulk, Claim, Store, Submission
 from stage import plan, report, submission
 
 NO = ErrorInfo(category="step_failed", message="no")

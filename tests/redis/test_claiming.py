@@ -16,7 +16,8 @@ import pytest
 from farro.errors import AgentLost, NotPermitted, NotReplicated
 from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Status
-from farro.ports.store import Claim, Paused, Submission
+from farro.ports.queues import Paused
+from farro.ports.store import Claim, Submission
 from farro.stores.redis import RedisStore, server
 from farro.system.clock import SystemClock
 from redis_rig import Rig

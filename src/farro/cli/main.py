@@ -62,6 +62,8 @@ SECTIONS = {
         ("reset", "Put a named job back to waiting, from its start.", "farro.cli.named:reset"),
         ("kill", "End a job for good.", "farro.cli.jobs:kill"),
         ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),
+        ("pause", "Give out no more jobs of a queue.", "farro.cli.pausing:pause"),
+        ("resume", "Let a paused queue go on.", "farro.cli.pausing:resume"),
         ("prune", "Remove finished jobs.", "farro.cli.prune:prune"),
     ),
     "Keep running": (

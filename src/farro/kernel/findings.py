@@ -59,6 +59,7 @@ class Facts:
     workers: tuple[Worker, ...] = ()
     before: int = 0  # jobs of its queue that entered it earlier
     manager_silent_s: float | None = None  # None: there is no sign of a manager
+    paused: str | None = None  # that its queue gives out no job, in words
     lock: str | None = None  # the agent that is about to claim it
     lock_alive: bool = False
 
@@ -150,6 +151,8 @@ def _queued(facts: Facts) -> Iterator[Finding]:
             message=f"it is damaged: {facts.damaged}; the next worker mends it, or puts it aside as failed",
             fix=f"farro show {facts.job_id}",
         )
+    if facts.paused is not None:
+        yield Finding(reason="paused", message=facts.paused, fix=f"farro resume {facts.role}")
     if facts.role == "Manager":
         yield _for_manager(facts, "for_manager", "it is in the manager's queue")
     yield from _needs_worker(facts)

@@ -16,7 +16,7 @@ from farro.kernel.findings import Dependency, Facts, Finding, Worker, finding
 from farro.kernel.ids import is_job_id
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
-from farro.operations import fleet, inbox, steps, tree
+from farro.operations import fleet, inbox, pausing, steps, tree
 from farro.operations.moments import moment_or_none
 from farro.plans.metadata import metadata_of
 from farro.plans.tags import required_tags
@@ -44,6 +44,7 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         lock = fs.readlink(f"{folder}/lock") if view.status is Status.QUEUED else None
     quarantined = view.damaged if view.place == places.QUARANTINE else None
     began = moment_or_none(life.updated_at)
+    paused = store.paused().get(life.role) if view.status is Status.QUEUED else None
     return Facts(
         job_id=view.job_id,
         status=view.status,
@@ -69,6 +70,7 @@ def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
         workers=tuple(_worker(agent) for agent in agents if agent.role == life.role),
         before=_before(store, view) if view.status is Status.QUEUED else 0,
         manager_silent_s=fleet.manager_silent_s(store, now=now, agents=agents),
+        paused=None if paused is None else pausing.words(life.role, paused),
         lock=lock,
         lock_alive=any(agent.id == lock and agent.alive for agent in agents),
     )

@@ -23,7 +23,6 @@ instruction and, with durability `power`, after a power cut. Side effects carry 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -35,6 +34,7 @@ from farro.kernel.outcome import Outcome
 from farro.kernel.retry import RetryPolicy
 from farro.kernel.states import Reason, Status
 from farro.late import dataclass, field
+from farro.ports.queues import Queues
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,27 +80,6 @@ class AgentView:
     alive: bool
     jobs: tuple[str, ...]
     identity: Mapping[str, Any]  # host, boot_id, pid, start, started_at: for people, never for deciding death
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Paused:
-    """Why a queue gives out no job."""
-
-    by: str
-    at: str  # as the envelope has times
-    why: str | None = None
-
-    def to_json(self) -> bytes:
-        return json.dumps({"by": self.by, "at": self.at, "why": self.why}, ensure_ascii=False).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Paused:
-        """Whatever stands there: a queue that somebody paused is paused, though it cannot be read who that was."""
-        try:
-            told = json.loads(text)
-            return cls(by=str(told["by"]), at=str(told["at"]), why=None if told["why"] is None else str(told["why"]))
-        except (ValueError, KeyError, TypeError):
-            return cls(by="somebody", at="", why=None)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -286,7 +265,7 @@ class Bulk(Protocol):
         that somebody took meanwhile is left alone. [test_what_was_not_begun_goes_back_to_its_place]"""
 
 
-class Store(Working, Protocol):
+class Store(Working, Queues, Protocol):
     """All of it. `root` is the folder of this machine that holds config and policies; where the jobs lie is the
     store's own business, and `folder` tells."""
 
@@ -396,19 +375,6 @@ class Store(Working, Protocol):
         told by the store itself, after they are acknowledged. [test_every_transition_is_told]"""
 
     def roles(self) -> Sequence[str]: ...
-
-    # --- queues ---
-
-    def pause(self, role: str, paused: Paused) -> bool:
-        """From now on no job of that queue is claimed; what runs goes on, and jobs enter it as ever. False: it was
-        paused already, and that stands. Kept over restarts. [test_a_paused_queue_gives_no_job]"""
-
-    def resume(self, role: str) -> bool:
-        """Its jobs are claimed again; whoever waits for them is woken. False: it was not paused.
-        [test_whoever_waits_is_woken_when_a_queue_goes_on]"""
-
-    def paused(self) -> Mapping[str, Paused]:
-        """The queues that are, by role."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,6 +35,12 @@ class Drained:
             return False
         if self._store.pending(self._role) == 0:
             return True
+        if self._role in self._store.paused():
+            why = f"the queue of {self._role} is paused: what is queued stays (farro resume {self._role})"
+            if self._told != why:  # by one of the slots
+                self._log("warning", why, {"role": self._role, "event": {"type": "drain_paused"}})
+            self._told = why
+            return True
         now_s = self._clock.monotonic_s()
         self._idle_since_s = self._idle_since_s or now_s
         if now_s - self._idle_since_s >= TELL_AFTER_S:

@@ -35,7 +35,8 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.observe.audit import Value
-from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Paused, Recovered, Submission
+from farro.ports.queues import Paused
+from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import (
     agents,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 
-from farro.ports.store import Paused
+from farro.ports.queues import Paused
 from farro.stores.files.ground import Ground
 from farro.system import fs
 

@@ -20,7 +20,8 @@ from farro.observe.audit import Audit, no_audit
 from farro.plans import after
 from farro.plans.after import End
 from farro.ports.clock import Clock
-from farro.ports.store import Agent, Changes, JobView, Paused, StorePolicy
+from farro.ports.queues import Paused
+from farro.ports.store import Agent, Changes, JobView, StorePolicy
 from farro.stores.feed import Feed
 
 

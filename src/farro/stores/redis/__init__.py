@@ -26,7 +26,8 @@ from farro.kernel.outcome import Outcome, Released
 from farro.kernel.states import Reason, Status
 from farro.observe.audit import Value
 from farro.ports.fleet import Seated
-from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Paused, Recovered, Submission
+from farro.ports.queues import Paused
+from farro.ports.store import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
 from farro.stores.feed import Feed
 from farro.stores.redis import agents, changing, claim, commit, prune, recover, seat, submit, unblock, views
 from farro.stores.redis.feed import Ear, Stream

@@ -1,0 +1,57 @@
+"""Queues that are paused, and go on: by the commands, beside real workers."""
+
+from __future__ import annotations
+
+from flows.program import Program, shell, steps
+from support import eventually
+
+
+def test_a_paused_queue_stands_still_and_goes_on(farro: Program) -> None:
+    worker = farro.start("worker").started()
+    told = farro.run("pause", "Runner", "--why", "deploy at noon", "--json", code=0).json["paused"]["Runner"]
+    assert told["why"] == "deploy at noon"
+    job = farro.enqueue(steps(["echo", "hi"]), "--id", "a")
+    said = farro.run("explain", job, code=0).out
+    assert "the queue of Runner is paused by" in said
+    assert "deploy at noon" in said
+    assert "farro resume Runner" in said
+    assert farro.run("explain", job, "--json", code=0).json["reason"] == "paused"
+    assert "the queue of Runner is paused by" in farro.run("pause", code=0).out
+    assert farro.status(job) == "queued"
+    assert farro.run("resume", "Runner", code=0).out == "the queue of Runner goes on\n"
+    eventually(lambda: farro.status(job) == "succeeded", "its workers are woken")
+    assert farro.run("resume", "Runner", code=0).out == "the queue of Runner was not paused\n"
+    assert worker.process.poll() is None
+
+
+def test_what_runs_goes_on_and_a_draining_worker_ends(farro: Program) -> None:
+    farro.enqueue(shell("touch began; while [ ! -e go ]; do sleep 0.02; done"), "--id", "runs")
+    worker = farro.start("worker", "--drain", "--workers", "1")
+    eventually((farro.path / "began").exists)
+    farro.enqueue(steps(["true"]), "--id", "stays")
+    farro.run("pause", "--all", code=0)
+    (farro.path / "go").touch()
+    assert worker.process.wait(60) == 0
+    assert (farro.status("runs"), farro.status("stays")) == ("succeeded", "queued")
+    assert sorted(farro.run("resume", "--all", "--json", code=0).json["resumed"]) == sorted(
+        path.name for path in (farro.path / "agents").iterdir() if (path / "incoming").is_dir()
+    )
+    assert farro.run("pause", code=0).out == "no queue is paused\n"
+
+
+def test_a_role_that_is_not_there_pauses_nothing(farro: Program) -> None:
+    assert "no role Nobody here" in farro.run("pause", "Runner", "Nobody", code=2).err
+    assert farro.run("pause", "--json", code=0).json == {"paused": {}}
+    assert "--all" in farro.run("resume", code=2).err
+    assert "at most 500" in farro.run("pause", "Runner", "--why", "x" * 501, code=2).err
+
+
+def test_a_pause_outlives_whoever_asked_for_it_and_a_hand_may_make_one(farro: Program) -> None:
+    (farro.path / "agents/Runner/.paused").write_text("")  # by hand, without a word
+    farro.enqueue(steps(["true"]), "--id", "a")
+    farro.run("worker", "--drain", code=0)
+    assert farro.status("a") == "queued"
+    assert "paused by somebody" in farro.run("explain", "a", code=0).out
+    (farro.path / "agents/Runner/.paused").unlink()
+    farro.run("worker", "--drain", code=0)
+    assert farro.status("a") == "succeeded"
