@@ -13,6 +13,7 @@ import redis
 from farro.fronts.resp.feeds import Own
 from farro.kernel.states import Status
 from farro.operations.memo import _RELEASES
+from farro.ports.queues import Paused
 from farro.ports.store import Change, Changes, Submission
 from resp.stage import PATIENCE_S, Front, command, connected, job, result
 from support import eventually
@@ -153,6 +154,22 @@ def test_an_entry_is_own_once_and_news_after_that() -> None:
 def told(*job_ids: str, gap: bool = False) -> Changes:
     items = tuple(Change(job_id=job_id, role="Runner", status=Status.QUEUED) for job_id in job_ids)
     return Changes(cursor=1, items=items, gap=gap)
+
+
+def test_who_waits_for_a_paused_queue_is_woken_when_it_goes_on(front: Front) -> None:
+    front.store.pause("Runner", Paused(by="ann", at="now"))
+    client, found = front.client(), []
+    client.lpush("queue:ready", job("a"))
+    assert json.loads(client.execute_command("QUEUE.STATS", "queue:ready"))["queues"]["queue:ready"]["paused"] is True
+    assert client.rpop("queue:ready") is None
+    waiter = front.client()
+    thread = threading.Thread(target=lambda: found.append(waiter.brpop("queue:ready", 0)))
+    thread.start()
+    front.client().ping()
+    assert front.status("a") == "queued"
+    front.store.resume("Runner")
+    thread.join(PATIENCE_S)
+    assert json.loads(found[0][1])["id"] == "a"
 
 
 @pytest.mark.parametrize("timeout", [0.05, 1])

@@ -127,15 +127,21 @@ async def workers(connection: Connection, args: list[bytes]) -> Any:
 
 
 async def stats(connection: Connection, args: list[bytes]) -> Any:
-    """QUEUE.STATS [queue]: how many jobs of each status each role has."""
+    """QUEUE.STATS [queue]: how many jobs of each status each role has, and whether its queue is paused."""
     server = connection.server
     roles = await server.roles()
     if len(args) > 1:
         roles = [keys.queue_role(args[1], roles)]
     counted = await server.look(description.queues, server.store, roles)
+    paused = await server.look(server.store.paused)
     waiting = server.waiting()
     queues = {
-        keys.queue_name(role): {"role": role, **counts, "waiting_clients": waiting.get(role, 0)}
+        keys.queue_name(role): {
+            "role": role,
+            **counts,
+            "paused": role in paused,
+            "waiting_clients": waiting.get(role, 0),
+        }
         for role, counts in counted.items()
     }
     return told({"queues": queues, "processing": len(server.workers.held), "connections": len(server.connections)})
