@@ -51,10 +51,11 @@ def open_store(
     log: Log | None = None,
     actor: str = "farro",
     brief: bool = False,
+    patient: bool = False,
 ) -> Store:
     """The store of a root, wired to the real machine: its folders, or where `store` says. `actor` is who enqueues, for
     the audit log; `brief` is for a process that ends at once: it needs no thread to write that log, and somebody waits
-    for its answer."""
+    for its answer. `patient`: what it has to tell matters more than that."""
     audit = AuditLog(
         f"{root}/logs",
         actor=actor,
@@ -77,7 +78,7 @@ def open_store(
             reap=enclosure.reap,
             log=log or no_log,
             audit=audit,
-            brief=brief,
+            brief=brief and not patient,
         )
     durable, dice = settings.durability == "power", random.SystemRandom()
     boot_id = str(process_identity.identity()["boot_id"])

@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 import farro as api
+from farro import fleet
 from farro.kernel.states import Status
 from farro.operations.watching import Viewer
 from farro.ports.store import CARRIED_BYTES
@@ -128,6 +131,36 @@ def test_a_command_runs_here_with_its_output_and_exit_code(on_redis: Program) ->
     done = on_redis.run("run", "--", "sh", "-c", "echo hello; exit 3", code=3)
     assert done.out == "hello\n"
     on_redis.run("run", "--json", "--", "true", code=0)
+
+
+def test_a_run_waits_for_its_server_as_a_worker_does(
+    farro: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commands give up sooner; but this one has something to tell that is known to nobody else."""
+    server = RedisServer(folder=tmp_path / "own-server", durable=True).start()
+    configure(farro, store=server.url)
+    monkeypatch.setattr(fleet, "BRIEF_S", 0.1)
+    before = signal.getsignal(signal.SIGHUP)
+
+    def away() -> None:
+        eventually((farro.path / "started").exists)
+        server.kill()
+        (farro.path / "go").touch()
+        eventually((farro.path / "over").exists)
+        time.sleep(1.0)  # longer than a command would ask
+        server.start()
+
+    meanwhile = threading.Thread(target=away)
+    meanwhile.start()
+    try:
+        script = "touch started; while [ ! -e go ]; do sleep 0.01; done; touch over; exit 3"
+        done = farro.call("run", "--id", "one", "--", "sh", "-c", script)
+        meanwhile.join()
+        assert (done.code, done.err) == (3, "")
+        assert farro.status("one") == "failed"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        server.stop()
 
 
 def test_a_function_has_a_folder_when_it_wants_one(on_redis: Program) -> None:

@@ -137,6 +137,27 @@ def test_a_whole_plan_is_run_with_its_steps_output_in_order(farro: Program) -> N
     assert done.out == "x\ny\n"
 
 
+IN_TURN = """\
+for n in 1 2 3; do
+  echo %(own)s$n; touch %(own)s$n; while [ ! -e %(other)s$n ]; do sleep 0.01; done
+done
+%(end)s"""
+
+
+def in_turn(**plan: object) -> dict[str, object]:
+    """Two steps, each of which goes on when the other has said as much; the first fails before the second ends."""
+    a = IN_TURN % {"own": "a", "other": "b", "end": "touch a-over; exit 7"}
+    b = IN_TURN % {"own": "b", "other": "a", "end": "while [ ! -e a-over ]; do sleep 0.01; done; sleep 0.2; echo last"}
+    return steps(("sh", "-c", a), ("sh", "-c", b), **plan)
+
+
+def test_of_steps_that_run_together_nothing_is_lost_and_the_exit_code_is_the_failed_ones(farro: Program) -> None:
+    (farro.path / "plan.json").write_text(json.dumps(in_turn(parallel=2)))
+    done = farro.run("run", "--plan", "plan.json", "--cwd", ".", code=7)
+    assert done.out == "a1\na2\na3\nb1\nb2\nb3\nlast\n", "in the order of the plan"
+    assert done.err == f"farro: {only_job(farro)['job_id']}: step 1: exit code 7\n"
+
+
 def test_a_step_that_is_tried_again_is_followed(farro: Program) -> None:
     plan = steps(("sh", "-c", "echo try; mkdir first 2>/dev/null && exit 1; echo good"))
     plan["steps"][0]["retries"] = 2
@@ -190,6 +211,78 @@ def test_a_reader_that_leaves_ends_the_command(farro: Program) -> None:
     )
     assert done.stdout == b"y\n141\n"
     assert only_job(farro)["status"] == "killed"
+    assert "nobody reads its output any more" in farro.call("show", str(only_job(farro)["job_id"]), code=0).out
+
+
+def test_a_command_that_was_done_when_its_reader_left_has_succeeded(farro: Program) -> None:
+    """It says more than a pipe holds; whoever should read it waits until it is over, and leaves."""
+    reader = "while [ ! -s pid ] || kill -0 $(cat pid) 2>&-; do sleep 0.01; done"
+    command = f"{FARRO} run --id one -- sh -c 'echo $$ > pid; seq 100000' | ({reader}); echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=farro.path, env=farro.env, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.stdout, done.stderr) == (b"141\n", b"")
+    assert only_job(farro)["status"] == "succeeded"
+    assert farro.call("watchdog", "--once", "--json", code=0).json == {"recovered": []}
+
+
+def test_a_full_stdout_is_told_and_the_command_goes_on(farro: Program) -> None:
+    for args, code in (("echo hi; echo ran >> ran.txt", 1), ("echo hi; exit 4", 4)):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [FARRO, "run", "--id", f"full{code}", "--", "sh", "-c", args],
+                cwd=farro.path,
+                env=farro.env,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                check=False,
+                timeout=PATIENCE_S,
+            )
+        told = (
+            f"farro: what it said could not be written to stdout: No space left on device; `farro logs full{code}` has"
+        )
+        assert (done.returncode, done.stderr.decode()) == (code, f"{told} all of it\n")
+    assert (farro.path / "ran.txt").read_text() == "ran\n"
+    assert (farro.status("full1"), farro.status("full4")) == ("succeeded", "failed")
+    assert farro.call("logs", "full1", code=0).out == "hi\n"
+
+
+def test_what_is_piped_in_is_the_commands_input(farro: Program) -> None:
+    assert farro.run("run", "--", "wc", "-l", stdin="a\nb\n", code=0).out.strip() == "2"
+    assert farro.run("run", "--no-input", "--", "wc", "-l", stdin="a\nb\n", code=0).out.strip() == "0"
+    job_id = farro.run("run", "--detach", "--", "cat", stdin=b"a\0\xff", code=0).out.strip()
+    farro.worked()
+    assert (farro.folder(job_id) / "attempts/0001/steps/1/stdout").read_bytes() == b"a\0\xff", "it came with the job"
+    again = farro.call("retry", job_id, code=0).out.strip()
+    farro.worked()
+    assert (farro.folder(again) / "attempts/0001/steps/1/stdout").read_bytes() == b"a\0\xff"
+
+
+def test_what_is_piped_in_is_read_by_the_first_step_of_a_plan_that_reads_no_other(farro: Program) -> None:
+    plan = {"steps": [{"id": "a", "command": "cat"}, {"id": "b", "command": "wc", "args": ["-c"]}]}
+    plan["steps"][1]["input_from_step"] = "a"
+    (farro.path / "plan.json").write_text(json.dumps(plan))
+    assert farro.run("run", "--plan", "plan.json", stdin="word\n", code=0).out.split() == ["word", "5"]
+
+
+def test_more_than_a_job_may_bring_is_refused(farro: Program) -> None:
+    config = json.loads((farro.path / "agents-config.json").read_text())
+    config["security"]["max_job_bytes"] = 1000
+    (farro.path / "agents-config.json").write_text(json.dumps(config))
+    told = farro.run("run", "--", "wc", "-c", stdin=b"x" * 1001, code=2)
+    assert "standard input is more than 1000 bytes" in told.err
+    assert farro.call("ls", "--json", code=0).json["jobs"] == []
+
+
+def test_the_manager_runs_no_commands(farro: Program) -> None:
+    for way in (("run",), ("enqueue",)):
+        told = farro.call(*way, "--role", "Manager", "--", "true", code=2).err
+        assert "--role: Manager decides where agents' jobs go next, and runs no commands; leave it out" in told
+    (farro.path / "plan.json").write_text(json.dumps(shell("true", role="Manager")))
+    told = farro.call("enqueue", "plan.json", code=2).err
+    assert "plan.json:1:" in told
+    assert "role: is Manager, which decides" in told
+    assert farro.call("ls", "--json", code=0).json["jobs"] == []
 
 
 def test_a_run_that_dies_is_recovered_and_anybodys(farro: Program) -> None:

@@ -6,9 +6,6 @@ Queueing lives behind the desk (operations.planning); what is printed of a plan,
 from __future__ import annotations
 
 import os
-import select
-import stat
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,16 +14,14 @@ import click
 from farro.cli import agx_show
 from farro.cli.agx_place import Place, common
 from farro.cli.agx_plans import chosen
-from farro.cli.command_line import how_to_run, wishes
+from farro.cli.command_line import how_to_run, piped, wishes
 from farro.cli.submit import contents
 from farro.cli.terminal import answer, note, say
-from farro.errors import InputError
 from farro.operations.planning import drafting
 from farro.operations.planning.desk import Ticket
+from farro.operations.submit import STDIN
 
 F = TypeVar("F", bound=Callable[..., Any])
-STDIN = "stdin"  # what standard input is called among the files of the job
-_PATIENCE_S = 2.0
 
 
 def ticketed(command: F) -> F:
@@ -163,23 +158,3 @@ def warn_if_idle(place: Place, asked: Ticket, plan: dict[str, Any]) -> None:
     if not any(worker.alive and worker.role == role for worker in place.desk.workers()):
         start = "farro worker" if role == "Runner" else f"farro worker --role {role}"
         note(f"no worker is alive that could take it; start one with: {start}")
-
-
-def piped(limit: int) -> bytes | None:
-    """What was piped or redirected into the program; None: nothing was. A terminal, and what is no stream of bytes that
-    ends (a socket, /dev/null), is left alone."""
-    try:
-        kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is none
-        return None
-    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)):
-        return None
-    if not select.select([sys.stdin], [], [], _PATIENCE_S)[0]:
-        note("waiting for the end of standard input; --no-input leaves it alone")
-    data = sys.stdin.buffer.read(limit + 1)
-    if len(data) > limit:
-        raise InputError(
-            f"standard input is more than {limit} bytes, the most that a job may bring (security.max_job_bytes); put "
-            "it into a file that the workers can read, and name that"
-        )
-    return data or None

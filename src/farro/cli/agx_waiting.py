@@ -18,11 +18,11 @@ from farro.cli.terminal import answer, at_terminal, note, raw, say
 from farro.kernel.states import Status
 from farro.observe.log import printable
 from farro.operations.planning.desk import JobTold
-from farro.operations.run import exit_code
+from farro.operations.run import exit_code, failed_step
 
 
 def wait_for_one(place: Place, job_id: str) -> int:
-    """What its last step said, and its exit code; with JSON, all of its result."""
+    """What its last step said, or the one that failed, and its exit code; with JSON, all of its result."""
     began = time.monotonic()
     last = JobTold(job_id=job_id, status="queued")
     if not place.as_json:
@@ -42,11 +42,25 @@ def wait_for_one(place: Place, job_id: str) -> int:
         named = last.plan_id or result.get("plan_id")
         answer({**last.to_json(), "plan_id": named, "exit_code": code, "result": result or None})
         return code
-    for block in place.desk.stdout(job_id, None):
-        show_bytes(block)
+    blamed = None if last.good else failed_step(result)
+    if blamed is None:
+        _show_stdout(place, job_id, None)
+    else:
+        if blamed.get("stdout"):
+            _show_stdout(place, job_id, str(blamed.get("id") or blamed.get("step_number")))
+        if said := str(blamed.get("stderr") or "").rstrip("\n"):
+            note(said)
     took = f"after {span(time.monotonic() - began)}"
     note(f"{last.job_id} {last.status} {took}{f': {last.error}' if last.error else ''}")
+    if blamed is not None:
+        how = f"agx job result {job_id}" if place.remote else f"farro logs {job_id}"
+        note(f"`{how}` has what every step said")
     return code
+
+
+def _show_stdout(place: Place, job_id: str, step: str | None) -> None:
+    for block in place.desk.stdout(job_id, step):
+        show_bytes(block)
 
 
 def wait_for_all(place: Place, job_ids: Sequence[str], told: dict[str, Any]) -> int:

@@ -1,18 +1,22 @@
 """What `farro run` and `farro enqueue` share: a command after `--`, and the options that say how a job shall be run.
 
-What the options mean lives in operations.submit.
+And what is piped in. What the options mean lives in operations.submit.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import select
+import stat
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
 
+from farro.cli.terminal import note
 from farro.errors import InputError
 from farro.kernel.moments import parse_duration
 from farro.kernel.start_times import FORMS, parse_start
@@ -25,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMAND = "farro.command"  # in click's meta: what stood after `--`, None without one
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 MAX_DELAY_S = 3650 * 86_400.0
+_PATIENCE_S = 2.0  # before it is said that standard input has not ended
 
 
 class WithCommand(click.Command):
@@ -80,8 +85,8 @@ def wishes(
         timeout_s=None if timeout is None else _timeout_s(timeout),
         cwd=where,
         env=dict(_pair(item) for item in env),
-        after=_split(after),
-        after_any=_split(after_any),
+        after=named_jobs("--after", after),
+        after_any=named_jobs("--after-any", after_any),
         not_before=not_before,
     )
 
@@ -122,6 +127,36 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _split(named: tuple[str, ...]) -> tuple[str, ...]:
-    """Ids, however they were given: `--after A --after B`, `--after A,B`, or the lines that a shell put into one."""
-    return tuple(dict.fromkeys(job_id for item in named for job_id in item.replace(",", " ").split()))
+def named_jobs(option: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Ids, however they were given: `--after A --after B`, `--after A,B`, or the lines that a shell put into one. A
+    place without a name is a variable that was empty: to go on without it would be to start too early."""
+    found: dict[str, None] = {}
+    for item in given:
+        for part in item.split(","):
+            if not part.split():
+                where = "is empty" if not item.strip() else f"{item!r} has a comma with no name beside it"
+                raise InputError(
+                    f"{option}: {where}; name a job there (`farro ls` lists them), or leave the option out"
+                )
+            found.update(dict.fromkeys(part.split()))
+    return tuple(found)
+
+
+def piped(limit: int) -> bytes | None:
+    """What was piped or redirected into the program; None: nothing was. A terminal, and what is no stream of bytes that
+    ends (a socket, /dev/null), is left alone."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # there is none
+        return None
+    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)):
+        return None
+    if not select.select([sys.stdin], [], [], _PATIENCE_S)[0]:
+        note("waiting for the end of standard input; --no-input leaves it alone")
+    data = sys.stdin.buffer.read(limit + 1)
+    if len(data) > limit:
+        raise InputError(
+            f"standard input is more than {limit} bytes, the most that a job may bring (security.max_job_bytes); put "
+            "it into a file that the workers can read, and name that"
+        )
+    return data or None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from farro import app, config
-from farro.cli.command_line import COMMAND, WithCommand, how_to_run, wishes
-from farro.cli.options import common, gate, open_root
-from farro.cli.terminal import ReaderGone, answer, complain, say
+from farro.cli.command_line import COMMAND, WithCommand, how_to_run, piped, wishes
+from farro.cli.options import common, gate, open_root, person
+from farro.cli.terminal import ReaderGone, answer, complain, forget, say
+from farro.observe.log import grave_only
 from farro.operations import run as running
 from farro.operations import submit
 from farro.operations.run import Ended, Tail
@@ -38,6 +38,7 @@ _NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIG
     "--id", "job_id", metavar="ID", help="The job's id, chosen by you. Again: its output and exit code again."
 )
 @how_to_run
+@click.option("--no-input", is_flag=True, help="Leave standard input alone; else what is piped in is the command's.")
 @click.option("--detach", is_flag=True, help="Do not wait: queue it and print its id, as `farro enqueue` does.")
 @click.argument("words", nargs=-1, metavar="[--] COMMAND [ARGS]...", type=click.UNPROCESSED)
 @common
@@ -52,6 +53,7 @@ def run(
     timeout: str | None,
     cwd: str | None,
     env: tuple[str, ...],
+    no_input: bool,
     detach: bool,
     words: tuple[str, ...],
     root: str | None,
@@ -60,9 +62,10 @@ def run(
     """Run a command as a job, here and now: its output as it comes, its exit code in the end.
 
     The job and its output are kept (`farro ls`, `farro show JOB`). Without a root upwards from here, jobs are kept in
-    your own, under ~/.local/state/farro. The command reads nothing from the terminal. Ctrl-C ends it, and the job is
-    killed. Exit codes as a shell's: 127 not found, 126 not executable, 128 + n ended by signal n; 124 timed out. With
-    --json the output goes to stderr, and stdout is {"job_id", "status", "exit_code"}.
+    your own, under ~/.local/state/farro. What is piped in is read to its end and becomes the command's standard input;
+    from the terminal it reads nothing. Ctrl-C ends it, and the job is killed; so does whoever reads the output and
+    leaves, as `| head -1` does. Exit codes as a shell's: 127 not found, 126 not executable, 128 + n ended by signal n;
+    124 timed out. With --json the output goes to stderr, and stdout is {"job_id", "status", "exit_code"}.
     """
     command = (*words, *(context.meta[COMMAND] or ()))
     if (plan_file is None) == (not command):
@@ -85,16 +88,33 @@ def run(
             contract=config.contract(store.root, settings),
         )
     from farro.operations.admission import admitted, check_paths
+    from farro.plans.forms import is_agent_prompt
 
+    if not no_input and plan_file != "-" and not is_agent_prompt(found[0].prompt):
+        data = piped(settings.security.max_job_bytes)
+        found = found if data is None else [submit.with_input(found[0], data)]
     try:
         if detach:
             made = admitted(store, found, gate(settings, force=False))
             answer({"jobs": made}) if as_json else say("\n".join(made))
             return 0
         check_paths(found, gate(settings, force=False))
-        return _followed(store, settings, found[0], as_json)
+        return _followed(_patient(store, settings), settings, found[0], as_json)
     finally:
         store.close()
+
+
+def _patient(store: Store, settings: Settings) -> Store:
+    """From its claim on this is a worker: where a server holds the jobs it waits for it as long as a worker does. Who
+    is only told that it does not answer, before anything has begun, is told soon."""
+    if settings.store == "files":
+        return store
+    store.close()
+    patient = app.open_store(
+        store.root, settings, log=grave_only(sys.stderr), actor=person("cli"), brief=True, patient=True
+    )
+    click.get_current_context().call_on_close(patient.close)
+    return patient
 
 
 def _followed(store: Store, settings: Settings, submission: Submission, as_json: bool) -> int:
@@ -105,7 +125,8 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
 
     clock = SystemClock()
     plan = load_data(submission.prompt, "prompt.json")
-    tail = Tail([step.id for step in order(plan)], _sink(as_json), _sink(True))
+    sinks = (_Sink(to_stderr=as_json), _Sink(to_stderr=True))
+    tail = Tail([step.id for step in order(plan)], *sinks)
     stop = Stop(clock)
     caught = _on_signals(stop)
     # Always inline: a person waits for this one command; and inside a job it must not wait for that job's own place.
@@ -122,7 +143,12 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
         enclosure.release()
     if caught:
         complain(f"{_NAMES[caught[0]]}; {'it goes on elsewhere' if ended is None else f'the job is {ended.status}'}")
-    return _told(ended, 128 + caught[0] if caught else None, plan, as_json)
+    code = _told(ended, 128 + caught[0] if caught else None, plan, as_json)
+    for sink in (sink for sink in sinks if sink.trouble is not None):
+        where = "" if ended is None else f"; `farro logs {ended.job_id}` has all of it"
+        complain(f"what it said could not be written to {sink.name}: {sink.trouble}{where}")
+        code = code or 1
+    return code
 
 
 def _told(ended: Ended | None, signalled: int | None, plan: Plan, as_json: bool) -> int:
@@ -143,20 +169,29 @@ def _told(ended: Ended | None, signalled: int | None, plan: Plan, as_json: bool)
     return code
 
 
-def _sink(to_stderr: bool) -> Callable[[bytes], None]:
-    stream = sys.stderr if to_stderr else sys.stdout
-    binary: BinaryIO | None = getattr(stream, "buffer", None)
+class _Sink:
+    """Where a stream of the command goes. Whoever has left ends the command. What cannot be written there for another
+    reason (a full disk, a terminal that is gone) is told in the end: the command goes on, and its job keeps all of it.
+    """
 
-    def write(data: bytes) -> None:
-        if binary is None:
-            return  # closed by whoever started us: kept in the job's files all the same
+    def __init__(self, *, to_stderr: bool) -> None:
+        self.name = "stderr" if to_stderr else "stdout"
+        self.trouble: str | None = None
+        stream = sys.stderr if to_stderr else sys.stdout
+        # None: closed by whoever started us.
+        self._binary: BinaryIO | None = getattr(stream, "buffer", None)
+
+    def __call__(self, data: bytes) -> None:
+        if self._binary is None:
+            return
         try:
-            binary.write(data)
-            binary.flush()
+            self._binary.write(data)
+            self._binary.flush()
         except BrokenPipeError:
-            raise ReaderGone from None
-
-    return write
+            raise ReaderGone("nobody reads its output any more") from None
+        except OSError as error:
+            self.trouble, self._binary = error.strerror or str(error), None
+            forget(self.name)
 
 
 def _on_signals(stop: Stop) -> list[signal.Signals]:

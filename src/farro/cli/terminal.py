@@ -75,9 +75,13 @@ def flush() -> None:
 
 
 def forget_stdout() -> None:
-    """What could not be written must not be tried again when the interpreter ends."""
+    forget("stdout")
+
+
+def forget(name: str) -> None:
+    """What could not be written to `stdout` or `stderr` must not be tried again when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251 - no file of farro's
+        os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())  # noqa: TID251 - no file of farro's
 
 
 def make_encodable() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.late import dataclass
-from farro.operations.steps import begun
+from farro.operations.steps import Over, begun
 from farro.ports.store import JobView, Store
 from farro.system import fs
 
@@ -35,7 +35,8 @@ class Ended:
 
 
 class Tail:
-    """The output of a plan's steps, byte for byte, in the order of the steps; each stream to its own place.
+    """The output of a plan's steps, byte for byte, in the order of the steps; each stream to its own place. Of steps
+    that run together the later ones wait for those before them: what they say is in their files meanwhile.
 
     Files are followed by descriptor: the job's folder may be moved while they are read.
     """
@@ -47,6 +48,7 @@ class Tail:
         self._attempt: str | None = None
         self._sinks = (out, err)
         self._streams: list[_Stream] | None = None
+        self._over = Over()
 
     def pump(self, attempt_dir: str, *, ended: bool = False) -> None:
         """Pass on what there is. `ended`: nothing more will come. A new attempt is followed from its beginning."""
@@ -56,20 +58,20 @@ class Tail:
             self._attempt, self._steps = attempt, list(self._plan)
             self._known = set(self._plan)
         while True:
-            if len(self._steps) < 2:
+            if not self._steps:
                 self._look_for_added(attempt_dir)
             if not self._steps:
                 return
-            more = ended or (len(self._steps) > 1 and os.path.isdir(f"{attempt_dir}/steps/{self._steps[1]}"))
+            over = ended or self._over.has(attempt_dir, self._steps[0])  # before its files are read to their ends
             if self._streams is None:
                 self._streams = [
                     _Stream(name, sink) for name, sink in zip(("stdout", "stderr"), self._sinks, strict=True)
                 ]
             for stream in self._streams:
                 stream.pump(f"{attempt_dir}/steps/{self._steps[0]}")
-            if not more:
+            if not over:
                 return
-            self.close()
+            self._close_streams()
             del self._steps[0]
 
     def _look_for_added(self, attempt_dir: str) -> None:
@@ -80,6 +82,11 @@ class Tail:
         self._steps += added
 
     def close(self) -> None:
+        self._close_streams()
+        self._over.close()
+        self._over = Over()
+
+    def _close_streams(self) -> None:
         for stream in self._streams or ():
             stream.close()
         self._streams = None
@@ -148,13 +155,19 @@ def exit_code(status: Status, category: str | None, result: Mapping[str, Any]) -
         return 0
     if status is Status.KILLED:
         return KILLED
-    steps = result.get("step_results") or [{}]
     if category == "timeout":
         return TIMED_OUT
     if category == "missing_tool":
         return NOT_FOUND
-    code = steps[-1].get("exit_code")
+    code = (failed_step(result) or {}).get("exit_code")
     return code if isinstance(code, int) and 0 < code < 256 else 1
+
+
+def failed_step(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The step that is to blame: the first that failed. Those that ran beside it may have ended after it, and well."""
+    steps = result.get("step_results")
+    listed = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return next((step for step in listed if step.get("success") is False), listed[-1] if listed else None)
 
 
 def follow(store: Store, root: str, job_id: str, tail: Tail, stopped: Callable[[float], bool]) -> Ended | None:

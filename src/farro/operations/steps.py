@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from farro.system import fs
 
 _PROMPT_LIMIT = 16 << 20
+_BLOCK = 256 * 1024
 
 
 def begun(folder: str, attempt: int) -> list[str]:
@@ -37,6 +39,45 @@ def lines(folder: str, attempt: int) -> list[Mapping[str, Any]]:
     from farro.execution import records  # here: a listing of jobs looks at no steps
 
     return list(records.read(f"{folder}/attempts/{attempt:04d}" if attempt else f"{folder}/carried"))
+
+
+class Over:
+    """Which steps of one attempt are over, as its steps.jsonl tells it while it grows; read once, however often it is
+    asked. That the next step has begun says nothing: steps may run together, and a reader beside what it reads.
+
+    By descriptor, as the job's folder may be moved meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._fd: int | None = None
+        self._torn = b""  # the beginning of a line
+        self._ids: set[str] = set()
+
+    def has(self, attempt_dir: str, step: str) -> bool:
+        if step not in self._ids:
+            self._read_on(attempt_dir)
+        return step in self._ids
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _read_on(self, attempt_dir: str) -> None:
+        from farro.execution.records import NAME
+
+        if self._fd is None:
+            try:
+                self._fd = fs.open_read(f"{attempt_dir}/{NAME}")
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        while data := os.read(self._fd, _BLOCK):
+            *lines, self._torn = (self._torn + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError, RecursionError):
+                    told = json.loads(line)
+                    if isinstance(told, dict) and isinstance(told.get("id"), str):
+                        self._ids.add(told["id"])
 
 
 def current(folder: str, attempt: int) -> str | None:

@@ -5,7 +5,8 @@ Reading files and standard input lives in cli; what a plan may say lives in plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +18,13 @@ from farro.operations import wishes as wishing
 from farro.operations.admission import Gate, admitted
 from farro.operations.contract import STRICT, Contract
 from farro.operations.wishes import Wishes
+from farro.plans.forms import Shaped
 from farro.plans.model import Plan
 from farro.ports.store import Store, Submission
+from farro.roles.names import MANAGER
 
 DEFAULT_ROLE = "Runner"
+STDIN = "stdin"  # what standard input is called among the files of a job
 
 
 def enqueue(
@@ -66,6 +70,7 @@ def submissions(
         problem for plan, document in pairs for problem in _problems(plan, document, known, role=role, job_id=job_id)
     ]
     for (plan, shaped), document in zip(read, documents, strict=True):
+        problems += _commands_for_manager(document, plan, shaped, role)
         problems += contracts.problems(document, plan, shaped, sorted(known), contract)
         problems += contracts.unfitting(document, wishes)
     problems += _told_twice(pairs)
@@ -103,6 +108,13 @@ def command(
         not_before=wishes.not_before,
     )
     return submissions(store, [document], role=role, job_id=job_id, source=document.source, wishes=rest)
+
+
+def with_input(submission: Submission, data: bytes) -> Submission:
+    """The same job, which brings `data` along: its first step that reads no other finds it on its standard input."""
+    if "input" in submission.prompt:
+        raise InputError("the plan names an `input` of its own, and something was piped in; keep one of them")
+    return replace(submission, prompt={**submission.prompt, "input": STDIN}, payload={STDIN: data})
 
 
 def _check_wishes(store: Store, wishes: Wishes, job_id: str | None) -> None:
@@ -163,6 +175,17 @@ def _problems(
         except InputError as error:
             found.append(document.problem(("role",), str(error)))
     return found
+
+
+def _commands_for_manager(document: Document, plan: Plan, shaped: Shaped, role: str | None) -> Iterator[Problem]:
+    """Who works that role decides where agents' jobs go next, and runs nothing: such a job would only fail."""
+    named = {role, plan.role} - {None}
+    if shaped.agent or named != {MANAGER}:  # two that differ are told of elsewhere
+        return
+    why = f"decides where agents' jobs go next, and runs no commands; leave it out, and {DEFAULT_ROLE} runs them"
+    if role is not None:
+        raise InputError(f"--role: {MANAGER} {why}")
+    yield document.problem(("role",), f"is {MANAGER}, which {why}")
 
 
 def _told_twice(pairs: Sequence[tuple[Plan, Document]]) -> list[Problem]:

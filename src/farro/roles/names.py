@@ -12,7 +12,8 @@ from farro.errors import BadName
 from farro.kernel import ids
 from farro.late import dataclass
 
-AGENTS = ("Manager", "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter")  # SPEC-1 §3.1
+MANAGER = "Manager"  # decides where agents' jobs go next; runs nothing
+AGENTS = (MANAGER, "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter")  # SPEC-1 §3.1
 RUNNER = "Runner"  # for command plans
 ROLES = (*AGENTS, RUNNER)
 

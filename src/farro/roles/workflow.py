@@ -21,10 +21,10 @@ from typing import Any
 from farro.kernel.envelope import Hop
 from farro.kernel.states import Reason
 from farro.late import dataclass
-from farro.roles import answers
+from farro.roles import answers, names
 from farro.roles.task import HUMAN, Task
 
-MANAGER = "Manager"
+MANAGER = names.MANAGER
 MAX_NOTE = 4000
 _DECIDES = frozenset({Reason.ROUTED, Reason.REROUTED, Reason.ANSWERED})
 

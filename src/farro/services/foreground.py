@@ -8,19 +8,23 @@ worker is faster. When this process dies it is recovered like any worker's: stal
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from farro.errors import Lost
+from farro.errors import FarroError, Lost, StorageTrouble, TryAgain
 from farro.execution.stop import Stop
 from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import Failed, Outcome, Released
+from farro.kernel.outcome import Failed, Outcome, Released, Succeeded
 from farro.operations import run
 from farro.operations.run import Ended, Tail
 from farro.ports.store import Claim, Store, Submission
 from farro.services.perform import Performer
 
 _LOOKS, _PAUSE_S = 100, 0.02
+BEAT_S = 1.0
 LOOK_S, LATER_S = 0.01, 0.03  # how often its output is looked at: in its first second, and in a long life after it
 
 
@@ -41,19 +45,31 @@ class Foreground:
             self._store.leave(agent)
 
     def _work(self, claim: Claim, tail: Tail) -> Ended:
+        """To its end: an outcome that is there is committed, whatever became of whoever reads the output."""
+        outcome: Outcome | None = None
+        result: Mapping[str, Any] = {}
         try:
-            outcome = self._performed(claim, tail)
+            outcome, trouble = self._performed(claim, tail)
             if isinstance(outcome, Released):  # stopped: nobody shall find it in the queue and start it again
-                return run.ended(self._killed(claim.job_id, "stopped by whoever ran it"), {})
-            if isinstance(outcome, Failed):
-                outcome = replace(outcome, retryable=False)  # whoever waits here wants to know now
-            told = self._store.commit(claim, outcome)
-        except Lost:
+                told = self._killed(
+                    claim.job_id, "stopped by whoever ran it" if trouble is None else f"stopped: {trouble}"
+                )
+            else:
+                if isinstance(outcome, Failed):
+                    outcome = replace(outcome, retryable=False)  # whoever waits here wants to know now
+                told, result = self._store.commit(claim, outcome), outcome.report.result
+        except Lost as lost:
             found = self._end_elsewhere(claim.job_id)
             if found is None:
-                raise
+                raise type(lost)(f"{lost}. {_left(claim.job_id, outcome)}") from lost
             return run.ended(found, {})
-        return run.ended(told, outcome.report.result)
+        except TryAgain as error:
+            if outcome is None:
+                raise
+            raise StorageTrouble(f"{_left(claim.job_id, outcome)}. What went wrong: {error}") from error
+        if trouble is not None:
+            raise trouble
+        return run.ended(told, result)
 
     def _end_elsewhere(self, job_id: str) -> Lifecycle | None:
         """What became of a job that was taken from us: an operator ends its processes first, and then decides."""
@@ -64,39 +80,47 @@ class Foreground:
             self._performer.clock.sleep(_PAUSE_S)
         return None
 
-    def _performed(self, claim: Claim, tail: Tail) -> Outcome:
-        """Perform in a thread of its own, so that output is passed on, and signals are heard, meanwhile."""
-        done = threading.Event()
+    def _performed(self, claim: Claim, tail: Tail) -> tuple[Outcome, BaseException | None]:
+        """Perform in a thread of its own, so that output is passed on, and signals are heard, meanwhile. What came of
+        it, and why its output could not be passed on: whoever has left ends it, as a shell's pipe would."""
+        over, passed_on = threading.Event(), threading.Event()
         came: list[Outcome | BaseException] = []
 
         def perform() -> None:
             try:
-                tick = lambda: self._store.heartbeat(claim.agent, claim)  # noqa: E731
-                came.append(self._performer.perform(claim, tick, self._stop))
+                came.append(self._performer.perform(claim, lambda: self._beat(claim), self._stop))
             except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
                 came.append(error)
             finally:
-                done.set()
+                over.set()
+            # Its last words take as long as their reader likes (a pager): the job is still ours meanwhile.
+            while not passed_on.wait(BEAT_S):
+                with contextlib.suppress(FarroError):  # the commit is told
+                    self._store.heartbeat(claim.agent, claim)
 
         thread = threading.Thread(target=perform, name="foreground")
         thread.start()
-        try:
-            turns = 0
-            while not done.wait(LOOK_S if turns < 100 else LATER_S):
-                tail.pump(claim.folder)
-                turns += 1
-        except BaseException:  # the reader has left, or worse: its tree ends before we let go of the job (R6)
-            self._stop.request(0.0)
-            thread.join()
-            if came and not isinstance(came[0], BaseException):
-                self._killed(claim.job_id, "stopped: nobody reads its output any more")
-            raise
+        trouble: BaseException | None = None
+        turns = 0
+        while trouble is None and not over.wait(LOOK_S if turns < 100 else LATER_S):
+            trouble = _passed_on(tail, claim)
+            turns += 1
+        if trouble is not None:
+            self._stop.request(0.0)  # its tree ends before we let go of the job (R6)
+            over.wait()
+        if trouble is None and not isinstance(came[0], BaseException):
+            trouble = _passed_on(tail, claim, ended=True)
+        passed_on.set()
         thread.join()
         (result,) = came
         if isinstance(result, BaseException):
             raise result
-        tail.pump(claim.folder, ended=True)
-        return result
+        return result, trouble
+
+    def _beat(self, claim: Claim) -> None:
+        """A store that cannot be reached is no reason to end the command: the commit is told."""
+        with contextlib.suppress(TryAgain):
+            self._store.heartbeat(claim.agent, claim)
 
     def _killed(self, job_id: str, note: str) -> Lifecycle:
         agent = self._store.join(self._name, role=None)
@@ -104,3 +128,26 @@ class Foreground:
             return self._store.kill(agent, job_id, note=note)
         finally:
             self._store.leave(agent)
+
+
+def _passed_on(tail: Tail, claim: Claim, *, ended: bool = False) -> BaseException | None:
+    try:
+        tail.pump(claim.folder, ended=ended)
+    except BaseException as error:  # noqa: BLE001 - raised when the job is in safety
+        return error
+    return None
+
+
+def _left(job_id: str, outcome: Outcome | None) -> str:
+    """What to expect of a job whose end could not be written down."""
+    if isinstance(outcome, Succeeded):
+        ended = "its command succeeded"
+    elif isinstance(outcome, Failed):
+        ended = f"its command failed ({outcome.error.message})"
+    else:
+        ended = "its command was ended"
+    return (
+        f"{job_id}: {ended}, but that could not be recorded: the job counts as in progress until a watchdog finds it, "
+        f"and then its command is run again. To keep it from that: `farro kill {job_id}`, or `farro force-complete "
+        f"{job_id}` if it shall count as succeeded"
+    )
