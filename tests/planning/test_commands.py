@@ -154,6 +154,7 @@ def test_a_job_is_cancelled(agx: Agx) -> None:
     made = agx("submit", code=0).json["job_id"]
     assert "no result yet" in agx("job", "result", made, code=2).err
     assert agx("job", "cancel", made, code=0).json["status"] == "killed"
+    assert "has no result, and will have none: it is killed" in agx("job", "result", made, code=2).err
     assert "no job nobody" in agx("job", "status", "nobody", code=2).err
 
 
@@ -171,6 +172,37 @@ def test_waiting_ends_as_the_job_does(farro: Program, agx: Agx) -> None:
     assert "succeeded" in done.err
     assert agx("workers").json["workers"][0]["alive"] is True
     worker.end()
+
+
+def test_a_failure_is_told_with_what_the_step_that_failed_said(farro: Program, agx: Agx) -> None:
+    """Not with what another step said that ran beside it and ended later."""
+    worker = farro.start("worker").started()
+    late = "while [ ! -e failed ]; do sleep 0.01; done; sleep 0.2; echo good"
+    plan = {"plan_id": "two", "parallel": 2, "steps": [{"id": "bad", "command": "sh"}, {"id": "late", "command": "sh"}]}
+    plan["steps"][0]["args"] = ["-c", "echo half; echo why >&2; touch failed; exit 7"]  # type: ignore[index]
+    plan["steps"][1]["args"] = ["-c", late]  # type: ignore[index]
+    (farro.path / "two.json").write_text(json.dumps(plan))
+    done = farro.run("agx", "submit", "./two.json", "--id", "two", "--wait", "--text", code=7)
+    assert done.out == "half\n"
+    *_, said, ended, where = done.err.splitlines()
+    assert (said, where) == ("why", "`farro logs two` has what every step said")
+    assert ended.startswith("two failed after ")
+    worker.end()
+
+
+def test_an_empty_name_to_run_after_is_no_reason_to_run_at_once(farro: Program, agx: Agx) -> None:
+    agx("add", "--", "true", code=0)
+    farro.call("enqueue", "--id", "m1", "--", "true", code=0)
+    for verb in (("agx", "submit"), ("enqueue",)):
+        words = () if verb[0] == "agx" else ("--", "true")
+        for given in ("", " ", ",", "m1,", ",m1", "m1,,m1"):
+            told = farro.call(*verb, "--after", given, *words, code=2).err
+            assert "--after: " in told, given
+            assert "or leave the option out" in told, given
+    assert "--after-any: is empty" in farro.call("enqueue", "--after-any", "", "--", "true", code=2).err
+    assert [job["job_id"] for job in farro.call("ls", "--json", code=0).json["jobs"]] == ["m1"]
+    farro.call("enqueue", "--after", "m1, m1", "--after", "m1\n", "--id", "m2", "--", "true", code=0)
+    assert farro.job("m2")["waits_for"] == ["m1"]
 
 
 def test_where_nobody_works_the_new_user_is_told(farro: Program, agx: Agx) -> None:

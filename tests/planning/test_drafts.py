@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
@@ -74,9 +75,39 @@ def test_changes_are_undone_one_after_the_other(drafts: Drafts) -> None:
         drafting.add(drafts, [name])
     drafting.begin(drafts, "next")
     assert drafts.read().steps == []
-    assert [len(drafts.undo().steps) for _ in range(3)] == [3, 2, 1]
+    assert [len(drafts.undo().steps) for _ in range(4)] == [3, 2, 1, 0]
     with pytest.raises(InputError, match="nothing to undo"):
         drafts.undo()
+
+
+def test_undoing_the_first_step_of_a_draft_leaves_that_draft(drafts: Drafts) -> None:
+    drafting.begin(drafts, "earlier")
+    drafting.add(drafts, ["a"])
+    drafting.begin(drafts, "z")
+    drafting.add(drafts, ["b"])
+    assert (drafts.undo().name, drafts.read().steps) == ("z", [])
+    assert drafts.undo().name == "earlier"
+
+
+def test_what_was_undone_comes_back_until_something_is_changed(drafts: Drafts) -> None:
+    for name in ("a", "b", "c"):
+        drafting.add(drafts, [name])
+    for _ in range(3):
+        drafts.undo()
+    assert [len(drafts.redo().steps) for _ in range(2)] == [1, 2]
+    drafting.add(drafts, ["other"])
+    with pytest.raises(InputError, match="nothing to redo"):
+        drafts.redo()
+    assert [step["command"] for step in drafts.undo().steps] == ["a", "b"]
+
+
+def test_a_draft_of_an_earlier_version_is_read(drafts: Drafts, tmp_path: Path) -> None:
+    drafting.add(drafts, ["a"])
+    (file,) = (tmp_path / "state" / "agx").glob("draft-*.json")
+    data = json.loads(file.read_text())
+    del data["undone"]
+    file.write_text(json.dumps(data))
+    assert [step["command"] for step in drafts.read().steps] == ["a"]
 
 
 def test_a_refused_change_changes_nothing(drafts: Drafts) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from farro.cli.agx_repl import parsed
+from farro.errors import InputError
 from flows.program import FARRO, PATIENCE_S, Program
 
 PROMPT = r"agx [\w-]+ \(\d+\)> $"
@@ -88,6 +90,24 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("add --literal -- echo a | b", ["add", "--literal", "--", "echo", "a", "|", "b"]),
+        ("add --literal -- grep x > y", ["add", "--literal", "--", "grep", "x", ">", "y"]),
+        ("add --literal -- echo 'a | b' \\$HOME", ["add", "--literal", "--", "echo", "a | b", "$HOME"]),
+        ("add -- echo a | b", ["add", "--", "echo a | b"]),
+    ],
+)
+def test_a_line_is_taken_apart(line: str, words: list[str]) -> None:
+    assert parsed(line) == words
+
+
+def test_a_quote_that_is_open_is_told() -> None:
+    with pytest.raises(InputError, match="a quote is not closed"):
+        parsed("add --literal -- echo 'a")
 
 
 @pytest.fixture

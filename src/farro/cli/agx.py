@@ -23,6 +23,7 @@ SECTIONS = {
         ("edit", "Edit the draft in your editor.", "agx_plans:edit"),
         ("remove", "Take steps out.", "agx_draft:remove"),
         ("undo", "Bring back the draft before the last change.", "agx_draft:undo"),
+        ("redo", "Take back the last undo.", "agx_draft:redo"),
         ("validate", "Check it, and tell every problem.", "agx_plans:validate"),
     ),
     "Plans that are kept": (
@@ -42,7 +43,7 @@ SECTIONS = {
 PLACES = {name: place for section in SECTIONS.values() for name, _, place in section}
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 ALIAS = "plan"  # `agx plan preview` is `agx preview`
-OF_A_PLAN = ("new", "add", "preview", "edit", "remove", "undo", "validate", "save", "list", "get", "submit")
+OF_A_PLAN = ("new", "add", "preview", "edit", "remove", "undo", "redo", "validate", "save", "list", "get", "submit")
 
 
 class Planning(Hinting):

@@ -1,4 +1,4 @@
-"""`agx new`, `add`, `remove`, `undo`: the draft grows. What becomes of it lives in operations.planning."""
+"""`agx new`, `add`, `remove`, `undo`, `redo`: the draft grows. What becomes of it lives in operations.planning."""
 
 from __future__ import annotations
 
@@ -163,13 +163,26 @@ def remove(steps: tuple[str, ...], place: Place) -> None:
 @click.command()
 @common
 def undo(place: Place) -> None:
-    """Bring back the draft as it was before the last change; again and again, up to 20 changes."""
+    """Bring back the draft as it was before the last change; again and again, up to 20 changes. `agx redo` undoes it.
+
+    A new draft is a change too: the one before it comes back when all of its own changes are undone.
+    """
     _say_draft(place, place.drafts.undo())
+
+
+@click.command()
+@common
+def redo(place: Place) -> None:
+    """Take back the last `agx undo`, as long as nothing else was changed."""
+    _say_draft(place, place.drafts.redo())
 
 
 def _say_draft(place: Place, draft: Draft) -> None:
     if place.as_json:
         answer(_told(draft))
+        return
+    if not draft.steps:
+        say(f"{draft.name or 'draft'}: empty")
         return
     say(agx_show.heading(draft.plan, None, what="draft"))
     agx_show.steps(draft.plan)

@@ -65,6 +65,9 @@ def result(job: str, place: Place) -> int:
     found = place.desk.result(job)
     told = place.desk.job(job)
     if found is None:
+        if told.ended:
+            why = f" ({told.error})" if told.error else ""
+            raise InputError(f"{told.job_id} has no result, and will have none: it is {told.status}{why}")
         raise InputError(f"{told.job_id} has no result yet: it is {told.status}; `agx job status {told.job_id} --wait`")
     if place.as_json:
         answer(found)

@@ -130,9 +130,14 @@ def parsed(line: str) -> list[str]:
         arguments = ["add", head.removeprefix("add ").strip()]
     if not dashes:
         return arguments
+    if "--literal" in arguments:  # each word as it stands, signs too
+        try:
+            return [*arguments, "--", *shlex.split(rest)]
+        except ValueError:
+            raise InputError("a quote is not closed") from None
     typed = words.line(rest.strip())
     only = typed.commands[0][0] if [len(command) for command in typed.commands] == [1] else ""
-    if arguments[:1] == ["add"] and "--literal" not in arguments and len(only.split()) > 1:
+    if arguments[:1] == ["add"] and len(only.split()) > 1:
         return [*arguments, "--", only]  # a line in quotes, as it is typed in a shell and as help shows it
     if len(typed.commands) == 1 and not typed.reads_last:
         return (

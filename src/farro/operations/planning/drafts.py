@@ -4,7 +4,8 @@ What may be done to a draft lives in drafting; the rules of steps in plans.editi
 
 A draft is a file of the person's own (0600), replaced whole. Every change is made under a lock and counted: two
 terminals that add at once both have their step, and what was read long ago (an editor, a model that took its time) is
-not written over what came since, but refused. The drafts before it are kept in it, for `undo`.
+not written over what came since, but refused. The drafts before it are kept in it, for `undo`, and what was undone,
+for `redo`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Draft:
     plan: Mapping[str, Any] = field(default_factory=lambda: {"steps": []})
     version: int = 0  # counts changes; 0: there is none yet
     before: tuple[Mapping[str, Any], ...] = ()  # the newest last
+    undone: tuple[Mapping[str, Any], ...] = ()  # the newest first; of no use any more once something is changed
 
     @property
     def steps(self) -> list[dict[str, Any]]:
@@ -57,12 +59,15 @@ class Drafts:
             return Draft()
         try:
             data = json.loads(text)
-            plan, version, before = data["plan"], data["version"], data["before"]
-            if not (isinstance(plan, dict) and isinstance(version, int) and isinstance(before, list)):
+            plan, version, before, undone = data["plan"], data["version"], data["before"], data.get("undone", [])
+            if not (isinstance(plan, dict) and isinstance(version, int)):
+                raise ValueError
+            if not (isinstance(before, list) and isinstance(undone, list)):
                 raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged(f"{self._path} is not a draft; look at it, then begin anew with: agx new") from error
-        return Draft(plan=plan, version=version, before=tuple(one for one in before if isinstance(one, dict)))
+        plans = [tuple(one for one in some if isinstance(one, dict)) for some in (before, undone)]
+        return Draft(plan=plan, version=version, before=plans[0], undone=plans[1])
 
     def change(self, edit: Callable[[Draft], Mapping[str, Any]]) -> Draft:
         """The draft with the plan that `edit` makes of it; nobody else changes it meanwhile. What `edit` raises goes
@@ -92,7 +97,20 @@ class Drafts:
             now = self.read()
             if not now.before:
                 raise InputError("there is nothing to undo")
-            return self._put(Draft(plan=now.before[-1], version=now.version + 1, before=now.before[:-1]))
+            undone = (now.plan, *now.undone)[:_KEPT]
+            made = Draft(plan=now.before[-1], version=now.version + 1, before=now.before[:-1], undone=undone)
+            return self._put(made)
+
+    def redo(self) -> Draft:
+        """The draft before the last `undo`, while nothing else was changed since."""
+        make_folder(self._folder)
+        with leases.exclusively(f"{self._folder}/.lock", listening=True):
+            now = self.read()
+            if not now.undone:
+                raise InputError("there is nothing to redo: what was undone is kept until the next change")
+            before = (*now.before, now.plan)[-_KEPT:]
+            made = Draft(plan=now.undone[0], version=now.version + 1, before=before, undone=now.undone[1:])
+            return self._put(made)
 
     def restart(self, plan: Mapping[str, Any]) -> Draft:
         """A new draft, also where the file cannot be read."""
@@ -105,18 +123,20 @@ class Drafts:
             return self._write(before, plan)
 
     def _write(self, before: Draft, plan: Mapping[str, Any]) -> Draft:
-        kept = before.before if not before.steps or plan == before.plan else (*before.before, before.plan)[-_KEPT:]
+        # Also one without steps: whoever undoes the first step of a new draft wants that one, not the one before it.
+        kept = before.before if plan == before.plan else (*before.before, before.plan)[-_KEPT:]
         return self._put(Draft(plan=plan, version=before.version + 1, before=kept))
 
     def _put(self, draft: Draft) -> Draft:
         while True:
-            data = {"place": self._place, "version": draft.version, "plan": draft.plan, "before": list(draft.before)}
+            kept = {"before": list(draft.before), "undone": list(draft.undone)}
+            data = {"place": self._place, "version": draft.version, "plan": draft.plan, **kept}
             text = json.dumps(data, ensure_ascii=True).encode()
             if len(text) <= LIMIT:
                 break
-            if not draft.before:
+            if not draft.before and not draft.undone:
                 raise InputError(f"the draft is larger than {LIMIT} bytes; put what is long into a file")
-            draft = replace(draft, before=draft.before[1:])
+            draft = replace(draft, before=draft.before[1:], undone=draft.undone[:-1])
         write_private(self._path, text)
         return draft
 
