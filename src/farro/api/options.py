@@ -110,6 +110,10 @@ class Options:
             return clock.now() + timedelta(seconds=seconds)
         if isinstance(self.at, datetime):
             moment = self.at.astimezone(UTC)  # one without a zone is local, as everywhere in Python
+            if self.at.tzinfo is None and moment.astimezone().replace(tzinfo=None) != self.at:
+                from farro.kernel.start_times import moment_of
+
+                moment = moment_of(self.at, lambda local: local.astimezone())  # no clock ever shows it
             if moment <= clock.now():
                 raise InputError(f"at: {self.at} is in the past; name a later time, or leave it out to start now")
             return moment

@@ -18,7 +18,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import partial
 
+from farro.kernel.start_times import moment_of
 from farro.late import dataclass
 
 NICKNAMES = {
@@ -119,7 +121,7 @@ def due(cron: Cron, zone: tzinfo, after: datetime) -> Iterator[datetime]:
     last = after.astimezone(UTC)
     while local is not None and (local := cron.next_after(local)) is not None:
         try:
-            moment = moment_of(local, zone)
+            moment = moment_of(local, partial(_in_zone, zone))
         except OverflowError:  # the last day of the calendar
             return
         if moment > last:
@@ -127,20 +129,8 @@ def due(cron: Cron, zone: tzinfo, after: datetime) -> Iterator[datetime]:
             yield moment
 
 
-def moment_of(local: datetime, zone: tzinfo) -> datetime:
-    """The moment (UTC) that a local time means: its first occurrence, or the end of the gap that swallowed it."""
-    first = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if first.astimezone(zone).replace(tzinfo=None, fold=0) == local:
-        return first
-    # Before the change the clock is at most as far as `local`, after it farther: the change lies between.
-    before, behind = local.replace(tzinfo=zone, fold=1).astimezone(UTC), first
-    while behind - before > timedelta(seconds=1):
-        middle = before + timedelta(seconds=(behind - before) // timedelta(seconds=2))
-        if middle.astimezone(zone).replace(tzinfo=None) > local:
-            behind = middle
-        else:
-            before = middle
-    return behind
+def _in_zone(zone: tzinfo, moment: datetime) -> datetime:
+    return moment.replace(tzinfo=zone) if moment.tzinfo is None else moment.astimezone(zone)
 
 
 def _numbers(text: str, field: str, low: int, high: int, names: dict[str, int]) -> frozenset[int]:
