@@ -171,3 +171,78 @@ def test_a_killed_workers_job_is_resumed_after_the_steps_that_succeeded(farro: P
     assert ran(farro) == ["first"]
     result = json.loads((farro.folder(job_id) / "attempts/0002/result.json").read_text())
     assert [one.get("resumed") for one in result["step_results"]] == [True, None]
+
+
+# --- jobs that ran after one that failed ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chain(farro: Program) -> Program:
+    """u fails until `ok` exists; d runs after it, e after d; f ran anyhow, and is none of them."""
+    farro.call("enqueue", "--id", "u", "--", "sh", "-c", "echo u >> log; test -e ok", code=0)
+    farro.call("enqueue", "--id", "d", "--after", "u", "--priority", "P1", "--", "sh", "-c", "echo d >> log", code=0)
+    farro.call("enqueue", "--id", "e", "--after", "d", "--after-any", "u", "--", "sh", "-c", "echo e >> log", code=0)
+    farro.call("enqueue", "--id", "f", "--after-any", "u", "--", "true", code=0)
+    farro.worked()
+    assert [farro.status(job) for job in "udef"] == ["failed", "killed", "killed", "succeeded"]
+    (farro.path / "log").unlink()
+    (farro.path / "ok").touch()
+    return farro
+
+
+def test_what_was_killed_for_another_is_told_what_to_do(chain: Program) -> None:
+    told = chain.call("retry", "d", code=3).err
+    assert "d runs after u, which did not succeed" in told
+    for way in ("`farro retry u --with-dependents`", "`farro retry d --after JOB`", "--no-after"):
+        assert way in told
+
+
+def test_a_job_brings_those_along_that_were_killed_for_it(chain: Program) -> None:
+    told = chain.call("retry", "u", "--with-dependents", "--json", code=0).json
+    assert (told["retry_of"], [one["retry_of"] for one in told["dependents"]]) == ("u", ["d", "e"])
+    new = {"u": told["job_id"], **{one["retry_of"]: one["job_id"] for one in told["dependents"]}}
+    assert chain.job(new["d"])["waits_for"] == [new["u"]]
+    assert chain.job(new["e"])["waits_for"] == [new["d"], new["u"]]
+    prompt = json.loads((chain.folder(new["d"]) / "prompt.json").read_text())
+    assert prompt["metadata"] == {"after": [new["u"]], "priority": "P1"}, "the rest is as it was"
+    chain.worked()
+    assert ran(chain) == ["u", "d", "e"]
+    assert [chain.status(new[job]) for job in "ude"] == ["succeeded"] * 3
+    assert chain.call("retry", "f", "--with-dependents", "--json", code=0).json["dependents"] == []
+
+
+def test_a_job_runs_after_another_or_after_none(chain: Program) -> None:
+    first = chain.call("retry", "d", "--no-after", code=0).out.strip()
+    assert chain.job(first)["waits_for"] == []
+    second = chain.call("retry", "e", "--after", first, code=0).out.strip()
+    assert chain.job(second)["waits_for"] == [first]
+    chain.worked()
+    assert ran(chain) == ["d", "e"]
+    assert "no job nobody" in chain.call("retry", "e", "--after", "nobody", code=2).err
+    assert "give one of them" in chain.call("retry", "e", "--after", "f", "--no-after", code=2).err
+
+
+def test_several_jobs_are_retried_and_what_one_refuses_keeps_no_other_from_it(chain: Program) -> None:
+    told = chain.call("retry", "u", "d", "f", code=3)
+    assert len(told.out.split()) == 2
+    assert "d runs after u" in told.err
+    told = chain.call("retry", "u", "d", "--json", code=3)
+    assert [job["retry_of"] for job in told.json["jobs"]] == ["u"]
+    assert [job["job_id"] for job in told.json["refused"]] == ["d"]
+    before = len(chain.call("ls", "--json", code=0).json["jobs"])
+    assert "no job nobody" in chain.call("retry", "u", "nobody", code=2).err
+    assert len(chain.call("ls", "--json", code=0).json["jobs"]) == before, "a slip of the pen changes nothing"
+
+
+def test_of_a_job_whose_worker_died_the_way_on_is_told(farro: Program) -> None:
+    farro.enqueue(once_endless(), "--id", "held")
+    worker = farro.start("worker").started()
+    eventually((farro.path / "started").exists)
+    assert "works on it; `farro wait held`" in farro.call("requeue", "held", code=3).err
+    worker.kill()
+    for verb in ("requeue", "retry"):
+        told = farro.call(verb, "held", code=3).err
+        assert "is dead: `farro watchdog --once` takes it from there" in told
+    farro.call("watchdog", "--once", code=0)
+    assert farro.call("requeue", "held", code=0).out == "held is queued\n"
+    assert "held is queued already; `farro explain held`" in farro.call("requeue", "held", code=3).err

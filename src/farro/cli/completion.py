@@ -22,7 +22,7 @@ from farro.kernel import ids
 
 OFFERED = 200  # names; nobody reads more
 LOOKED_AT = 20_000  # names: Tab must not read a queue of a million
-_JOBS = {"job", "jobs", "job_id", "job_ids", "after", "after_any"}
+_JOBS = {"job", "jobs", "named", "job_id", "job_ids", "after", "after_any"}
 _FILES = {"plan_file", "tasks_file", "many", "source", "files"}
 
 

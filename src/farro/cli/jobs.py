@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from typing import Any
 
 import click
 
 from farro import app
+from farro.cli import several
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import indented, show_table
 from farro.cli.terminal import answer, say
+from farro.cli.terminal import note as note_
 from farro.execution.size import SNAPSHOT
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.operations import jobs, listing, naming
 from farro.operations.listing import Asked
-from farro.ports.store import JobView
+from farro.ports.store import JobView, Store
 from farro.system.clock import SystemClock
 
 _STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
@@ -145,29 +148,99 @@ def show(job: str, root: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("named", nargs=-1, required=True, metavar="JOB...")
 @click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
 @common
-def requeue(job: str, note: str | None, root: str | None, as_json: bool) -> None:
-    """Put a stale job, or a failed one that is not final, back into its queue."""
+def requeue(named: tuple[str, ...], note: str | None, root: str | None, as_json: bool) -> int:
+    """Put a stale job, or a failed one that is not final, back into its queue; or several.
+
+    With several, what one of them refuses is told, and the others are done; the exit code is the worst.
+    """
     store, _ = open_root(root)
-    _told(jobs.requeue(store, naming.resolve(store, store.root, job), by=person(), note=note), as_json)
+    return several.each(
+        several.meant(store, named),
+        lambda job_id: jobs.requeue(store, job_id, by=person(), note=note),
+        tell=_tell,
+        data=_life,
+        as_json=as_json,
+    )
+
+
+_ENDABLE = (Status.QUEUED, Status.IN_PROGRESS, Status.STALE, Status.FAILED)
 
 
 @click.command()
-@click.argument("job")
+@click.argument("named", nargs=-1, metavar="[JOB...]")
 @click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([str(status) for status in _ENDABLE]),
+    help="Instead of JOBs: all of this status; may be repeated.",
+)
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Instead of JOBs: all of this role; repeatable.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before all of a status or role are ended.")
 @common
-def kill(job: str, note: str | None, root: str | None, as_json: bool) -> int:
-    """End a job for good. Its processes end within two seconds. A job that is finished already answers what it is.
+def kill(
+    named: tuple[str, ...],
+    note: str | None,
+    statuses: tuple[str, ...],
+    roles: tuple[str, ...],
+    yes: bool,
+    root: str | None,
+    as_json: bool,
+) -> int:
+    """End a job for good, or several. Their processes end within two seconds. One that is finished already answers
+    what it is.
 
-    JOB is an id, a name, or at least eight characters of the beginning of an id that no other job shares.
+    JOB is an id, a name, or at least eight characters of the beginning of an id that no other job shares. `--status
+    queued --role Runner` means all that are so now; it asks first.
     """
+    if bool(named) == bool(statuses or roles):
+        raise click.UsageError("name the jobs that shall end, or say which with --status and --role")
     store, _ = open_root(root)
-    job_id = naming.resolve(store, store.root, job, shortest=naming.SHORTEST_TO_END)
-    told = jobs.kill(store, job_id, by=person(), note=note)
-    _told(told, as_json, "" if told.status is Status.KILLED else " already")
-    return 0 if told.status is Status.KILLED else 3
+    if named:
+        job_ids = several.meant(store, named, shortest=naming.SHORTEST_TO_END)
+    else:
+        job_ids = _chosen(store, roles, [Status.parse(status) for status in statuses])
+        if not job_ids or not _agreed(job_ids, statuses, roles, yes):
+            if as_json:
+                answer({"jobs": [], "refused": []})
+            elif not job_ids:
+                say("no jobs like that")
+            return 1 if job_ids else 0
+    return several.each(
+        job_ids,
+        lambda job_id: jobs.kill(store, job_id, by=person(), note=note),
+        tell=lambda life: _tell(life, "" if life.status is Status.KILLED else " already"),
+        data=_life,
+        as_json=as_json,
+        code=lambda life: 0 if life.status is Status.KILLED else 3,
+    )
+
+
+def _chosen(store: Store, roles: tuple[str, ...], statuses: list[Status]) -> list[str]:
+    found = listing.ls(store, store.root, Asked(roles=roles, statuses=statuses or _ENDABLE))
+    return [view.job_id for view in found if not view.lifecycle.terminal]
+
+
+def _agreed(job_ids: list[str], statuses: tuple[str, ...], roles: tuple[str, ...], yes: bool) -> bool:
+    if yes:
+        return True
+    which = " ".join([*(f"--status {status}" for status in statuses), *(f"--role {role}" for role in roles)])
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(
+            f"{which} would end {_count(job_ids)}, and nobody is at a terminal to be asked; say so with --yes"
+        )
+    if click.confirm(f"End {_count(job_ids)} ({which})?", err=True):
+        return True
+    note_("nothing was changed")
+    return False
+
+
+def _count(job_ids: list[str]) -> str:
+    return f"{len(job_ids)} job{'s' if len(job_ids) != 1 else ''}"
 
 
 @click.command(name="force-complete")
@@ -180,11 +253,12 @@ def force_complete(job: str, note: str | None, root: str | None, as_json: bool) 
     _told(jobs.force_complete(store, naming.resolve(store, store.root, job), by=person(), note=note), as_json)
 
 
-def _told(lifecycle: Lifecycle, as_json: bool, word: str = "") -> None:
-    if as_json:
-        answer(_life(lifecycle))
-    else:
-        say(f"{lifecycle.job_id} is {lifecycle.status}{word}")
+def _told(lifecycle: Lifecycle, as_json: bool) -> None:
+    answer(_life(lifecycle)) if as_json else _tell(lifecycle)
+
+
+def _tell(lifecycle: Lifecycle, word: str = "") -> None:
+    say(f"{lifecycle.job_id} is {lifecycle.status}{word}")
 
 
 def _life(lifecycle: Lifecycle) -> dict[str, Any]:

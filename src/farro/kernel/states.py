@@ -83,7 +83,13 @@ def check(job_id: str, before: Status, after: Status, reason: Reason, *, finaliz
             f"{job_id} is {before}, and that is final; nothing was changed. "
             f"`farro retry {job_id}` makes a new job from it"
         )
-    if reason not in TRANSITIONS.get((before, after), frozenset()):
+    reasons = TRANSITIONS.get((before, after), frozenset())
+    if reasons and reason not in reasons:
+        raise IllegalTransition(
+            f"{job_id} is {before}: it becomes {after} when it is {' or '.join(sorted(reasons))}, and cannot be "
+            f"{reason}. Nothing was changed"
+        )
+    if reason not in reasons:
         allowed = sorted({str(to) for (frm, to) in TRANSITIONS if frm is before})
         raise IllegalTransition(
             f"{job_id} is {before}: it cannot become {after} ({reason}); from {before} a job may become "

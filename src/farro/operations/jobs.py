@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from farro.errors import UnknownJob
+from farro.errors import IllegalTransition, UnknownJob
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.late import dataclass
@@ -58,7 +58,28 @@ def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent
 
 def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
     with operator(store, by) as agent:
-        return store.requeue(agent, job_id, note=note)
+        try:
+            return store.requeue(agent, job_id, note=note)
+        except IllegalTransition as error:
+            view = store.find(job_id)
+            if view is None or view.status not in (Status.IN_PROGRESS, Status.QUEUED):
+                raise
+            raise IllegalTransition(f"{job_id} {_why_not_requeued(store, view)}. Nothing was changed") from error
+
+
+def _why_not_requeued(store: Store, view: JobView) -> str:
+    job_id = view.job_id
+    if view.status is Status.QUEUED:
+        return f"is queued already; `farro explain {job_id}` says what it waits for"
+    if job_id in orphans(store):
+        return (
+            "is in_progress, and its agent is dead: `farro watchdog --once` takes it from there, and then "
+            f"`farro requeue {job_id}`, or `farro manager --once`, puts it back into its queue"
+        )
+    return (
+        f"is in_progress, and {view.lifecycle.agent} works on it; `farro wait {job_id}` waits for its end, "
+        f"`farro kill {job_id}` ends it"
+    )
 
 
 def kill(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:

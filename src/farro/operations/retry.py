@@ -1,13 +1,15 @@
-"""Running a finished job again: a new job from the same prompt, which starts after the steps that need not be repeated.
+"""Running a finished job again: a new job from the same prompt, which starts after the steps that need not be repeated;
+with those that were killed because it failed, if that is wanted.
 
-Which those are is plans.again; how the new job takes them over is execution.resume.
+Which steps those are is plans.again; how the new job takes them over is execution.resume.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from farro.errors import BadDocument, InputError, Refused, UnknownJob
@@ -15,9 +17,10 @@ from farro.execution import records, resume
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.states import Status
 from farro.late import dataclass
-from farro.operations import tree
+from farro.operations import jobs, tree
 from farro.operations.admission import Gate, admitted
-from farro.plans import after, again
+from farro.plans import again
+from farro.plans.after import alone, dependencies
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.ports.store import CARRIED_BYTES, Carried, JobView, Store, Submission
@@ -32,6 +35,11 @@ _NOT_YET = {
     Status.STALE: "is stale; `farro requeue {id}` puts it back into its queue, and it goes on where it was",
     Status.FAILED: "has failed, but not for good; `farro requeue {id}` puts it back into its queue",
 }
+_ORPHANED = (
+    "is in_progress, but its agent is dead: `farro watchdog --once` takes it from there, and `farro manager --once` "
+    "puts it back into its queue, where it goes on; or `farro kill {id}` ends it"
+)
+_KILLED_FOR_IT = "dependency_failed"  # the category of a job's error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +49,15 @@ class Retried:
     kept: tuple[str, ...]  # steps that are not run again, in the order of their ends
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Again:
+    """A new job that is not queued yet."""
+
+    view: JobView
+    submission: Submission
+    kept: tuple[str, ...]
+
+
 def retry(
     store: Store,
     root: str,
@@ -48,16 +65,65 @@ def retry(
     *,
     from_step: str | None = None,
     from_start: bool = False,
+    after: Sequence[str] | None = None,
     durable: bool = True,
     gate: Gate | None = None,
 ) -> Retried:
-    """Queue the new job. Refused: the job has not ended. InputError: there is no such step, or nothing to repeat."""
+    """Queue the new job. Refused: the job has not ended. InputError: there is no such step, or nothing to repeat.
+    `after`: what the new one runs after, instead of what the old one waited for in vain; empty: nothing."""
+    made = _again(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+    if after is not None:
+        made = replace(made, submission=replace(made.submission, prompt=_after(made.submission.prompt, after)))
+    else:
+        _check_dependencies(store, job_id, made.submission.prompt)
+    return _queued(store, [made], gate)[0]
+
+
+def with_dependents(
+    store: Store,
+    root: str,
+    job_id: str,
+    *,
+    mint: Callable[[], str],
+    from_step: str | None = None,
+    from_start: bool = False,
+    durable: bool = True,
+    gate: Gate | None = None,
+) -> list[Retried]:
+    """The same, and with it those that were killed because it did not succeed, and because they did not, and so on:
+    each runs after the new one of what it ran after. All are queued, or none is; the job itself comes first."""
+    first = _again(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+    made = [replace(first, submission=replace(first.submission, job_id=mint()))]
+    anew = {job_id: str(made[0].submission.job_id)}
+    for dependent in _killed_for_others(store):
+        one = _again(store, root, dependent, from_step=None, from_start=False, durable=durable)
+        named = dependencies(one.submission.prompt)
+        if not anew.keys().isdisjoint(named.after):
+            new = anew[dependent] = mint()
+            renamed = [[anew.get(name, name) for name in names] for names in (named.after, named.after_any)]
+            prompt = _after(one.submission.prompt, *renamed)
+            made.append(replace(one, submission=replace(one.submission, job_id=new, prompt=prompt)))
+    return _queued(store, made, gate)
+
+
+def _killed_for_others(store: Store) -> list[str]:
+    """In the order in which they were made: a job exists before those that run after it."""
+    found = []
+    for entry in tree.entries(store, {Status.KILLED}):
+        life = entry.lifecycle()
+        if life is not None and not life.attempt and (life.error or {}).get("category") == _KILLED_FOR_IT:
+            found.append((life.created_at, life.job_id))
+    return [job_id for _, job_id in sorted(found)]
+
+
+def _again(store: Store, root: str, job_id: str, *, from_step: str | None, from_start: bool, durable: bool) -> _Again:
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
     life = view.lifecycle
     if not life.terminal and not view.place.startswith("jobs/quarantine"):
-        raise Refused(f"{job_id} {_NOT_YET[life.status].format(id=job_id)}")
+        orphaned = life.status is Status.IN_PROGRESS and job_id in jobs.orphans(store)
+        raise Refused(f"{job_id} {(_ORPHANED if orphaned else _NOT_YET[life.status]).format(id=job_id)}")
     folder = store.folder(view)
     prompt = _prompt(folder, job_id)
     by_link = tree.in_folders(store)
@@ -72,17 +138,48 @@ def retry(
         carried = Carried(records=records.text(lines), files=files)
     submission = Submission(
         role=life.first_role,
-        prompt=after.alone(prompt) if life.attempt else prompt,
+        prompt=alone(prompt) if life.attempt else prompt,
         retry_of=job_id,
         payload=_payload(folder),
         narrative=_narrative(folder),
         carried=carried,
     )
+    return _Again(view=view, submission=submission, kept=tuple(line["id"] for line in past.succeeded))
+
+
+def _queued(store: Store, made: Sequence[_Again], gate: Gate | None) -> list[Retried]:
     try:
-        (made,) = admitted(store, [submission], gate)
+        job_ids = admitted(store, [one.submission for one in made], gate)
     except FileNotFoundError as error:
-        raise _gone(view) from error
-    return Retried(job_id=made, retry_of=job_id, kept=tuple(line["id"] for line in past.succeeded))
+        raise _gone(made[0].view) from error
+    return [
+        Retried(job_id=job_id, retry_of=one.view.job_id, kept=one.kept)
+        for job_id, one in zip(job_ids, made, strict=True)
+    ]
+
+
+def _after(prompt: Mapping[str, Any], after: Sequence[str], after_any: Sequence[str] = ()) -> dict[str, Any]:
+    """The prompt, of a job that runs after these and no others."""
+    made = alone(prompt)
+    named = {"after": list(dict.fromkeys(after)), "after_any": list(dict.fromkeys(after_any))}
+    if any(named.values()):
+        more = {name: job_ids for name, job_ids in named.items() if job_ids}
+        made["metadata"] = {**(made.get("metadata") or {}), **more}
+    return made
+
+
+def _check_dependencies(store: Store, job_id: str, prompt: Mapping[str, Any]) -> None:
+    """A job that never began waits again for what it waited for: of no use where that has failed, or is gone."""
+    for name in dependencies(prompt).after:
+        found = store.find(name)
+        if found is not None and (not found.lifecycle.terminal or found.status is Status.SUCCEEDED):
+            continue
+        both = "" if found is None else f"`farro retry {name} --with-dependents` runs both again; or "
+        raise Refused(
+            f"{job_id} runs after {name}, which {'is gone' if found is None else 'did not succeed'}, so it would never "
+            f"start. Nothing was queued. {both}`farro retry {job_id} --after JOB` lets it run after another job, and "
+            "--no-after after none"
+        )
 
 
 def _check_size(job_id: str, files: Mapping[str, str]) -> None:
