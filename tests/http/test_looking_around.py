@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from importlib import resources
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -118,6 +119,84 @@ def test_the_log_that_is_folded_grows_with_the_file_and_knows_what_is_missing(fr
     past.refresh()
     assert past.range().lines == 2
     assert past.at(1_767_225_600_000, limit=10).queues["Runner"]["succeeded"] == 1
+
+
+TOLD = {
+    "enqueued": {"status": "queued", "attempt": 0, "actor": "cli"},
+    "claimed": {"from": "queued", "status": "in_progress", "actor": "w.0"},
+    "routed": {"from": "in_progress", "status": "queued", "next": "Manager", "actor": "w.0"},
+    "committed": {"from": "in_progress", "status": "succeeded", "actor": "w.0"},
+}
+
+
+def audit_line(ms: int, event: str, attempt: int = 1, *, role: str = "Runner", job: str = "quick") -> str:
+    """A line of 1 January 2026, so many milliseconds after midnight."""
+    at = f"2026-01-01T00:00:{ms // 1000:02d}.{ms % 1000:03d}Z"
+    told = {"ts": at, "event": event, "job_id": job, "role": role, "attempt": attempt, **TOLD[event]}
+    return json.dumps(told) + "\n"
+
+
+MIDNIGHT = 1_767_225_600_000
+# A worker that claims at once tells of it before who enqueued the job; who routes it on, after the next who claims it.
+CROSSED = (
+    audit_line(100, "claimed"),
+    audit_line(103, "enqueued"),
+    audit_line(109, "claimed", 2, role="Manager"),
+    audit_line(112, "routed"),
+    audit_line(150, "committed", 2, role="Manager"),
+)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_job_that_starts_at_once_was_not_there_before_it_was_enqueued(front: Front, at_once: bool) -> None:
+    front.store.close()
+    log = front.root / "logs/audit.log"
+    log.parent.mkdir(exist_ok=True)
+    for order in permutations(CROSSED):
+        log.write_text("")
+        seen = past.Past(front.store)
+        for line in order:
+            with log.open("a") as file:
+                file.write(line)
+            if not at_once:  # each writer's lines come when it writes them
+                seen.refresh()
+        seen.refresh()
+        assert (seen.whole, seen.range().lines) == (True, 5)
+        assert seen.at(MIDNIGHT + 99, limit=10).jobs == ()
+        (job,) = seen.at(MIDNIGHT + 105, limit=10).jobs
+        assert (job.status, job.since) == ("in_progress", "2026-01-01T00:00:00.100Z")
+        (job,) = seen.at(MIDNIGHT + 130, limit=10).jobs
+        assert (job.status, job.role, job.since) == ("in_progress", "Manager", "2026-01-01T00:00:00.109Z")
+        (job,) = seen.at(MIDNIGHT + 150, limit=10).jobs
+        assert job.status == "succeeded"
+        points = seen.curve(MIDNIGHT, MIDNIGHT + 200, 20)
+        assert [point["queued"] for point in points] == [0] * 20
+        assert [point["in_progress"] for point in points] == [0] * 9 + [1] * 5 + [0] * 6
+
+
+def test_a_beginning_that_is_told_a_minute_late_is_still_the_beginning(front: Front) -> None:
+    seen = front.web._house.past
+    log = front.root / "logs/audit.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(audit_line(100, "claimed") + audit_line(200, "committed"))
+    seen.refresh()
+    assert not seen.whole  # as far as anybody knows by then
+    with log.open("a") as file:
+        file.write(audit_line(58_000, "enqueued"))
+    seen.refresh()
+    assert seen.whole
+    assert seen.at(MIDNIGHT + 99, limit=10).jobs == ()
+    assert [job.status for job in seen.at(MIDNIGHT + 60_000, limit=10).jobs] == ["succeeded"]
+
+
+def test_a_jobs_history_is_told_in_the_order_in_which_it_happened(front: Front) -> None:
+    front.store.enqueue(submission(job_id="quick"))
+    front.store.close()
+    log = front.root / "logs/audit.log"
+    own = [audit_line(ms, event, n) for ms, event, n in ((6, "claimed", 1), (8, "enqueued", 0), (9, "committed", 1))]
+    log.write_text("".join(reversed(own)))
+    told = [line["event"] for line in front.get("/api/jobs/quick/history").json["audit"]]
+    assert told == ["enqueued", "claimed", "committed"]
 
 
 def test_a_task_shows_its_way_with_the_diff(front: Front) -> None:

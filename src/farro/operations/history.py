@@ -19,6 +19,7 @@ from farro.late import dataclass
 from farro.observe.audit_reading import Trail
 from farro.operations import fleet, tree
 from farro.operations.moments import moment_or_none, seconds_between
+from farro.operations.succession import fact_of, in_order
 from farro.ports.store import JobView, Store
 from farro.system import fs
 
@@ -64,12 +65,18 @@ def history(store: Store, root: str, job_id: str) -> History:
         with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
             created = moment_or_none(view.lifecycle.created_at)
             since_s = 0.0 if created is None else created.timestamp() - 60
-            said = fleet.trail(store, job_id, since_s=since_s)
+            said = _in_order(fleet.trail(store, job_id, since_s=since_s))
             numbers = attempt_numbers(folder)
             timed = tree.in_folders(store)  # a copy's folders are as old as the copy
             told = tuple(_attempt(view.lifecycle, folder, number, numbers[-1], said, timed) for number in numbers)
             return History(view=view, attempts=told, audit=said)
     raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+
+
+def _in_order(said: Trail) -> Trail:
+    """Whoever told of it: the lines of two writers lie as they were written, and their times may cross."""
+    lines = sorted(said.lines, key=lambda line: str(line.get("ts")))
+    return Trail(lines=tuple(in_order(lines, fact_of)), whole=said.whole)
 
 
 def attempt_numbers(folder: str) -> list[int]:

@@ -4,8 +4,10 @@ Reading single lines for people is observe.audit_reading; how a job stands now i
 
 The log is read once, and then only what was added: a transition becomes a few numbers, so that a million of them fit
 into memory and are gone through in a fraction of a second. Lines of different writers are out of order by as long as
-they buffer; they are put in order as they come. What the log does not know, because its first files are gone, is told
-as `whole=False`; of a job whose beginning is gone, what it was before its first line stands for it.
+they buffer; they are put in order as they come. The times of two tellers may cross as well, and then a job's own
+events are put in the order in which they can have happened (`succession`): each is told after it happened, so one that
+must have come before another counts as no later than that. What the log does not know, because its first files are
+gone, is told as `whole=False`; of a job whose beginning is gone, what it was before its first line stands for it.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from farro.errors import TryAgain
-from farro.kernel.states import Status
+from farro.kernel.states import Reason, Status
 from farro.late import dataclass
 from farro.observe.audit import files
 from farro.operations.catalog.rows import milliseconds, spelled
 from farro.operations.catalog.telling import in_lots
+from farro.operations.succession import Fact, in_order
 from farro.ports.fleet import Fleet
 from farro.ports.store import Store
 from farro.system import fs
@@ -35,6 +39,9 @@ WAIT_S = 2.0  # for somebody else who reads
 _STATUSES = tuple(Status)
 _NUMBERS = {str(status): number for number, status in enumerate(_STATUSES)}
 _LATE = 20_000  # entries that a late line may have to be put before
+_MOMENT_MS = 5000  # by how much the times of two tellers may cross
+_BEGINS, _UNKNOWN = 254, 255  # in the place of what a job was before: it was made; the line does not say
+_NO_ATTEMPT = 65535
 
 
 class Step(NamedTuple):
@@ -45,6 +52,17 @@ class Step(NamedTuple):
     role: int
     status: int
     actor: int
+    came: int  # what it was before
+    attempt: int
+
+    @property
+    def fact(self) -> Fact:
+        return Fact(
+            attempt=None if self.attempt == _NO_ATTEMPT else self.attempt,
+            came=_STATUSES[self.came] if self.came < _BEGINS else None,
+            status=_STATUSES[self.status],
+            begins=self.came == _BEGINS,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,14 +102,26 @@ class Past:
         self._roles = array("H")
         self._states = array("B")
         self._actors = array("l")
+        self._came = array("B")
+        self._attempts = array("H")
         self._names: dict[str, int] = {}
         self._role_names: dict[str, int] = {}
         self._actor_names: dict[str, int] = {}
         self._before: dict[int, tuple[int, int]] = {}  # job → role and status, of those that the log found there
         self._met: set[int] = set()
+        self._lost: dict[int, int] = {}  # jobs whose beginning was not met, and when they were met first
+        self._folded = False
         self._read: dict[int, int] = {}  # inode → bytes of it that were read
         self._seen_ms: tuple[int, int] = (0, 0)  # of a common log: the last time, and how many lines of it
-        self.whole = True
+
+    @property
+    def whole(self) -> bool:
+        return not self._folded and not self._lost
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        """In the order of a step's fields."""
+        return (self._times, self._jobs, self._roles, self._states, self._actors, self._came, self._attempts)
 
     # --- reading ---
 
@@ -103,7 +133,7 @@ class Past:
         try:
             steps = (step for line in self._news() if (step := self._step(line)) is not None)
             for lot in in_lots(steps, LOT):  # so that a long log is never in memory as a whole
-                self._add(sorted(lot, key=lambda step: step.at_ms))
+                self._add(lot)
         finally:
             self._lock.release()
 
@@ -152,29 +182,34 @@ class Past:
         role = line.get("next") or line.get("role")
         job = self._names.setdefault(job_id, len(self._names))
         of = _number(self._role_names, role if isinstance(role, str) else "-")
+        begins = line.get("event") == Reason.ENQUEUED
+        came = _BEGINS if begins else _NUMBERS.get(str(line.get("from")), _UNKNOWN)
         if job not in self._met:
             self._met.add(job)
-            came_from = _NUMBERS.get(str(line.get("from")))
-            if came_from is not None:  # its beginning is in files that are gone
+            if came < _BEGINS:  # its beginning is in files that are gone, or is told later
                 own = line.get("role")
-                self._before[job] = (_number(self._role_names, own if isinstance(own, str) else "-"), came_from)
-                self.whole = False
-        return Step(at_ms, job, of, number, _number(self._actor_names, str(line.get("actor"))))
+                self._before[job] = (_number(self._role_names, own if isinstance(own, str) else "-"), came)
+                self._lost[job] = at_ms
+        elif begins:
+            if job not in self._lost:
+                return None  # it is told twice, or of a job of which all is known
+            at_ms = min(at_ms, self._lost.pop(job))
+            del self._before[job]
+        attempt = line.get("attempt")
+        counted = attempt if isinstance(attempt, int) and 0 <= attempt < _NO_ATTEMPT else _NO_ATTEMPT
+        return Step(at_ms, job, of, number, _number(self._actor_names, str(line.get("actor"))), came, counted)
 
     def _add(self, steps: list[Step]) -> None:
+        """Together with the last ones that are there: what comes may have happened before them."""
         if not steps:
             return
-        if self._times and steps[0].at_ms < self._times[-1]:  # some came late: put in order with the last ones
-            begin = max(bisect_left(self._times, steps[0].at_ms), len(self._times) - _LATE, 0)
-            steps = sorted([*self._steps(begin, len(self._times)), *steps], key=lambda step: step.at_ms)
-            for kept in (self._times, self._jobs, self._roles, self._states, self._actors):
-                del kept[begin:]
-        for step in steps:
-            self._times.append(step.at_ms)
-            self._jobs.append(step.job)
-            self._roles.append(step.role)
-            self._states.append(step.status)
-            self._actors.append(step.actor)
+        first_ms = min(step.at_ms for step in steps) - _MOMENT_MS
+        begin = max(bisect_left(self._times, first_ms), len(self._times) - _LATE, 0)
+        floor_ms = self._times[begin - 1] if begin else 0
+        steps = _as_it_happened([*self._steps(begin, len(self._times)), *steps], floor_ms)
+        for column, values in zip(self._columns, zip(*steps, strict=True), strict=True):
+            del column[begin:]
+            column.extend(values)
         if len(self._times) > self._most:
             self._fold(len(self._times) - self._most * 9 // 10)
 
@@ -182,13 +217,13 @@ class Past:
         """The oldest become the state that all begins with."""
         for step in self._steps(0, count):
             self._before[step.job] = (step.role, step.status)
-        for kept in (self._times, self._jobs, self._roles, self._states, self._actors):
-            del kept[:count]
-        self.whole = False
+            self._lost.pop(step.job, None)  # its beginning would come too late
+        for column in self._columns:
+            del column[:count]
+        self._folded = True
 
     def _steps(self, begin: int, end: int) -> Iterator[Step]:
-        for at in range(begin, end):
-            yield Step(self._times[at], self._jobs[at], self._roles[at], self._states[at], self._actors[at])
+        return map(Step._make, zip(*(column[begin:end] for column in self._columns), strict=True))
 
     # --- asking ---
 
@@ -255,6 +290,44 @@ class Past:
                 numbers = {str(status): counts[number] for number, status in enumerate(_STATUSES)}
                 told.append({"at": spelled(moment), **numbers, "events": events})
         return told
+
+
+def _as_it_happened(steps: list[Step], floor_ms: int) -> list[Step]:
+    """In the order of their times, and each job's own in the order in which they can have happened. What is older than
+    `floor_ms` comes too late to be put where it belongs: it counts from there, and a beginning not at all."""
+    if floor_ms:
+        steps = [
+            step if step.at_ms >= floor_ms else step._replace(at_ms=floor_ms)
+            for step in steps
+            if step.at_ms >= floor_ms or step.came != _BEGINS
+        ]
+    steps.sort(key=_at_ms)
+    last: dict[int, Step] = {}
+    crossed: dict[int, list[Step]] = {}
+    for step in steps:
+        before = last.get(step.job)
+        if before is not None and (step.came != before.status or step.attempt < before.attempt):
+            crossed[step.job] = []
+        last[step.job] = step
+    if not crossed:
+        return steps
+    for step in steps:
+        if step.job in crossed:
+            crossed[step.job].append(step)
+    straight = [step for step in steps if step.job not in crossed]
+    for own in crossed.values():
+        straight += _told_in_time(in_order(own, lambda step: step.fact))
+    return sorted(straight, key=_at_ms)
+
+
+def _told_in_time(own: list[Step]) -> Iterator[Step]:
+    """None of them happened later than one that came after it was told."""
+    times = accumulate((step.at_ms for step in reversed(own)), min)
+    return (step._replace(at_ms=at_ms) for step, at_ms in zip(own, reversed([*times]), strict=True))
+
+
+def _at_ms(step: Step) -> int:
+    return step.at_ms
 
 
 def _number(known: dict[str, int], name: str) -> int:
