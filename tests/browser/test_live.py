@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -97,6 +98,27 @@ def test_a_server_that_fails_is_told_and_the_page_recovers_by_itself(fresh: Site
     # The browser notes each refused connection, and each answer that was cut, itself; nothing else may stand there.
     cut = ("ERR_INCOMPLETE_CHUNKED", "ERR_CONTENT_LENGTH_MISMATCH", "ERR_CONNECTION_RESET")
     visited.expected = ("ERR_CONNECTION_REFUSED", *cut)
+
+
+def test_a_server_that_hangs_is_told_and_the_page_recovers_by_itself(fresh: Site, visit: Come) -> None:
+    page = visit(fresh).open("board")
+    page.evaluate(MARK)
+    expect(page.locator(".pulse")).to_contain_text("Live")
+    assert fresh.process is not None
+    fresh.process.send_signal(signal.SIGSTOP)  # its connections stay open, and nothing comes
+    try:
+        banner = page.get_by_role("alert").filter(has_text="The server does not answer.")
+        expect(banner).to_be_visible()
+        expect(page.locator(".pulse")).to_contain_text("No answer")
+        expect(page).to_have_title("Board · farro · no answer")
+        with farro.open(fresh.root) as queue:
+            queue.enqueue(["true"], id="meanwhile")
+    finally:
+        fresh.process.send_signal(signal.SIGCONT)
+    expect(banner).to_have_count(0)
+    expect(page.locator(".pulse")).to_contain_text("Live")
+    expect(page.locator(".lane[data-state=queued] [data-job=meanwhile]")).to_be_visible()
+    assert page.evaluate(MARKED) == "same"
 
 
 def test_a_session_that_ended_says_how_to_sign_in(fresh: Site, visit: Come) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from farro.errors import FarroError
 from farro.fronts.http import looking, queries, troubles
-from farro.fronts.http.events import Hub, Stream, event
+from farro.fronts.http.events import BEAT, Hub, Stream, event
 from farro.fronts.http.house import House
 from farro.fronts.http.looking import LogsQuery
 from farro.fronts.http.running import Pool
@@ -90,7 +90,7 @@ class Followers:
             if quiet_s > QUIET_S:
                 pause_s = min(2 * pause_s, 1.0)
                 quiet_s = 0.0
-                yield b": beat\n\n"
+                yield BEAT
             await asyncio.sleep(pause_s)
 
 

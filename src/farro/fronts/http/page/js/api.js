@@ -1,5 +1,8 @@
 /* Asking the server: one function a verb, errors with the server's own words. Events live in live.js. */
 
+/* Longer than the server itself waits for its store (30 s): who hears nothing by then hears nothing at all. */
+const PATIENCE_MS = 40_000;
+
 export class ApiError extends Error {
   constructor(status, code, message, problems) {
     super(message);
@@ -22,21 +25,30 @@ export const query = (fields) => {
 
 export const path = (...parts) => `/api/${parts.map(encodeURIComponent).join("/")}`;
 
+const patient = (signal) => { const late = AbortSignal.timeout(PATIENCE_MS); return signal ? AbortSignal.any([signal, late]) : late; };
+
+/* Whoever asked and left is told so; of everything else that ends a request without an answer the same is known. */
+function unanswered(error, method) {
+  if (error.name === "AbortError") return error;
+  const late = error.name === "TimeoutError" && method !== "GET";
+  return new ApiError(0, "unreachable", late ? "The server does not answer. Whether it did what you asked is not known: look before you ask again." : "The server does not answer.");
+}
+
 async function ask(method, address, body, signal) {
-  const options = { method, signal, credentials: "same-origin", cache: "no-store", headers: { Accept: "application/json" } };
+  const options = { method, signal: patient(signal), credentials: "same-origin", cache: "no-store", headers: { Accept: "application/json" } };
   if (body !== undefined) {
     options.body = JSON.stringify(body);
     options.headers["Content-Type"] = "application/json";
   }
   let answer;
+  let text;
   try {
     answer = await fetch(address, options);
+    text = await answer.text();
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "unreachable", "The server does not answer.");
+    throw unanswered(error, method);
   }
   if (answer.status === 204) return null;
-  const text = await answer.text();
   let data = null;
   try { data = JSON.parse(text); } catch { /* not JSON: told below */ }
   if (!answer.ok) {
@@ -51,14 +63,11 @@ export const get = (address, signal) => ask("GET", address, undefined, signal);
 export const post = (address, body = {}) => ask("POST", address, body);
 
 export async function text(address, signal) {
-  let answer;
   try {
-    answer = await fetch(address, { signal, credentials: "same-origin" });
+    const answer = await fetch(address, { signal: patient(signal), credentials: "same-origin" });
+    if (!answer.ok) throw new ApiError(answer.status, "error", `The server answered ${answer.status}.`);
+    return (answer.headers.get("Content-Type") || "").startsWith("text/") ? await answer.text() : null;
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "unreachable", "The server does not answer.");
+    throw error instanceof ApiError ? error : unanswered(error, "GET");
   }
-  if (!answer.ok) throw new ApiError(answer.status, "error", `The server answered ${answer.status}.`);
-  if (!(answer.headers.get("Content-Type") || "").startsWith("text/")) return null;
-  return answer.text();
 }

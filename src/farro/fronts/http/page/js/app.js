@@ -40,7 +40,7 @@ function redraw() {
     drawn = 0;
     if (!shown) return;
     const title = shown.title();
-    document.title = plain(`${shared.waiting ? `(${shared.waiting}) ` : ""}${title} · farro${shared.link === "lost" ? " · no connection" : ""}`);
+    document.title = plain(`${shared.waiting ? `(${shared.waiting}) ` : ""}${title} · farro${{ lost: " · no connection", silent: " · no answer" }[shared.link] || ""}`);
     if (shown.before) shown.before();
     draw(document.getElementById("app"), frame({ shared, section: SECTION[route.page] || route.page || "overview", shown, live, redraw }));
     if (shown.after) shown.after();
@@ -136,8 +136,9 @@ const sum = (queues, before) => {
 function linked(state) {
   const before = shared.link;
   shared.link = state;
-  if (state === "lost" && before !== "lost") say("The server does not answer. Trying again.");
-  if (state === "live") { shared.trouble = null; if (before === "lost") say("The server answers again."); }
+  const apart = (link) => link === "lost" || link === "silent";
+  if (apart(state) && !apart(before)) say("The server does not answer. Trying again.");
+  if (state === "live") { shared.trouble = null; if (apart(before)) say("The server answers again."); }
   redraw();
 }
 

@@ -8,7 +8,8 @@ const PLACES = [
   ["overview", "Overview", "g o"], ["board", "Board", "g b"], ["tasks", "Tasks", "g t"],
   ["inbox", "Inbox", "g i"], ["swarms", "Swarms", "g s"], ["history", "History", "g h"],
 ];
-const LINKS = { live: "Live", joining: "Connecting", lost: "No connection", paused: "Paused" };
+const LINKS = { live: "Live", joining: "Connecting", lost: "No connection", silent: "No answer", paused: "Paused" };
+const APART = { lost: "No connection to the server.", silent: "The server does not answer." };
 const THEMES = { system: ["half", "as the system"], light: ["sun", "light"], dark: ["moon", "dark"] };
 
 export function theme() { return document.documentElement.dataset.theme || "system"; }
@@ -51,8 +52,8 @@ function banner(shared, live) {
   if (shared.trouble && shared.trouble.status === 401) {
     return h("div.banner", { role: "alert", key: "banner" }, icon("alert"), h("span", "Signed out."), h("span.soft", "Get a new link with "), h("code.mono", "farro web --link"));
   }
-  if (shared.link === "lost") {
-    return h("div.banner", { role: "alert", key: "banner" }, icon("alert"), h("span", "No connection to the server."),
+  if (APART[shared.link]) {
+    return h("div.banner", { role: "alert", key: "banner" }, icon("alert"), h("span", APART[shared.link]),
       h("span.soft", "What you see is the last that was heard. Trying again by itself."),
       h("button.button.end", { type: "button", on: { click: () => live.retry() } }, "Try now"));
   }
