@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,6 +82,83 @@ def test_a_person_approves_refuses_and_edits(own: Site, visit: Come) -> None:
     expect(page.locator("main")).to_contain_text("Nothing waits for you")
     hops = [own.ask(f"/api/jobs/ask-{number}")["hops"][-1] for number in (1, 2, 3)]
     assert sorted(str(hop["note"]) for hop in hops if hop["note"])[-1] == "too loud"
+
+
+def test_a_refused_bulk_action_says_why(fresh: Site, visit: Come) -> None:
+    with farro.open(fresh.root) as queue:
+        queue.enqueue(["true"], id="quick")
+    page = visit(fresh).open("board")
+    page.get_by_label("Select true").check()
+    program(fresh.root, "worker", "--drain")
+    expect(page.locator(".lane[data-state=succeeded] [data-job=quick]")).to_be_visible()
+    asked = """async () => {
+      const { doToMany } = await import("/page/js/acts.js");
+      window.answered = doToMany("kill", ["quick", "nobody"]);
+    }"""
+    page.evaluate(asked)
+    page.get_by_role("dialog").get_by_role("button", name="Kill 2").click()
+    expect(page.locator(".toast")).to_contain_text(
+        "2 jobs not killed: quick is succeeded already; nothing was changed; and 1 other"
+    )
+
+
+def test_what_was_typed_stays_when_the_server_refuses_it(fresh: Site, visit: Come) -> None:
+    visited = visit(fresh)
+    page = visited.open("overview")
+    page.get_by_role("button", name="New job").click()
+    dialog = page.get_by_role("dialog", name="New job")
+    command = dialog.get_by_label("Command")
+    command.fill("echo 'unterminated")
+    dialog.get_by_label("Tags").fill("gpu")
+    dialog.get_by_role("button", name="Enqueue").click()
+    expect(dialog.get_by_role("alert")).to_have_text("The single quote ' is not closed.")
+    expect(command).to_be_focused()
+    expect(command).to_have_accessible_description("The single quote ' is not closed.")
+    command.fill("echo ok")
+    dialog.get_by_label("Delay").fill("soon")
+    dialog.get_by_role("button", name="Enqueue").click()
+    expect(dialog.get_by_role("alert")).to_have_count(1)
+    expect(dialog.get_by_label("Delay")).to_be_focused()
+    expect(dialog).not_to_contain_text("body:")
+    expect(command).to_have_value("echo ok")
+    expect(dialog.get_by_label("Tags")).to_have_value("gpu")
+    page.mouse.click(5, 5)  # beside it, by mistake
+    expect(command).to_have_value("echo ok")
+    assert fresh.ask("/api/jobs")["jobs"] == []
+    dialog.get_by_label("Delay").fill("2h")
+    dialog.get_by_label("Id").fill("parcel-1")
+    dialog.get_by_label("Role").select_option("Architect")
+    dialog.get_by_label("Priority").select_option("P1")
+    dialog.get_by_role("button", name="Enqueue").click()
+    expect(page).to_have_title("echo ok · Delayed · farro")
+    (job,) = fresh.ask("/api/jobs")["jobs"]
+    assert (job["job_id"], job["role"], job["priority"], job["tags"]) == ("parcel-1", "Architect", "P1", ["gpu"])
+    visited.expected = ("422", "400")
+
+
+SPLIT = """async (line) => {
+  const { words } = await import("/page/js/new_job.js");
+  try { return words(line); } catch (error) { return error.message; }
+}"""
+LINES = (
+    r'printf "a\nb\n"',
+    r"printf a\ b 'c\d' \'e\'",
+    r"""say "it's \"so\" \\ \$HOME \`x\` \x" """,
+    "one  two\tthree '' \"\" a''b",
+    "a\"b\"'c'd",
+    "",
+)
+ENDLESS = {"a 'b": "single quote", r'a "b\"': "double quote", "a \\": "ends with a backslash"}
+
+
+def test_a_command_line_is_split_as_a_shell_splits_it(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("overview")
+    for line in LINES:
+        loop = f"for word in {line}; do printf '%s\\0' \"$word\"; done"
+        told = subprocess.run(["sh", "-c", loop], capture_output=True, check=True, text=True).stdout
+        assert page.evaluate(SPLIT, line) == told.split("\0")[:-1], line
+    for line, why in ENDLESS.items():
+        assert why in page.evaluate(SPLIT, line)
 
 
 def test_a_command_is_enqueued_from_the_page(fresh: Site, visit: Come) -> None:

@@ -31,7 +31,7 @@ def hive(tmp_path: Path) -> Iterator[Site]:
     bees = [
         bee("generator", work={"out": ["items"]}, env=env),
         bee("processor", work={"in": ["items"], "out": ["done"]}, instances=2, env=env),
-        bee("sink", work={"in": ["done"]}, env=env),
+        bee("sink", work={"in": ["done"]}, env=env, config={"limit": 3, "colour": "red"}),
     ]
     (root / "demo.json").write_text(json.dumps({"id": "demo", "bees": bees}))
     told = {name: value for name, value in os.environ.items() if not name.startswith("FARRO_")}
@@ -80,3 +80,42 @@ def test_a_swarm_is_drawn_started_and_stopped_on_the_page(hive: Site, visit: Com
     expect(ledger).to_contain_text("swarm-stop")
     eventually(lambda: hive.ask("/api/swarms/demo")["state"] == "Stopped", "the swarm was not stopped")
     expect(page.get_by_role("button", name="Start")).to_be_visible()
+
+
+def test_a_component_is_configured_from_what_it_runs_with(hive: Site, visit: Come) -> None:
+    eventually(lambda: hive.ask("/api/swarms/demo")["state"] == "Ready", "the swarm is not ready")
+    (sink,) = [one for one in hive.ask("/api/swarms/demo")["components"] if one["role"] == "sink"]
+    page = visit(hive).open("swarm/demo")
+    page.get_by_label("Topology of demo").get_by_label("sink").click()
+    dialog = page.get_by_role("dialog", name=f"Configure {sink['instance']}")
+    sent: list[dict[str, object]] = []
+    page.on("request", lambda asked: sent.append(asked.post_data_json) if asked.url.endswith("/config") else None)
+
+    def configured() -> object:
+        return hive.ask("/api/swarms/demo/plan")["configured"].get(sink["instance"])
+
+    def commands(signal: str) -> list[dict[str, object]]:
+        found = [one for one in hive.ask("/api/swarms/demo/commands")["commands"] if one["signal"] == signal]
+        return [{"signal": one["signal"], "result": one["result"]} for one in found]
+
+    page.get_by_role("button", name=f"Configure {sink['instance']}").click()
+    dialog.get_by_role("button", name="Send").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Nothing differs")
+    dialog.get_by_label("Config").fill('{"limit": 7, ')
+    dialog.get_by_role("button", name="Send").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("This is no JSON")
+    dialog.get_by_label("Config").fill('{"limit": 7, "colour": "red"}')
+    dialog.get_by_role("button", name="Send").click()
+    expect(dialog).to_have_count(0)
+    eventually(lambda: configured() == {"limit": 7}, "it was not configured")
+    expect(page.locator(".table.ledger")).to_contain_text("config-update")
+    page.reload()
+    page.get_by_role("button", name=f"Configure {sink['instance']}").click()
+    assert json.loads(dialog.get_by_label("Config").input_value()) == {"limit": 7, "colour": "red"}
+    dialog.get_by_label("Enabled").check()
+    dialog.get_by_role("button", name="Send").click()
+    expect(dialog).to_have_count(0)
+    assert sent == [{"swarm": "demo", "config": {"limit": 7}}, {"swarm": "demo", "enabled": True}]
+    enabled = [{"signal": "config-update", "result": "success"}] * 2
+    eventually(lambda: commands("config-update") == enabled, "it was not enabled")
+    assert configured() == {"limit": 7}

@@ -70,6 +70,16 @@ def test_many_jobs_are_steered_at_once_and_each_answers_for_itself(front: Front)
     assert front.post("/api/jobs/actions", {"action": "dance", "jobs": jobs}).code == "bad_document"
 
 
+def test_a_bulk_kill_that_comes_too_late_says_why(any_front: Front) -> None:
+    job_id = any_front.store.enqueue(submission())
+    hands = Hands(any_front.store)
+    eventually(lambda: hands.one() == job_id)
+    hands.leave()
+    (told,) = any_front.post("/api/jobs/actions", {"action": "kill", "jobs": [job_id]}).json["results"]
+    assert (told["ok"], told["status"], told["error"]["code"]) == (False, "succeeded", "already_ended")
+    assert told["error"]["message"] == f"{job_id} is succeeded already; nothing was changed"
+
+
 def test_pages_tell_every_job_once_while_jobs_come_and_move(any_front: Front) -> None:
     """Whoever was there when the paging began and still is when it ends is in exactly one page."""
     there = set(any_front.store.enqueue_many([submission() for _ in range(240)]))

@@ -18,8 +18,10 @@ from farro.kernel.moves import Move
 from farro.kernel.outcome import Report, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.operations import past
+from farro.operations.swarm_place import Desired, Place
 from farro.ports.store import Store, Submission
 from farro.roles.workflow import Code
+from farro.swarm.lifecycle import SwarmState
 from http_stage import REPORT, Front, Hands, submission
 from support import eventually
 
@@ -285,6 +287,22 @@ def test_what_is_asked_of_a_swarm_is_written_down_for_the_orchestrator(front: Fr
     assert front.post("/api/swarms/Bad_Name/start").status == 422
     assert front.get("/api/swarms/nobody").code == "unknown_swarm"
     assert front.post("/api/components/worker/x/config", {}).status == 400
+
+
+def test_a_swarms_plan_comes_with_what_was_configured_since(front: Front) -> None:
+    place = Place(f"{front.root}/swarms")
+    place.make()
+    place.make_swarm("demo")
+    at = "2026-01-01T00:00:00.000Z"
+    place.keep(Desired(swarm="demo", state=SwarmState.RUNNING, controller="demo-marshal", created_at=at, changed_at=at))
+    plan = {"id": "demo", "bees": [{"role": "sink", "command": ["true"], "config": {"limit": 1}}]}
+    place.keep_plan("demo", plan)
+    assert front.get("/api/swarms/demo/plan").json == {"plan": plan, "configured": {}}
+    kept = front.root / "swarms/demo/controller.json"
+    kept.write_text(json.dumps({"configured": {"demo-sink-1": {"limit": 5}}}))
+    assert front.get("/api/swarms/demo/plan").json["configured"] == {"demo-sink-1": {"limit": 5}}
+    kept.write_text("{torn")
+    assert front.get("/api/swarms/demo/plan").json == {"plan": plan, "configured": {}}
 
 
 def test_costs_alerts_schedules_and_doctor_answer(front: Front) -> None:

@@ -161,6 +161,15 @@ class Place:
         told = read_json(f"{self.of(swarm)}/plan.json")
         return told if isinstance(told, dict) else None
 
+    def configured(self, swarm: str) -> dict[str, dict[str, Any]]:
+        """By instance: what updates changed of a component's config since the plan, as its controller keeps it."""
+        with contextlib.suppress(FarroError):
+            told = read_json(f"{self.of(swarm)}/controller.json")
+            found = told.get("configured") if isinstance(told, dict) else None
+            if isinstance(found, dict):
+                return {name: value for name, value in found.items() if isinstance(value, dict)}
+        return {}
+
     def keep_plan(self, swarm: str, data: Any) -> None:
         self._write(f"{self.of(swarm)}/plan.json", data)
 

@@ -18,6 +18,7 @@ from farro.errors import FarroError, InputError
 from farro.fronts.http import answers, troubles
 from farro.fronts.http.endpoints import Asked, Endpoint, get, post
 from farro.fronts.http.house import House
+from farro.fronts.http.troubles import Wrong
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moments import parse_duration
 from farro.kernel.start_times import parse_start
@@ -145,8 +146,10 @@ def _one(house: House, body: Bulk, job_id: str) -> dict[str, Any]:
     except FarroError as error:
         told = troubles.told(error)
         return {"job_id": job_id, "ok": False, "status": None, "made": None, "error": told}
-    ok = body.action != "kill" or status is Status.KILLED
-    return {"job_id": job_id, "ok": ok, "status": status, "made": made, "error": None}
+    if body.action == "kill" and status is not Status.KILLED:
+        ended = Wrong(409, "already_ended", f"{job_id} is {status} already; nothing was changed")
+        return {"job_id": job_id, "ok": False, "status": status, "made": None, "error": troubles.told(ended)}
+    return {"job_id": job_id, "ok": True, "status": status, "made": made, "error": None}
 
 
 # --- new ones ------------------------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class Commands:
 @dataclass(frozen=True, kw_only=True)
 class SwarmPlanTold:
     plan: Mapping[str, Any] | None
+    configured: Mapping[str, Mapping[str, Any]]  # by instance: what updates changed of its config since the plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,8 @@ def commands(house: House, asked: Asked) -> Any:
 
 def plan(house: House, asked: Asked) -> Any:
     shown(house, asked)
-    return {"plan": Place(_place(house)).plan_data(asked.path["swarm"])}
+    place, swarm = Place(_place(house)), asked.path["swarm"]
+    return {"plan": place.plan_data(swarm), "configured": place.configured(swarm)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +215,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     get("/api/swarms", listed, "The swarms, and how each does.", Swarms, keep_s=0.5, tag="swarms"),
     get("/api/swarms/{swarm}", shown, "One swarm.", SwarmTold, keep_s=0.5, tag="swarms"),
     get("/api/swarms/{swarm}/commands", commands, "What was asked of it, and the ends.", Commands, tag="swarms"),
-    get("/api/swarms/{swarm}/plan", plan, "Its plan.", SwarmPlanTold, tag="swarms"),
+    get("/api/swarms/{swarm}/plan", plan, "Its plan, and what was configured since.", SwarmPlanTold, tag="swarms"),
     _verb("create", Signal.CREATE, "Make a swarm."),
     _verb("template", Signal.TEMPLATE, "Give it a plan.", PlanWish),
     _verb("start", Signal.START, "Let its components work."),

@@ -2,13 +2,13 @@
 import { path, post } from "./api.js";
 import { ask, toast } from "./overlay.js";
 import { h } from "./view.js";
-import { many, shortId } from "./words.js";
+import { many, said, shortId } from "./words.js";
 
 const ACTS = {
   kill: { word: "Kill", past: "killed", sign: "stop", danger: true, text: "The processes of a running job are ended. A killed job does not run again; it can be retried as a new one." },
-  requeue: { word: "Requeue", past: "queued again", sign: "retry", text: "They go back into their queue, with a new attempt." },
+  requeue: { word: "Requeue", past: "queued again", sign: "retry", text: "They go back into their queue, with a new attempt.", one: "It goes back into its queue, with a new attempt." },
   retry: { word: "Retry", past: "retried", sign: "retry", text: "A new job is made of each; steps that had succeeded are kept." },
-  "force-complete": { word: "Force complete", past: "completed by hand", sign: "flag", danger: true, text: "They count as succeeded from now on, whatever they did. The audit log keeps your name." },
+  "force-complete": { word: "Force complete", past: "completed by hand", sign: "flag", danger: true, text: "They count as succeeded from now on, whatever they did. The audit log keeps your name.", one: "It counts as succeeded from now on, whatever it did. The audit log keeps your name." },
 };
 export const act = (name) => ACTS[name];
 
@@ -27,33 +27,36 @@ const NOTE = { name: "note", label: "Why", kind: "text", hint: "Kept with the jo
 
 export async function doTo(name, job, { after } = {}) {
   const told = ACTS[name];
-  const answer = await ask({ title: `${told.word} this job?`, text: told.text, fields: [NOTE], yes: told.word, danger: told.danger, body: h("p.mono.clip", job.job_id) });
-  if (!answer) return null;
-  try {
-    const done = name === "retry" ? await post(path("jobs", job.job_id, "retry"), {}) : await post(path("jobs", job.job_id, name), answer.note ? { note: answer.note } : {});
-    toast("ok", name === "retry" ? `Retried as ${shortId(done.job_id)}` : `${shortId(job.job_id)} is ${told.past}`);
-    if (after) after(done);
-    return done;
-  } catch (error) {
-    toast("error", error.message);
-    return null;
-  }
+  const send = async ({ note }) => {
+    try {
+      const done = await post(path("jobs", job.job_id, name), note ? { note } : {});
+      if (name === "kill" && done.status !== "killed") toast("warning", `${shortId(job.job_id)} is ${said(done.status).toLowerCase()} already; nothing was changed`);
+      else toast("ok", `${shortId(job.job_id)} is ${told.past}`);
+      if (after) after(done);
+      return null;
+    } catch (error) {
+      return { "": error.message };
+    }
+  };
+  await ask({ title: `${told.word} this job?`, text: told.one || told.text, fields: [NOTE], yes: told.word, danger: told.danger, body: h("p.mono.clip", job.job_id), send });
 }
 
 export async function retryFrom(job, step, { after } = {}) {
-  const answer = await ask({
-    title: step === null ? "Retry this job?" : `Retry from step ${step}?`, yes: "Retry",
+  const send = async ({ whole }) => {
+    try {
+      const done = await post(path("jobs", job.job_id, "retry"), step === null ? { from_start: whole } : { from_step: step });
+      toast("ok", `Retried as ${shortId(done.job_id)}`);
+      if (after) after(done);
+      return null;
+    } catch (error) {
+      return { "": error.message };
+    }
+  };
+  await ask({
+    send, title: step === null ? "Retry this job?" : `Retry from step ${step}?`, yes: "Retry",
     text: step === null ? "A new job is made; steps that had succeeded are kept unless you run all of them again." : "A new job is made. What the steps before it left is kept; this step and what follows run again.",
     fields: step === null ? [{ name: "whole", label: "Run all steps again", kind: "check" }] : [],
   });
-  if (!answer) return;
-  try {
-    const done = await post(path("jobs", job.job_id, "retry"), step === null ? { from_start: answer.whole } : { from_step: step });
-    toast("ok", `Retried as ${shortId(done.job_id)}`);
-    if (after) after(done);
-  } catch (error) {
-    toast("error", error.message);
-  }
 }
 
 const AT_ONCE = 200;
@@ -81,6 +84,6 @@ export async function doToMany(name, ids) {
     return done > 0;
   }
   if (done) toast("ok", `${many(done, "job")} ${told.past}`);
-  if (refused.length) toast("warning", `${many(refused.length, "job")} not: ${refused[0].error ? refused[0].error.message : "refused"}`);
+  if (refused.length) toast("warning", `${many(refused.length, "job")} not ${told.past}: ${refused[0].error ? refused[0].error.message : "the server does not say why"}${refused.length > 1 ? `; and ${many(refused.length - 1, "other")}` : ""}`);
   return true;
 }

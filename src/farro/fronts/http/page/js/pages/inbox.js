@@ -44,19 +44,21 @@ export function inbox(ctx, route) {
       refuse: { title: "Refuse?", yes: "Refuse", danger: true, fields: [note] },
       edit: { title: "Edit the result", yes: "Save and go on", broad: true, fields: [{ name: "text", label: "Result", kind: "code", value: one.result, needed: true }, note] },
     }[verb];
-    const said = await ask({ text: one.title || one.question, ...asked });
-    if (!said) return;
-    const body = {};
-    if (said.note) body.note = said.note;
-    if (verb === "edit") body.text = said.text;
-    try {
-      await post(path("inbox", one.job_id, verb), body);
+    const send = async (said) => {
+      const body = {};
+      if (said.note) body.note = said.note;
+      if (verb === "edit") body.text = said.text;
+      try {
+        await post(path("inbox", one.job_id, verb), body);
+      } catch (error) { return { "": error.message }; }
       toast("ok", { approve: "Approved", refuse: "Refused", edit: "Saved" }[verb]);
-      page.waiting = page.waiting.filter((other) => other !== one);
+      page.waiting = page.waiting.filter((other) => other.job_id !== one.job_id);
       page.chosen = page.waiting.length ? page.waiting[0].job_id : null;
       reload();
-    } catch (error) { toast("error", error.message); }
-    ctx.redraw();
+      ctx.redraw();
+      return null;
+    };
+    await ask({ text: one.title || one.question, send, ...asked });
   }
 
   return {

@@ -13,7 +13,7 @@ const HEALTH = { Healthy: "ok", Degraded: "warning", Unknown: "unknown" };
 const REFRESH_MS = 2000;
 
 export function swarms(ctx, route) {
-  const page = { swarms: null, chosen: route.args[0] || null, plan: null, commands: [], role: null, error: null };
+  const page = { swarms: null, chosen: route.args[0] || null, plan: null, configured: {}, commands: [], role: null, error: null };
   const aborted = new AbortController();
   const reload = ctx.paced(async () => {
     try {
@@ -22,6 +22,7 @@ export function swarms(ctx, route) {
       if (page.chosen) {
         const [plan, told] = await Promise.all([get(path("swarms", page.chosen, "plan"), aborted.signal).catch(() => null), get(path("swarms", page.chosen, "commands"), aborted.signal)]);
         page.plan = plan && plan.plan;
+        page.configured = (plan && plan.configured) || {};
         page.commands = [...told.commands].reverse();
       }
       page.error = null;
@@ -31,33 +32,41 @@ export function swarms(ctx, route) {
   reload();
   const timer = setInterval(() => { if (!document.hidden) reload(); }, REFRESH_MS); // swarms do not speak through the store's changes
   const current = () => (page.swarms || []).find((one) => one.id === page.chosen) || null;
-  const choose = (id) => { Object.assign(page, { chosen: id, plan: null, commands: [], role: null }); ctx.go(`#/swarm/${encodeURIComponent(id)}`, { replace: true }); reload(); ctx.redraw(); };
+  const choose = (id) => { Object.assign(page, { chosen: id, plan: null, configured: {}, commands: [], role: null }); ctx.go(`#/swarm/${encodeURIComponent(id)}`, { replace: true }); reload(); ctx.redraw(); };
 
   async function send(verb) {
     const swarm = current();
     const told = {
-      start: ["Start", "Its components are enabled in the order of their queues, consumers first.", false],
+      start: ["Start", "Its components are enabled as the work flows: producers first, then what reads from them.", false],
       stop: ["Stop", "Its components are disabled; their processes and queues stay.", false],
       remove: ["Remove", "Its components are ended and its queues are deleted.", true],
     }[verb];
-    if (!(await ask({ title: `${told[0]} the swarm ${swarm.id}?`, text: told[1], yes: told[0], danger: told[2] }))) return;
-    await asked(path("swarms", swarm.id, verb), {}, told[0]);
+    await ask({ title: `${told[0]} the swarm ${swarm.id}?`, text: told[1], yes: told[0], danger: told[2], send: () => asked(path("swarms", swarm.id, verb), {}, told[0]) });
   }
+  /* What it runs with now: its plan, and what was configured since. Only what differs from that is sent: the rest may
+     have been changed by others meanwhile. */
   async function configure(component) {
+    const swarm = page.chosen;
     const bee = page.plan && page.plan.bees.find((one) => one.role === component.role);
-    const said = await ask({
-      title: `Configure ${component.instance}`, yes: "Send", broad: true,
-      fields: [{ name: "enabled", label: "Enabled", kind: "check", value: component.enabled }, { name: "config", label: "Config", kind: "code", value: JSON.stringify((bee && bee.config) || {}, null, 2), hint: "JSON. What is not named stays as it is." }],
+    const known = { ...(bee && bee.config), ...page.configured[component.instance] };
+    const send = async ({ enabled, config: text }) => {
+      let config;
+      try { config = JSON.parse(text.trim() || "{}"); } catch (error) { return { config: `This is no JSON: ${error.message}` }; }
+      if (config === null || typeof config !== "object" || Array.isArray(config)) return { config: "A config is an object: names and values in braces." };
+      const changed = Object.entries(config).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(known[name]));
+      const body = { swarm };
+      if (enabled !== component.enabled) body.enabled = enabled;
+      if (changed.length) body.config = Object.fromEntries(changed);
+      if (!("enabled" in body) && !changed.length) return { "": "Nothing differs from what it runs with." };
+      return asked(path("components", component.role, component.instance, "config"), body, "Config");
+    };
+    await ask({
+      title: `Configure ${component.instance}`, yes: "Send", broad: true, send,
+      fields: [{ name: "enabled", label: "Enabled", kind: "check", value: component.enabled }, { name: "config", label: "Config", kind: "code", value: JSON.stringify(known, null, 2), hint: "What it runs with now, as JSON. Only what you change is sent; what you take out stays as it is." }],
     });
-    if (!said) return;
-    let config;
-    try { config = JSON.parse(said.config || "{}"); } catch (error) { toast("error", `Not sent, the config is no JSON: ${error.message}`); return; }
-    const body = { enabled: said.enabled, swarm: page.chosen };
-    if (Object.keys(config).length) body.config = config;
-    await asked(path("components", component.role, component.instance, "config"), body, "Config");
   }
   async function asked(address, body, word) {
-    try { const answer = await post(address, body); toast("ok", `${word}: asked, ${answer.correlationId.slice(0, 8)}`); reload(); } catch (error) { toast("error", error.message); }
+    try { const answer = await post(address, body); toast("ok", `${word}: asked, ${answer.correlationId.slice(0, 8)}`); reload(); return null; } catch (error) { return { "": error.message }; }
   }
 
   return {
