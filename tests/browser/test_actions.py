@@ -30,6 +30,7 @@ def test_selected_jobs_are_killed_after_a_question(fresh: Site, visit: Come) -> 
         for number in range(4):
             queue.enqueue(["true"], id=f"doomed-{number}")
     page = visit(fresh).open("board")
+    expect(page.locator(".lane[data-state=queued] .card")).to_have_count(4)
     page.get_by_label("Select the shown jobs of Queued").check()
     page.locator("[data-job=doomed-3] input").uncheck()
     bar = page.get_by_role("region", name="Selected jobs")
@@ -46,6 +47,34 @@ def test_selected_jobs_are_killed_after_a_question(fresh: Site, visit: Come) -> 
     told = program(fresh.root, "show", "doomed-0", "--json").stdout
     assert '"killed"' in told
     assert "not needed" in told
+
+
+def test_a_selection_is_neither_lost_while_cards_come_nor_moves_them(fresh: Site, visit: Come) -> None:
+    with farro.open(fresh.root) as queue:
+        for number in range(3):
+            queue.enqueue(["true"], id=f"early-{number}")
+    visited = visit(fresh)
+    lane = "**/api/jobs?status=queued*"
+    visited.page.route(lane, lambda route: None)
+    with visited.page.expect_request(lane):
+        page = visited.open("board")
+    box = page.get_by_label("Select the shown jobs of Queued")
+    expect(box).to_be_disabled()  # there is nothing that it could select, and a click would be lost
+    page.unroute(lane)  # what is held goes on
+    expect(page.locator(".lane[data-state=queued] .card")).to_have_count(3)
+    where = page.locator("[data-job=early-2]").bounding_box()
+    box.check()
+    expect(page.get_by_role("region", name="Selected jobs")).to_contain_text("3 selected")
+    assert page.locator("[data-job=early-2]").bounding_box() == where
+    with farro.open(fresh.root) as queue:
+        queue.enqueue(["true"], id="late")
+    expect(page.locator(".lane[data-state=queued] .card")).to_have_count(4)
+    expect(page.locator(".card.chosen")).to_have_count(3)
+    assert box.evaluate("box => box.indeterminate && !box.checked")
+    box.check()
+    expect(page.locator(".card.chosen")).to_have_count(4)
+    box.uncheck()
+    expect(page.get_by_role("region", name="Selected jobs")).to_have_count(0)
 
 
 def test_a_failed_job_is_retried_from_a_step(fresh: Site, visit: Come) -> None:

@@ -140,7 +140,7 @@ export function board(ctx, route) {
     view() {
       const { queues } = ctx.shared;
       const roles = ctx.shared.info ? ctx.shared.info.roles : [];
-      return h("div.board", tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7rem, 0.5fr)" : "minmax(10.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
+      return h("div.board", { class: picked.size ? "picking" : "" }, tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7rem, 0.5fr)" : "minmax(10.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
     },
   };
 
@@ -177,10 +177,12 @@ export function board(ctx, route) {
     const counted = queues ? queues.filter((queue) => !filter.roles.length || filter.roles.includes(queue.role)).reduce((sum, queue) => sum + queue[lane.status] + (lane.status === "queued" ? queue.delayed + queue.waiting : 0), 0) : null;
     const narrowed = filter.text || filter.tag;
     const number = narrowed ? (lane.jobs ? `${lane.jobs.length}${lane.next ? "+" : ""}` : "–") : count(counted ?? lane.total);
-    const every = lane.jobs && lane.jobs.length > 0 && lane.jobs.every((row) => picked.has(row.job_id));
-    const pickAll = () => { for (const row of lane.jobs || []) { if (every) picked.delete(row.job_id); else picked.add(row.job_id); } ctx.redraw(); };
+    const shown = lane.jobs || [];
+    const chosen = shown.filter((row) => picked.has(row.job_id)).length;
+    /* What the box says is what counts: by now the lane may hold other cards than when it was drawn. */
+    const pickAll = (event) => { for (const row of lane.jobs || []) { if (event.target.checked) picked.add(row.job_id); else picked.delete(row.job_id); } ctx.redraw(); };
     return h("section.lane", { key: lane.status, "data-state": lane.status, "aria-labelledby": `lane-${lane.status}` },
-      h("header", h("input", { type: "checkbox", "aria-label": `Select the shown jobs of ${said(lane.status)}`, checked: Boolean(every), on: { change: pickAll } }), h("h2", { id: `lane-${lane.status}` }, state(lane.status)), h("span.num.quiet.end", { "data-count": lane.status }, number)),
+      h("header", h("input", { type: "checkbox", "aria-label": `Select the shown jobs of ${said(lane.status)}`, checked: chosen > 0 && chosen === shown.length, indeterminate: chosen > 0 && chosen < shown.length, disabled: !shown.length, on: { change: pickAll } }), h("h2", { id: `lane-${lane.status}` }, state(lane.status)), h("span.num.quiet.end", { "data-count": lane.status }, number)),
       lane.error ? failure(lane.error, () => loads.get(lane.status)()) : null,
       lane.jobs === null ? h("p.none", { "aria-busy": "true" }, "Loading …") : lane.jobs.length ? h("ol", { "aria-label": `${said(lane.status)} jobs` }, lane.jobs.map(card)) : h("p.none", narrowed ? "No match." : HINTS[lane.status]),
       lane.next && lane.jobs && lane.jobs.length ? (lane.wanted < MOST ? button(`Show more`, () => { lane.wanted = Math.min(lane.wanted * 2, MOST); loads.get(lane.status)(); }, { kind: "ghost", "aria-label": `Show more of ${said(lane.status)}` }) : h("p.none", `The first ${MOST}. Search or filter for others.`)) : null);
