@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from farro.operations import roots
 from farro.roles import policy
 from farro.roles.names import AGENTS, ROLES
 from flows.program import Program, listing
@@ -115,6 +116,39 @@ def test_init_adds_to_gitignore_once_and_keeps_what_is_in_it(empty: Program) -> 
     (empty.path / ".gitignore").write_text("\n".join(line for line in lines if line != "/logs/"))
     empty.call("init", code=0)
     assert "/logs/" not in (empty.path / ".gitignore").read_text()
+
+
+def test_what_swarms_keep_is_none_of_gits_business(empty: Program) -> None:
+    empty.call("init", code=0)
+    for name in ("swarms/farro/plan.json", "bus/queues/x", "jobs/x", "src/bus/x.py"):
+        (empty.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (empty.path / name).write_text("a password")
+    subprocess.run(["git", "init", "--quiet"], cwd=empty.path, check=True)
+    told = subprocess.run(
+        ["git", "status", "--short", "--untracked-files=all"],
+        cwd=empty.path,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert not any(name in told for name in (" swarms/", " bus/", " jobs/")), told
+    assert "src/bus/x.py" in told
+
+
+def test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them(empty: Program) -> None:
+    empty.call("init", code=0)
+    ignored = empty.path / ".gitignore"
+    before = roots._IGNORED_BEFORE[0]
+    ignored.write_text(f"*.pyc\n\n{before}*.o\n")
+    assert ".gitignore" in empty.call("init", code=0).out
+    assert ignored.read_text() == f"*.pyc\n\n{roots._IGNORED}*.o\n"
+    ignored.write_text(before.rstrip())  # an editor that leaves no end of line
+    assert roots.renew_ignored(str(empty.path)) == [".gitignore"]
+    assert ignored.read_text() == roots._IGNORED
+    for own in (before.replace("/logs/\n", ""), roots._IGNORED.replace("/swarms/\n", ""), "*.pyc\n"):
+        ignored.write_text(own)
+        assert roots.renew_ignored(str(empty.path)) == []
+        assert ignored.read_text() == own
 
 
 def test_what_a_person_took_out_of_tasks_stays_out(farro: Program) -> None:

@@ -98,6 +98,8 @@ def test_these_may_be_allowed(path: str) -> None:
         ("D:", "absolute"),
         *[(name, "belongs to the queue") for name in PROTECTED],
         ("x/../jobs/", "belongs to the queue"),
+        ("swarms/orchestrator/wishes", "belongs to the queue"),
+        ("bus/", "belongs to the queue"),
         ("AGENTS/x", "belongs to the queue"),
         ("agents-config.json.bak", "belongs to the queue"),
         ("lib/.Git/hooks", "belongs to the queue"),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from farro.guard import paths
+from farro.operations import roots
 from flows.program import FARRO, PATIENCE_S, Program, marked, once_endless, shell
 from servers import RabbitServer, RedisServer
 from support import eventually
@@ -63,8 +64,10 @@ def kill(*victims: int) -> None:
 def test_a_life_in_the_background(farro: Program) -> None:
     """Up; a worker is killed in the middle of a job; the orchestrator is killed; up again; down."""
     assert farro.run("ps", code=0).out == "nothing runs here; `farro up` starts what a root needs\n"
+    (farro.path / ".gitignore").write_text(roots._IGNORED_BEFORE[0])  # a root of an older farro
     told = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
     assert [(one["name"], one["what"]) for one in told] == [(name, "started") for name in ALL]
+    assert "\n/swarms/\n" in (farro.path / ".gitignore").read_text()
     lines = ps(farro)
     assert list(lines) == ALL
     for one in told:

@@ -21,7 +21,7 @@ from farro.cli.options import asked_store, person, read_root
 from farro.cli.tables import span
 from farro.cli.terminal import answer, complain, note, say
 from farro.errors import FarroError
-from farro.operations import background, own_swarm, swarm_service
+from farro.operations import background, own_swarm, roots, swarm_service
 from farro.operations.own_swarm import Down, Left, Line, Steering, Up
 from farro.roles.workflow import MANAGER
 from farro.settings import Settings
@@ -84,6 +84,7 @@ class Here:
     # --- up ---
 
     def up_detached(self, plan: dict[str, Any], as_json: bool) -> int:
+        self._renew_ignored()
         try:
             done = self.steering(quiet=as_json).up(plan)
         except KeyboardInterrupt:
@@ -99,6 +100,7 @@ class Here:
 
     def up_in_front(self, plan: dict[str, Any]) -> int:
         code = 0
+        self._renew_ignored()
         with self._ending:
             steering = self.steering(over=lambda: self._ending.asked)
             try:
@@ -125,6 +127,10 @@ class Here:
             except (Left, KeyboardInterrupt):
                 return self._kill(impatient)
         return code
+
+    def _renew_ignored(self) -> None:
+        if roots.renew_ignored(self.root):
+            note("/bus/ and /swarms/ are in .gitignore now: what swarms keep is no part of the repository")
 
     def _follow(self, steering: Steering) -> None:
         """Tell what changes, until somebody wants it to end."""

@@ -60,7 +60,21 @@ between two lines `---` at its head, or is words only. A step whose role is `hum
 ```
 """
 
-_IGNORED = """# farro: the state of the queue. Its policies, config, schemas and tasks are yours to keep.
+_IGNORED = """# farro: the state of the queue and of swarms. Its policies, config, schemas and tasks are yours to keep.
+/agents/*/incoming/
+/agents/*/in-progress/
+/agents/*/completed/
+/agents/*/waiting/
+/agents/*/.heartbeat
+/agents/*/.lease
+/bus/
+/jobs/
+/logs/
+/swarms/
+"""
+# As farro wrote it before. Another first line each time: it tells lines that were never there from lines taken out.
+_IGNORED_BEFORE = (
+    """# farro: the state of the queue. Its policies, config, schemas and tasks are yours to keep.
 /agents/*/incoming/
 /agents/*/in-progress/
 /agents/*/completed/
@@ -69,7 +83,8 @@ _IGNORED = """# farro: the state of the queue. Its policies, config, schemas and
 /agents/*/.lease
 /jobs/
 /logs/
-"""
+""",
+)
 
 
 def init(root: str, settings: Settings) -> list[str]:
@@ -149,18 +164,42 @@ def _policy(name: str) -> str:
     return fs.read_bytes(f"{os.path.dirname(__file__)}/policies/{name}.md").decode()
 
 
+def renew_ignored(root: str) -> list[str]:
+    """Give a root that an older farro made the lines of .gitignore that it has not got: else `git add --all` takes logs
+    and plans of swarms, which may hold passwords. Only where farro's lines stand as it wrote them: whoever took some of
+    them out again meant it. [test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them]"""
+    there = _ignored(root) or ""
+    whole = there if there.endswith("\n") else f"{there}\n"
+    for before in _IGNORED_BEFORE:
+        if before in whole:
+            _write_ignored(root, whole.replace(before, _IGNORED, 1))
+            return [".gitignore"]
+    return []
+
+
 def _ignore_state(root: str) -> list[str]:
-    """Lines for .gitignore, once: whoever took some of them out again meant it. What else is in it is kept."""
+    """Lines for .gitignore, once. What else is in it is kept."""
+    there = _ignored(root)
+    if there is None:
+        return []
+    if any(text.partition("\n")[0] in there for text in (_IGNORED, *_IGNORED_BEFORE)):
+        return renew_ignored(root)
+    gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
+    _write_ignored(root, f"{there}{gap}{_IGNORED}")
+    return [".gitignore"]
+
+
+def _ignored(root: str) -> str | None:
+    """What .gitignore says. None: a link, or not to be read, which is a person's own arrangement."""
     path = f"{root}/.gitignore"
     try:
-        there = fs.read_bytes(path).decode("utf-8", "surrogateescape") if os.path.lexists(path) else ""
+        return fs.read_bytes(path).decode("utf-8", "surrogateescape") if os.path.lexists(path) else ""
     except OSError:
-        return []  # a link, or not to be read: a person's own arrangement
-    if _IGNORED.partition("\n")[0] in there:
-        return []
-    gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
-    fs.write_atomic(path, f"{there}{gap}{_IGNORED}".encode("utf-8", "surrogateescape"), sync=True)
-    return [".gitignore"]
+        return None
+
+
+def _write_ignored(root: str, text: str) -> None:
+    fs.write_atomic(f"{root}/.gitignore", text.encode("utf-8", "surrogateescape"), sync=True)
 
 
 def _make_folder(path: str) -> None:
