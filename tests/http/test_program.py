@@ -59,6 +59,8 @@ def test_it_serves_until_it_is_told_to_stop_and_keeps_its_link_out_of_the_log(ro
             text=True,
         )
         assert json.loads(told.stdout)["link"].startswith(f"http://127.0.0.1:{port}/login?code=")
+        plain = run("web", "--link", "--root", str(root)).stdout
+        assert plain.startswith(f"http://127.0.0.1:{port}/login?code=")  # it knows where, also without --bind
         token = (root / "jobs/.web/token").read_text().strip()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -71,11 +73,36 @@ def test_it_serves_until_it_is_told_to_stop_and_keeps_its_link_out_of_the_log(ro
         program.kill()
         program.communicate()
     assert program.returncode == 0
+    assert run("web", "--link", "--root", str(root)).returncode == 1
     lines = [json.loads(line)["message"] for line in output.splitlines()]
     assert lines == ["web started", "web stopped"]
     assert "code=" not in output
     (line,) = (root / "logs/audit.log").read_text().splitlines()
     assert json.loads(line)["actor"].startswith("web-")  # and who that is
+
+
+def test_no_link_is_made_where_no_web_runs(root: Path) -> None:
+    """Neither before the first one, nor after one that was killed: its port may be another root's by now."""
+    for words in ((), ("--bind", "127.0.0.1:8420")):
+        done = run("web", "--link", "--root", str(root), *words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no web runs here" in done.stderr
+        assert "farro up" in done.stderr
+    assert not (root / "jobs/.web/codes").exists()
+
+    command = [*FARRO, "web", "--bind", "127.0.0.1:0", "--root", str(root)]
+    program = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert program.stderr is not None
+    try:
+        link = program.stderr.readline()
+        told = run("web", "--link", "--root", str(root), "--json")
+        assert json.loads(told.stdout)["link"].partition("?")[0] in link
+    finally:
+        program.kill()
+        program.communicate()
+    done = run("web", "--link", "--root", str(root))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert list((root / "jobs/.web/servers").iterdir()) == []
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:80", "[::]:0"])

@@ -171,7 +171,7 @@ class Here:
 
             from farro.operations import web_access
 
-            url = web_access.remembered(self.root)
+            url = web_access.living(self.root)
             if url is not None:
                 made = web_access.code(self.root, secrets.token_bytes)
                 say(f"Dashboard, open this once: {web_access.link(url, made)}")

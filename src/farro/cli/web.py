@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -49,9 +50,7 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
     signals = None if link else Signals()
     path, settings = read_root(root)
     if link:
-        host, port = address_of(settings.web.bind if bind is None else bind)
-        known = web_access.address(host, port) if bind is not None else web_access.remembered(path)
-        return _link(path, known or web_access.address(host, port), as_json)
+        return _link(path, None if bind is None else web_access.address(*address_of(bind)), as_json)
     assert signals is not None
     log = log_to_stdout("web", as_json, settings.runners)
     with served(path, settings, log, bind=bind) as here:
@@ -109,9 +108,10 @@ def served(
         listening = _listening(serving, host, port, any_port=any_port)
         there = listening.getsockname()
         url = web_access.address(there[0], there[1])
-        web_access.remember(path, url)
-        log("info", "web started", {"host": there[0], "port": there[1], "token": token is not None, "pid": os.getpid()})
-        yield Served(root=path, url=url, server=server, listening=listening)
+        told = {"host": there[0], "port": there[1], "token": token is not None, "pid": os.getpid()}
+        with web_access.announced(path, url, time.time_ns()):
+            log("info", "web started", told)
+            yield Served(root=path, url=url, server=server, listening=listening)
     finally:
         store.close()
 
@@ -128,7 +128,12 @@ def _listening(serving: ModuleType, host: str, port: int, *, any_port: bool) -> 
     raise AssertionError("unreachable")
 
 
-def _link(path: str, url: str, as_json: bool) -> int:
+def _link(path: str, url: str | None, as_json: bool) -> int:
+    """`url`: where a person says that it is reached."""
+    known = web_access.living(path)
+    if known is None:  # a link to somebody else's server, or to nobody, would be taken for one to this root's
+        raise FarroError(f"no web runs here ({path}); `farro up` or `farro web` starts it, and prints a link")
+    url = url or known
     made = web_access.link(url, web_access.code(path, secrets.token_bytes))
     if as_json:
         answer({"link": made})

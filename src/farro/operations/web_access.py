@@ -5,17 +5,21 @@ Who is let in with them lives in fronts.http.access.
 `jobs/.web/token` is made when the first server starts, and stays: programs and open pages survive a restart. A link's
 code is a file named by its hash, so that any process of the root's owner makes one (`farro web --link`, `farro up`) and
 the server uses it up by removing the file: of two who come with one code, one gets in.
+
+`jobs/.web/servers/` has a file for each server of this root, with its address: a lease, which the kernel drops when the
+server dies. So a link never leads to a server that is gone, or to another root's that has its port now.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from farro.system import fs
+from farro.system import fs, leases
 
 FOLDER = "jobs/.web"
+SERVERS = f"{FOLDER}/servers"
 CODE_S = 3600.0  # a link that nobody opened for so long is worth nothing
 _LIMIT = 4096
 _WORD = 24  # bytes of randomness
@@ -88,14 +92,41 @@ def address(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def remember(root: str, url: str) -> None:
-    """Where the last server of this root listened: for links that another process makes."""
+@contextlib.contextmanager
+def announced(root: str, url: str, time_ns: int) -> Iterator[None]:
+    """A server of this root listens there: for links that another process makes."""
+    home = f"{root}/{SERVERS}"
     _make(f"{root}/{FOLDER}")
-    fs.write_atomic(f"{root}/{FOLDER}/address", url.encode() + b"\n", sync=False)
-
-
-def remembered(root: str) -> str | None:
+    _make(home)
+    path = f"{home}/{time_ns:020d}"
+    whole = fs.temporary(home)  # locked before anyone can take it for a dead one's
+    lease = leases.create(whole, url.encode() + b"\n")
     try:
-        return fs.read_bytes(f"{root}/{FOLDER}/address", _LIMIT).decode("utf-8", "replace").strip() or None
-    except OSError:
+        fs.replace(whole, path)
+        living(root)  # … which sweeps away those that died
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(path)
+        lease.drop()
+
+
+def living(root: str) -> str | None:
+    """Where the newest server of this root listens; None: none runs. Files of dead ones are swept away."""
+    home = f"{root}/{SERVERS}"
+    try:
+        names = sorted((name for name in fs.listdir(home) if not name.startswith(fs.TEMPORARY)), reverse=True)
+    except FileNotFoundError:
         return None
+    found: str | None = None
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            lease = leases.take(f"{home}/{name}")
+            if lease is None:
+                found = found or fs.read_bytes(f"{home}/{name}", _LIMIT).decode("utf-8", "replace").strip() or None
+            else:
+                try:
+                    fs.unlink(f"{home}/{name}")
+                finally:
+                    lease.drop()
+    return found
