@@ -158,6 +158,7 @@ def test_a_second_ctrl_c_does_not_wait(farro: Program) -> None:
     front.process.send_signal(signal.SIGINT)
     assert front.ended() == 130, front.said()
     assert farro.living() == []
+    assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3
 
 
 def test_down_at_once_waits_for_nobody_and_up_goes_on(farro: Program) -> None:
@@ -168,6 +169,12 @@ def test_down_at_once_waits_for_nobody_and_up_goes_on(farro: Program) -> None:
     assert {one["what"] for one in told} == {"killed"}
     assert {one["name"] for one in told} == {"farro-manager", "farro-watchdog", "farro-worker"}
     assert farro.living() == []
+    shown = farro.run("ps", code=0)
+    assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3, shown.out
+    assert shown.out.splitlines()[-1].startswith("swarm farro: not running (it was Running when it was killed")
+    assert "`farro up` starts it again" in shown.out
+    assert (shown.err, "Provisioning" in shown.out) == ("", False)
+    assert "what it said last" in farro.run("swarm", "status", "farro", code=0).out
     assert farro.run("down", "--kill", "--json", code=0).json["components"][0]["what"] == "was gone"
     again = farro.run("up", "--detach", "--no-web", "--workers", "1", "--json", code=0).json["components"]
     assert {one["what"] for one in again} == {"started"}

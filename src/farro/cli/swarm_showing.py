@@ -38,7 +38,7 @@ def page(view: SwarmView, commands: list[CommandView]) -> str:
     if totals:
         counts = ", ".join(f"{totals.get(name, 0)} {name}" for name in ("healthy", "running", "enabled"))
         lines.append(f"of {totals.get('desired', 0)} components {counts}; oldest word {span(view.max_staleness_s)} ago")
-    alive = "lives" if view.controller["alive"] else "does not run"
+    alive = "lives" if view.controller["alive"] else "does not run: what follows is what it said last"
     lines.append(f"controller {view.controller['instance']} {alive}")
     if view.durations:
         told = ", ".join(f"{name} {span(seconds)}" for name, seconds in view.durations.items())

@@ -18,6 +18,7 @@ from farro.cli.upkeep import Here
 from farro.operations import own_swarm, swarms
 from farro.operations.own_swarm import SLOTS, WORKERS
 from farro.operations.swarm_place import ORCHESTRATOR
+from farro.operations.swarms import SwarmView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,8 +136,12 @@ def ps(root: str | None, as_json: bool) -> None:
     orchestrator = here.runtime.look(ORCHESTRATOR)
     pid = orchestrator.pid if orchestrator is not None and orchestrator.alive else None
     runs = swarms.running(here.place)
+    stands = {view.id: own_swarm.stands(here.place, view, found) for view in views}
     if as_json:
-        told = [{"id": view.id, "state": view.state, "health": view.health, "reason": view.reason} for view in views]
+        told = [
+            {"id": one.id, "state": one.state, "health": one.health, "reason": one.reason, "stands": stands[one.id]}
+            for one in views
+        ]
         answer(
             {
                 "orchestrator": {"pid": pid, "running": runs},
@@ -153,10 +158,22 @@ def ps(root: str | None, as_json: bool) -> None:
             [("COMPONENT", "ROLE", "STATE", "PID", "UP", "RESTARTS", "LOG"), *map(here.row, found)], right=(3, 4, 5)
         )
     for view in views:
-        say(f"swarm {view.id}: {view.state}, {view.health}" + (f" ({view.reason})" if view.reason else ""))
+        say(f"swarm {view.id}: " + (_swarm_words(view) if stands[view.id] else _dead_words(view)))
     if pid is not None:
         say(f"orchestrator: pid {pid}")
     elif runs:
         say("orchestrator: runs, started by somebody else")
-    else:
+    elif any(stands.values()):
         complain("no orchestrator runs here: nothing that is asked of swarms is done; `farro up --detach` starts one")
+
+
+def _swarm_words(view: SwarmView) -> str:
+    return f"{view.state}, {view.health}" + (f" ({view.reason})" if view.reason else "")
+
+
+def _dead_words(view: SwarmView) -> str:
+    """Nobody lives who could have told that it is over: what it was is not what it is."""
+    own = view.id == own_swarm.SWARM
+    again = "`farro up` starts it again, `farro down` removes it"
+    again = again if own else f"`farro swarm start {view.id}` starts it again"
+    return f"not running (it was {view.state} when it was killed, or its machine ended); {again}"

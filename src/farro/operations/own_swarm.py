@@ -97,11 +97,14 @@ class Line:
 
 
 def lines(place: str, runtime: Runtime, clock: Clock, *, swarm: str | None = None) -> list[Line]:
-    """The components of every swarm, or of one, in the order of their plans."""
+    """The components of every swarm, or of one, in the order of their plans. One that is dead is about to be started
+    again (Provisioning) only where somebody is there to do so; after a kill of everything it is Stopped."""
     found: list[Line] = []
+    orchestrated = swarms.running(place)
     for view in swarms.list_(place, clock=clock):
         if swarm not in (None, view.id):
             continue
+        dead = ComponentState.PROVISIONING if view.controller["alive"] or orchestrated else ComponentState.STOPPED
         for one in view.components:
             seen = runtime.look(one.instance)
             alive = seen is not None and seen.alive
@@ -111,7 +114,7 @@ def lines(place: str, runtime: Runtime, clock: Clock, *, swarm: str | None = Non
                     name=one.instance,
                     role=one.role,
                     swarm=view.id,
-                    state=one.state if alive or known else str(ComponentState.PROVISIONING),
+                    state=one.state if alive or known else str(dead),
                     enabled=alive and one.enabled,
                     pid=seen.pid if seen is not None and alive else None,
                     uptime_s=_uptime_s(seen, clock) if seen is not None and alive else None,
@@ -121,6 +124,12 @@ def lines(place: str, runtime: Runtime, clock: Clock, *, swarm: str | None = Non
                 )
             )
     return found
+
+
+def stands(place: str, view: SwarmView, found: Sequence[Line]) -> bool:
+    """Whether anything of that swarm lives, or anybody who would start it again; `found`: its lines, or more."""
+    lives = any(line.pid is not None for line in found if line.swarm == view.id)
+    return lives or bool(view.controller["alive"]) or swarms.running(place)
 
 
 def _uptime_s(seen: Seen, clock: Clock) -> float:
