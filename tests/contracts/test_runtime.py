@@ -356,6 +356,21 @@ def test_several_are_stopped_together_and_unknown_names_are_left_out(bench: Benc
     assert bench.runtime.list() == []
 
 
+def test_launches_are_counted_until_it_is_stopped_whoever_launches(bench: Bench) -> None:
+    for count in (1, 2, 3):
+        launcher = bench.another()
+        assert launcher.launch(bench.component("exit 0")).launches == count
+        eventually(lambda launcher=launcher: not launcher.list()[0].alive, "it does not end")  # type: ignore[misc]
+    (seen,) = bench.runtime.list()
+    assert seen.launches == 3
+    record = json.loads(bench.record().read_text())
+    del record["launches"]  # an older farro's
+    bench.record().write_text(json.dumps(record))
+    assert [one.launches for one in bench.runtime.list()] == [1]
+    bench.runtime.stop(["one"])
+    assert bench.runtime.launch(bench.component("exit 0")).launches == 1
+
+
 def test_what_cannot_be_executed_is_told_and_leaves_nothing(bench: Bench) -> None:
     with pytest.raises(InputError, match="one could not be started: no-such-program: No such file"):
         bench.runtime.launch(bench.component(argv=("no-such-program",)))

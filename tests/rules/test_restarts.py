@@ -41,7 +41,7 @@ def test_each_time_it_is_left_alone_for_longer_and_then_for_good() -> None:
         if starts > 1:
             assert judge("always", starts=starts, exit_code=1, ended_s=100, now_s=due - 0.01).what == "wait"
     over = judge("on-failure", starts=RESTARTS + 1, exit_code=-11, ended_s=0, now_s=1e9)
-    assert (over.what, over.why) == ("failed", "ended by signal 11, and was started 6 times")
+    assert (over.what, over.why) == ("failed", "ended by signal 11, and was started 6 times in a row")
 
 
 @given(st.sampled_from(["always", "on-failure"]), st.integers(1, RESTARTS), CODES, st.floats(0, 1e6))

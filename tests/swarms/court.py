@@ -120,6 +120,7 @@ class Puppets:
         self.dumb = False
         self.refuse: str | None = None
         self.error: str | None = None  # code with which signals are answered
+        self.launches = 1
         self._up: list[str] = []
 
     def launch(self, component: Component) -> Seen:
@@ -144,7 +145,9 @@ class Puppets:
     def tidy(self) -> None: ...
 
     def _seen(self, name: str) -> Seen:
-        return Seen(name=name, alive=self.alive[name], pid=1, argv=(), log="/dev/null", launched_at="")
+        return Seen(
+            name=name, alive=self.alive[name], pid=1, argv=(), log="/dev/null", launched_at="", launches=self.launches
+        )
 
     async def speak(self) -> bool:
         """What those that live have to say; whether it was anything."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -143,6 +144,9 @@ def test_the_end_of_the_foreground_is_the_end_of_everything(farro: Program, numb
     assert farro.run("logs", job, code=0).out == "hi\n"
     kill(pids(farro)["farro-watchdog"])
     eventually(lambda: "farro-watchdog running" in front.said(), "nobody tells that it died and lives again")
+    ended = r"\d\d:\d\d:\d\d UTC  farro-watchdog ended by signal 9; its log: swarms/farro/logs/farro-watchdog\.log\n"
+    assert re.search(ended, front.said()), front.said()
+    assert "provisioning" not in front.said()
     front.process.send_signal(number)
     assert front.ended() == 0, front.said()
     assert front.said().count("stopped") == 3, front.said()
@@ -224,6 +228,7 @@ def leave(stop):
     if sys.argv[2] == "eat":
         kept = [b"x" * (1 << 20) for _ in range(600)]
         stop.wait()
+    print("out of ideas", file=sys.stderr, flush=True)
     sys.exit(int(sys.argv[2]))
 bee.run()
 """
@@ -259,8 +264,13 @@ def test_a_plan_of_ones_own_with_limits_and_restarts(farro: Program) -> None:
     becomes("farro-once", "Stopped")
     eventually(lambda: ps(farro)["farro-again"]["restarts"] >= 2, "it is not started again")
     lines = ps(farro)
-    assert lines["farro-fails"]["failure"] == "ended with exit code 3, and restarts never"
-    assert lines["farro-hog"]["failure"].endswith("and restarts never")
+    log = "swarms/farro/logs/farro-fails.log"
+    said = f"{log} ends with: out of ideas"
+    assert lines["farro-fails"]["failure"] == f"ended with exit code 3, and restarts never; {said}"
+    assert "and restarts never; " in lines["farro-hog"]["failure"]
+    shown = farro.run("ps", code=0).out.splitlines()
+    assert shown[3].split()[:3] == ["farro-fails", "fails", "Failed"]  # and not the whole story in a column
+    assert f"farro-fails failed: it {lines['farro-fails']['failure']}" in shown
     assert (lines["farro-once"]["failure"], lines["farro-once"]["restarts"]) == (None, 0)
 
 

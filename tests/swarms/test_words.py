@@ -10,7 +10,7 @@ import pytest
 
 from farro.component.health import HealthServer
 from farro.kernel.moments import timestamp
-from farro.services.swarms.watching import LATE_S, Watch
+from farro.services.swarms.watching import LATE_S, STEADY_S, Watch
 from farro.swarm import messages
 from farro.swarm.status import Seen
 from farro.system.clock import ManualClock
@@ -48,6 +48,20 @@ def test_the_last_words_of_a_dead_process_are_not_those_of_the_next(after_s: flo
     assert watch.hear(said(after_s), 1.0) is counts
     assert watch.of("demo-generator").enabled is (True if counts else None)
     assert ("demo-generator" in watch.said) is counts
+
+
+def test_starts_are_counted_in_all_though_patience_begins_anew() -> None:
+    """One that dies every 90 s is not one that never died. And the next controller knows it, too."""
+    puppets = Puppets(MemoryBus(), ManualClock())
+    watch = Watch(puppets)
+    watch.put("demo-generator", Seen(launched=True, alive=True, launched_s=0.0, starts=4, launches=4))
+    watch.hear(said(90), STEADY_S + 1)
+    assert (watch.of("demo-generator").starts, watch.of("demo-generator").launches) == (1, 4)
+    puppets.alive["demo-generator"] = True
+    puppets.launches = 4
+    adopting = Watch(puppets)
+    adopting.look(["demo-generator"], 0.0)
+    assert (adopting.of("demo-generator").starts, adopting.of("demo-generator").launches) == (1, 4)
 
 
 @pytest.mark.parametrize(("who", "healthy"), [("demo-generator", True), ("demo-sink", None)])

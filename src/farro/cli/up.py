@@ -157,6 +157,9 @@ def ps(root: str | None, as_json: bool) -> None:
         show_table(
             [("COMPONENT", "ROLE", "STATE", "PID", "UP", "RESTARTS", "LOG"), *map(here.row, found)], right=(3, 4, 5)
         )
+    for line in found:
+        if line.failure is not None:
+            say(f"{line.name} failed: it {line.failure}")
     for view in views:
         say(f"swarm {view.id}: " + (_swarm_words(view) if stands[view.id] else _dead_words(view)))
     if pid is not None:

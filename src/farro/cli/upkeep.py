@@ -21,10 +21,12 @@ from farro.cli.options import asked_store, person, read_root
 from farro.cli.tables import span
 from farro.cli.terminal import answer, complain, note, say
 from farro.errors import FarroError
+from farro.kernel.moments import timestamp
 from farro.operations import background, own_swarm, roots, swarm_service
 from farro.operations.own_swarm import Down, Left, Line, Steering, Up
 from farro.roles.workflow import MANAGER
 from farro.settings import Settings
+from farro.swarm.lifecycle import ComponentState
 from farro.system.clock import SystemClock
 
 _LOOK_S = 0.5
@@ -134,18 +136,27 @@ class Here:
 
     def _follow(self, steering: Steering) -> None:
         """Tell what changes, until somebody wants it to end."""
-        known = {line.name: _said(line) for line in own_swarm.lines(self.place, self.runtime, self.clock)}
+        known = {line.name: line for line in own_swarm.lines(self.place, self.runtime, self.clock)}
         while not self._ending.asked:
             self.clock.sleep(_LOOK_S)
             if steering.view() is None:
                 note("the swarm was removed by somebody else")
                 return
             steering.ensure()
-            now = {line.name: _said(line) for line in own_swarm.lines(self.place, self.runtime, self.clock)}
-            for name, words in now.items():
-                if known.get(name) != words:
-                    say(f"{name} {words}")
+            now = {line.name: line for line in own_swarm.lines(self.place, self.runtime, self.clock)}
+            for name, line in now.items():
+                self._tell_news(line, known.get(name))
             known = now
+
+    def _tell_news(self, line: Line, before: Line | None) -> None:
+        """An end with its time and its reason, and where to read more; then how the component is."""
+        at = timestamp(self.clock.now())
+        end = line.last_end
+        if end is not None and (before is None or end != before.last_end):
+            log = os.path.relpath(line.log, self.root)
+            say(f"{end.get('at', at)[11:19]} UTC  {line.name} ended {end.get('how', '')}; its log: {log}")
+        if before is None or _said(line) != _said(before):
+            say(f"{at[11:19]} UTC  {line.name} {_said(line)}")
 
     def _kill(self, steering: Steering) -> int:
         steering.kill()
@@ -209,7 +220,7 @@ class Here:
         return (
             line.name,
             line.role,
-            line.state if line.failure is None else f"{line.state}: {line.failure}",
+            line.state,
             "-" if line.pid is None else str(line.pid),
             span(line.uptime_s),
             str(line.restarts),
@@ -262,6 +273,7 @@ def _well(done: list[Up]) -> bool:
 
 
 def _said(line: Line) -> str:
-    return (
-        line.state.lower() + (f": {line.failure}" if line.failure else "") + (f" (pid {line.pid})" if line.pid else "")
-    )
+    state = line.state.lower()
+    if line.state == ComponentState.PROVISIONING:
+        state = "is to be started again" if line.pid is None else "was started"
+    return state + (f": {line.failure}" if line.failure else "") + (f" (pid {line.pid})" if line.pid else "")

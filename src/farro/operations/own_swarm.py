@@ -16,6 +16,7 @@ from farro.errors import FarroError
 from farro.kernel.moments import parse_timestamp
 from farro.late import dataclass
 from farro.operations import swarm_changes, swarms
+from farro.operations.swarm_logs import last_words
 from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, controller
 from farro.operations.swarms import CommandView, SwarmView
 from farro.ports.clock import Clock
@@ -27,7 +28,6 @@ from farro.swarm import plan as plans
 from farro.swarm.lifecycle import ComponentState, SwarmState
 from farro.swarm.names import Signal
 from farro.swarm.plan import SwarmPlan
-from farro.system import fs
 
 SWARM = "farro"
 WORKERS, SLOTS = 2, 2  # of each role
@@ -36,7 +36,6 @@ SETTLE_S = 30.0  # after a start was confirmed: for every component to have said
 ORCHESTRATOR_S = 10.0  # for it to end
 TELL_S = 15.0
 _LOOK_S, _CARE_S = 0.05, 1.0
-_LAST, _LINES = 4096, 8
 
 What = Literal["started", "already runs", "disabled", "failed", "not ready"]
 
@@ -94,6 +93,7 @@ class Line:
     restarts: int
     log: str
     failure: str | None = None
+    last_end: dict[str, str] | None = None  # at, how: of the process before this one, or of one that is dead
 
 
 def lines(place: str, runtime: Runtime, clock: Clock, *, swarm: str | None = None) -> list[Line]:
@@ -121,6 +121,7 @@ def lines(place: str, runtime: Runtime, clock: Clock, *, swarm: str | None = Non
                     restarts=max(0, one.starts - 1),
                     log=seen.log if seen is not None else f"{place}/{view.id}/logs/{one.instance}.log",
                     failure=one.failure,
+                    last_end=one.last_end,
                 )
             )
     return found
@@ -134,19 +135,6 @@ def stands(place: str, view: SwarmView, found: Sequence[Line]) -> bool:
 
 def _uptime_s(seen: Seen, clock: Clock) -> float:
     return round(max(0.0, (clock.now() - parse_timestamp(seen.launched_at)).total_seconds()), 1)
-
-
-def last_words(path: str) -> str:
-    """The end of a log."""
-    try:
-        fd = fs.open_read(path)
-    except OSError:
-        return ""
-    try:
-        data = os.pread(fd, _LAST, max(0, os.fstat(fd).st_size - _LAST))
-    finally:
-        os.close(fd)
-    return "\n".join(data.decode("utf-8", "replace").splitlines()[-_LINES:])
 
 
 # --- up and down ---

@@ -58,6 +58,7 @@ class ComponentView:
     enabled: bool = False
     starts: int = 0
     failure: str | None = None
+    last_end: dict[str, str] | None = None  # at, how: when it last ended, also where it was started again since
     tps: float | None = None
     staleness_s: float | None = None
     told: dict[str, Any] = field(default_factory=dict)  # what it adds to its status by itself
@@ -173,12 +174,17 @@ def _components(plan: SwarmPlan | None, told: list[Any], age_s: float | None) ->
                 enabled=bool(line.get("enabled")),
                 starts=int(line.get("starts", 0)),
                 failure=line.get("failure"),
+                last_end=_texts(line.get("lastEnd")),
                 tps=line.get("tps"),
                 staleness_s=None if stale is None else round(float(stale) + (age_s or 0.0), 3),
                 told=dict(line.get("told") or {}),
             )
         )
     return views
+
+
+def _texts(told: Any) -> dict[str, str] | None:
+    return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else None
 
 
 def _age_s(at: Any, now: datetime) -> float | None:

@@ -70,6 +70,7 @@ class Seen:
     argv: tuple[str, ...]
     log: str
     launched_at: str
+    launches: int = 1  # how often it was launched since it was last stopped
     exit_code: int | None = None  # of one that ended, a signal's number negative; None: it lives, or nobody saw it
 
 

@@ -51,14 +51,16 @@ class ProcessRuntime:
             before = self.look(component.name)
             if before is not None and before.alive:
                 raise AlreadyRunning(f"{component.name} runs already (pid {before.pid}); stop it first")
+            record_before = self._read(component.name)
             if before is not None:
-                self._clear(self._read(component.name), None)
+                self._clear(record_before, None)
             record: dict[str, Any] = {
                 "name": component.name,
                 "mark": f"{component.name}.{os.urandom(8).hex()}",
                 "argv": list(component.argv),
                 "log": component.log,
                 "launched_at": timestamp(self._clock.now()),
+                "launches": 1 + _launches(record_before) if before is not None else 1,
             }
             group = _group(component)
             if group is not None:
@@ -257,8 +259,15 @@ def _seen(record: Mapping[str, Any], *, alive: bool, exit_code: int | None = Non
         argv=tuple(record["argv"]),
         log=record["log"],
         launched_at=record["launched_at"],
+        launches=_launches(record),
         exit_code=exit_code,
     )
+
+
+def _launches(record: Mapping[str, Any]) -> int:
+    """One, where an older farro wrote it."""
+    told = record.get("launches")
+    return told if isinstance(told, int) else 1
 
 
 def _terminate(record: Mapping[str, Any]) -> bool:

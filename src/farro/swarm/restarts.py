@@ -36,7 +36,7 @@ def judge(policy: Policy, *, starts: int, exit_code: int | None, ended_s: float,
     if policy == "never":
         return Judgement(what="finished" if exit_code == 0 else "failed", why=f"{how}, and restarts never")
     if starts > RESTARTS:
-        return Judgement(what="failed", why=f"{how}, and was started {starts} times")
+        return Judgement(what="failed", why=f"{how}, and was started {starts} times in a row")
     return Judgement(what="launch" if now_s - ended_s >= pause_s(starts) else "wait")
 
 

@@ -31,11 +31,14 @@ class Seen:
     healthy: bool | None = None
     enabled: bool | None = None
     asked_s: float | None = None  # when it was last asked to be enabled or disabled otherwise than it is
-    starts: int = 0  # how often it was launched
+    starts: int = 0  # how often it was launched in a row: one that lived for long is no longer one that dies
+    launches: int = 0  # … and in all since it was last stopped; the runtime counts, no controller's end forgets it
     failure: str | None = None  # why nobody tries any more
     forced: bool = False  # it was ended by force
     ended_s: float | None = None  # when it was found dead
     exit_code: int | None = None  # of one that is dead; None: nobody saw it
+    end: str | None = None  # how it last ended, for people: also of one that was started again
+    end_s: float | None = None  # when that was seen
     finished: str | None = None  # it ended well and is not started again: why not
 
     def fresh(self, now_s: float, ttl_s: float = TTL_S) -> bool:

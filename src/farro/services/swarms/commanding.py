@@ -17,9 +17,10 @@ from farro.errors import FarroError, IllegalTransition, InputError, TryAgain
 from farro.kernel.moments import parse_timestamp
 from farro.operations import swarm_checks
 from farro.operations.swarm_ledger import End, Entry
+from farro.operations.swarm_logs import last_words
 from farro.operations.swarm_place import controller
 from farro.ports.bus import Binding
-from farro.services.swarms.realm import ORIGIN, Realm, last_words
+from farro.services.swarms.realm import ORIGIN, Realm
 from farro.services.swarms.tending import Tending
 from farro.swarm import messages, names, timing
 from farro.swarm.lifecycle import SwarmState
@@ -220,7 +221,7 @@ class Commands:
         return depth is None or (depth.ready == 0 and not depth.taken)
 
     def _no_handshake(self, swarm: str, over: bool, limit_s: float | None) -> End:
-        said = last_words(self._realm.component(swarm).log)
+        said = last_words(self._realm.component(swarm).log, lines=20)
         why = f"was not up after {limit_s:g} s" if over else "ended before it was up"
         return End(
             good=False,

@@ -16,7 +16,9 @@ from typing import Any
 from farro.component.surroundings import Surroundings
 from farro.errors import AlreadyRunning, FarroError
 from farro.late import dataclass
+from farro.operations.swarm_logs import last_words
 from farro.ports.runtime import Component, Limits, Runtime
+from farro.ports.runtime import Seen as Found
 from farro.services.swarms.auditing import Trail
 from farro.services.swarms.telling import Voice
 from farro.services.swarms.watching import Watch
@@ -26,6 +28,7 @@ from farro.swarm.plan import Member, SwarmPlan
 from farro.swarm.reconcile import Do
 
 ORIGIN = "controller"  # of signals: a controller does not confirm its own
+_WORDS = 300  # characters of what a component said last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ class Hands:
                 bee.restart, starts=seen.starts, exit_code=seen.exit_code, ended_s=ended_s, now_s=now_s
             )
             if judged.what == "failed":
-                self._watch.put(instance, replace(seen, failure=judged.why))
+                self._watch.put(instance, replace(seen, failure=f"{judged.why}; {self._said(instance)}"))
             elif judged.what == "finished":
                 self._watch.put(instance, replace(seen, finished=judged.why))
             if judged.what != "launch":
@@ -108,24 +111,36 @@ class Hands:
             argv=tuple(command),
             env={**self._ground.env, **bee.env, **about.to_env()},
             cwd=self._ground.cwd,
-            log=f"{self._ground.folder}/logs/{instance}.log",
+            log=self._log(instance),
             image=bee.image,
             limits=Limits(memory_bytes=bee.limits.memory_bytes, cpu_s=bee.limits.cpu_s),
         )
         fresh = replace(seen, launched=True, alive=True, launched_s=now_s, starts=seen.starts + 1, healthy=None)
         began = self._voice.now()
         try:
-            await asyncio.to_thread(self._runtime.launch, component)
+            made: Found | None = await asyncio.to_thread(self._runtime.launch, component)
             self._watch.launching(instance, began)
         except AlreadyRunning:
-            pass
+            made = self._runtime.look(instance)
         except (FarroError, OSError) as error:
-            self._watch.put(instance, replace(seen, failure=f"cannot be started: {error}"))
+            why = str(error).removeprefix(f"{instance} ")  # whoever tells it says whose it is
+            why = why if why != str(error) else f"could not be started: {error}"
+            self._watch.put(instance, replace(seen, failure=why))
             self._trail.note("launch-failed", instance=instance, reason=str(error))
             return
-        self._trail.note("launched", instance=instance, starts=fresh.starts)
-        fresh = replace(fresh, ended_s=None, exit_code=None)
+        launches = seen.launches + 1 if made is None else made.launches
+        self._trail.note("launched", instance=instance, starts=launches)
+        fresh = replace(fresh, ended_s=None, exit_code=None, launches=launches)
         self._watch.put(instance, replace(fresh, enabled=None, word_s=None, asked_s=None))
+
+    def _log(self, instance: str) -> str:
+        return f"{self._ground.folder}/logs/{instance}.log"
+
+    def _said(self, instance: str) -> str:
+        """Where one that is given up has told why, and the last of it."""
+        log = self._log(instance)
+        where, words = os.path.relpath(log, self._ground.cwd), last_words(log, lines=1)
+        return f"{where} ends with: {words[:_WORDS]}" if words else f"its log, {where}, is empty"
 
     async def ask(self, member: Member, enabled: bool, now_s: float) -> None:
         """To work, or to stop working."""

@@ -257,7 +257,8 @@ def _lists(data: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _is_line(line: Mapping[str, Any]) -> bool:
     """Of a component: the kinds of what is told of it."""
-    kinds = {"starts": int, "tps": int | float, "stalenessSec": int | float, "told": dict, "failure": str}
+    kinds = {"starts": int, "tps": int | float, "stalenessSec": int | float, "told": dict}
+    kinds |= {"failure": str, "lastEnd": dict}
     return isinstance(line.get("instance"), str) and all(
         isinstance(line[name], kind) for name, kind in kinds.items() if line.get(name) is not None
     )

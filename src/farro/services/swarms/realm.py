@@ -5,7 +5,6 @@ What it does lives in orchestrator (hearing, turns), commanding (commands) and t
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -113,18 +112,6 @@ class Realm:
         scope = Scope(swarm=swarm, role=names.CONTROLLER, instance=controller(swarm))
         await self.voice.signal(Signal.STATUS, scope, None, origin=ORIGIN, correlation_id=correlation)
         return correlation
-
-
-def last_words(path: str, limit: int = 2000) -> str:
-    """The end of a log."""
-    try:
-        fd = fs.open_read(path)
-    except OSError:
-        return ""
-    try:
-        return os.pread(fd, limit, max(0, os.fstat(fd).st_size - limit)).decode("utf-8", "replace").strip()
-    finally:
-        os.close(fd)
 
 
 def _own_instance(place: Place) -> str:

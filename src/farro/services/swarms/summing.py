@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from farro.services.swarms.telling import earlier
 from farro.services.swarms.watching import Watch
 from farro.swarm.plan import Member
+from farro.swarm.status import Seen
 
 ERRORS = 20  # the newest are told
 _REASON = 500  # characters of one
@@ -27,6 +29,7 @@ class Summary:
         self._now = now
         self._errors: deque[dict[str, Any]] = deque(maxlen=ERRORS)
         self._told: dict[str, tuple[Any, ...]] = {}  # instance → what was last told of it
+        self._ends: dict[str, tuple[float, str]] = {}  # instance → when it last ended: on our clock, and for people
         self._noticed: dict[str, tuple[Any, ...]] = {}  # instance → the trouble that stands among the errors
 
     def error(self, reason: str, correlation_id: str | None = None, member: Member | None = None) -> None:
@@ -52,14 +55,15 @@ class Summary:
                 "instance": member.instance,
                 "state": str(seen.state(now_s)),
                 "enabled": bool(seen.enabled),
-                "starts": seen.starts,
+                "starts": seen.launches,
+                "lastEnd": self._last_end(member.instance, seen, now_s),
                 "failure": seen.failure,
                 "stalenessSec": None if seen.word_s is None else round(max(0.0, now_s - seen.word_s), 3),
                 "tps": None if said is None else said.data.get("tps"),
                 "told": None if said is None else _scalars(said.data.get("told")),
             }
             found.append({name: value for name, value in line.items() if value is not None})
-            self._notice(member, seen.failure, seen.starts, None if said is None else said.data.get("lastError"))
+            self._notice(member, seen, None if said is None else said.data.get("lastError"))
             if said is not None:
                 self._audit(member.instance, said.data.get("refused"))
         return found
@@ -84,14 +88,24 @@ class Summary:
                 found.append(line)
         return found
 
-    def _notice(self, member: Member, failure: str | None, starts: int, said: object) -> None:
-        """Trouble of a component becomes an error once: when it is new."""
-        before = self._noticed.get(member.instance, (None, 1, None))
-        self._noticed[member.instance] = now = (failure, max(1, starts), said)
-        if failure is not None and failure != before[0]:
-            self.error(failure, member=member)
+    def _last_end(self, instance: str, seen: Seen, now_s: float) -> dict[str, str] | None:
+        """When and how it last ended. The time is reckoned once: then it is the same however often it is told."""
+        if seen.end is None or seen.end_s is None:
+            return None
+        known = self._ends.get(instance)
+        if known is None or known[0] != seen.end_s:
+            self._ends[instance] = known = (seen.end_s, earlier(self._now(), max(0.0, now_s - seen.end_s)))
+        return {"at": known[1], "how": seen.end}
+
+    def _notice(self, member: Member, seen: Seen, said: object) -> None:
+        """Trouble of a component becomes an error once: when it is new. Starts of before this controller are not."""
+        before = self._noticed.get(member.instance, (None, max(1, seen.launches), None))
+        self._noticed[member.instance] = now = (seen.failure, max(1, seen.launches), said)
+        if seen.failure is not None and seen.failure != before[0]:
+            self.error(seen.failure, member=member)
         elif now[1] > before[1]:
-            self.error(f"ended, and was started again ({starts} starts)", member=member)
+            how = f"ended {seen.end}" if seen.end is not None else "ended"
+            self.error(f"{how}, and was started again ({seen.launches} starts)", member=member)
         if isinstance(said, str) and said != before[2]:
             self.error(said, member=member)
 

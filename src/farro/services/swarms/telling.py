@@ -165,7 +165,7 @@ def report(
         swarm_id=ground.swarm,
         enabled=True,
         state=str(state),
-        watermark=None if told.max_staleness_s is None else _earlier(at, told.max_staleness_s),
+        watermark=None if told.max_staleness_s is None else earlier(at, told.max_staleness_s),
         max_staleness_sec=told.max_staleness_s,
         totals=messages.Totals(desired=told.desired, healthy=told.healthy, running=told.running, enabled=told.enabled),
         queues=queues,
@@ -182,5 +182,5 @@ def queues_of(wanted: SwarmPlan | None) -> messages.Queues:
     return messages.Queues(inputs=tuple(sorted(reads)), outputs=tuple(sorted(writes)))
 
 
-def _earlier(at: str, seconds: float) -> str:
+def earlier(at: str, seconds: float) -> str:
     return timestamp(datetime.fromisoformat(at) - timedelta(seconds=seconds))

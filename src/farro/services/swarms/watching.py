@@ -15,7 +15,7 @@ from datetime import datetime
 
 from farro.kernel.moments import parse_timestamp
 from farro.ports.runtime import Runtime
-from farro.swarm import messages
+from farro.swarm import messages, restarts
 from farro.swarm.status import Seen
 
 POLL_TIMEOUT_S = 3.0
@@ -69,12 +69,14 @@ class Watch:
                 began = known.launched_s if known.launched_s is not None else now_s
                 starts = max(1, known.starts)
                 seen = replace(known, launched=True, alive=found.alive, launched_s=began, starts=starts)
+                seen = replace(seen, launches=found.launches)
                 if found.alive:
                     seen = replace(seen, ended_s=None, exit_code=None)
                 else:
                     ended = now_s if known.ended_s is None else known.ended_s
                     seen = replace(seen, healthy=None, enabled=None, word_s=None)
                     seen = replace(seen, ended_s=ended, exit_code=found.exit_code)
+                    seen = replace(seen, end=restarts.told(found.exit_code), end_s=ended)
                 self.put(name, seen)
 
     def hear(self, status: messages.Status, now_s: float) -> bool:
