@@ -390,6 +390,7 @@ def test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept(
     assert (stage.path.parent / "count").read_text() == "x"
     assert "+please" in (next_one / again.report.result["agent"]["diff"]).read_text()
     assert len(stage.calls()) == 1
+    assert [call["attempt"] for call in again.report.result["agent"]["calls"]] == [1]  # it rests on that one
 
 
 def test_what_a_program_changed_is_on_the_disk_without_secrets_or_not_at_all(

@@ -228,6 +228,26 @@ def test_the_cost_of_a_job_stands_in_its_result(make: Make) -> None:
     assert "cost $0.25" in (stage.folder() / "result.md").read_text()
 
 
+def test_a_role_tells_its_own_calls_and_the_jobs_apart(make: Make) -> None:
+    """The last role of three asked once: six calls are not its own, and not its provider's."""
+    usage = {"input_tokens": 100, "output_tokens": 50}
+    script = {"kind": "scripted", "file": "answers.json"}
+    stage = make(
+        answers=[{**ENGINEER, "usage": usage, "cost_usd": 0.25}, {**REVIEWER, "usage": usage, "cost_usd": 0.0125}],
+        providers={"script": script, "judge": script},
+        roles={"CodeReviewer": {"provider": "judge"}, "SeniorEngineer": {"provider": "script"}},
+    )
+    stage.enqueue()
+    stage.work()
+    assert "\n*script: 1 call, 150 tokens, cost $0.25*\n" in (stage.folder() / "result.md").read_text()
+    stage.work("CodeReviewer")
+    said = "*judge: 1 call, 150 tokens, cost $0.0125; the job so far: 2 calls, 300 tokens, cost $0.2625*"
+    assert said in (stage.folder() / "result.md").read_text()
+    agent = stage.result(attempt=2)["agent"]
+    assert ([call["provider"] for call in agent["calls"]], agent["cost_usd"]) == (["judge"], "0.0125")
+    assert agent["job"] == {"calls": 2, "cost_usd": "0.2625", "cost_estimated": False}
+
+
 def test_a_plan_may_ask_an_agent_in_one_of_its_steps(make: Make) -> None:
     stage = make(answers=[{"match": "hand it over", "answer": "Please hand it over."}])
     plan: dict[str, Any] = {

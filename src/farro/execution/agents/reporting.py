@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from decimal import Decimal
 from typing import Any
 
-from farro.execution.agents.calls import DIFF
-from farro.execution.results import PlanResult
+from farro.execution.agents.calls import DIFF, recorded
+from farro.execution.results import PlanResult, StepResult
 from farro.kernel.outcome import Report
 from farro.ports.ledger import CallRecord
 from farro.ports.runner import Work
@@ -22,10 +22,17 @@ _LIMIT = 8 << 20
 
 
 def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRecord]) -> Report:
-    """The plain report and more: `agent` in result.json, and a result.md in the role's own words."""
+    """The plain report and more: `agent` in result.json, and a result.md in the role's own words. `calls`: of the whole
+    job; what is told as this result's is what this attempt asked for, or rests on."""
     step = result.step_results[0] if result.step_results else None
-    own = [call for call in calls if call.charge.attempt == work.attempt]
-    told: dict[str, Any] = {"role": work.role, "answer": None, "calls": [_call(call) for call in calls], **_cost(calls)}
+    own = _own(work, step, calls)
+    told: dict[str, Any] = {
+        "role": work.role,
+        "answer": None,
+        "calls": [_call(call) for call in own],
+        **_cost(own),
+        "job": {"calls": len(calls), **_cost(calls)},
+    }
     markdown, files = plain.markdown, plain.files
     if step is not None and step.stdout_path is not None and result.success:
         text = fs.read_bytes(f"{work.folder}/{step.stdout_path}", _LIMIT).decode("utf-8", "replace")
@@ -49,6 +56,16 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
     return replace(plain, result={**plain.result, "agent": told}, markdown=markdown, files=files)
 
 
+def _own(work: Work, step: StepResult | None, calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """This attempt's, and those of one that was killed whose answers it took over. Of a step that need not be done
+    again: those of the attempt that did it."""
+    attempt = work.attempt
+    if step is not None and step.resumed:
+        attempt = max((call.charge.attempt for call in calls if call.charge.role == work.role), default=attempt)
+    bought = set() if step is None else {one.call_id for one in recorded(work.folder, str(step.id))}
+    return [call for call in calls if call.charge.attempt == attempt or call.id in bought]
+
+
 def _call(call: CallRecord) -> dict[str, Any]:
     return {
         "id": call.id,
@@ -63,22 +80,28 @@ def _call(call: CallRecord) -> dict[str, Any]:
 
 
 def _cost(calls: Sequence[CallRecord]) -> dict[str, Any]:
-    """Of the whole job so far. Unknown is null: a sum that leaves some out would pass for the whole."""
+    """Unknown is null: a sum that leaves some out would pass for the whole."""
     counted = [call.counts_usd for call in calls]
     total = None if None in counted else sum((one for one in counted if one is not None), Decimal(0))
     return {"cost_usd": _number(total), "cost_estimated": any(call.estimated for call in calls)}
 
 
 def _line(own: Sequence[CallRecord], calls: Sequence[CallRecord]) -> str:
+    """What this result cost; and the whole job, where others worked on it before."""
+    who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
+    job = f"; the job so far: {_sum(calls)}" if len(calls) > len(own) else ""
+    return f"*{who or 'no answer'}: {_sum(own)}{job}*"
+
+
+def _sum(calls: Sequence[CallRecord]) -> str:
     cost = _cost(calls)
     known = cost["cost_usd"] is not None
     amount = f"${cost['cost_usd']}" if known else "unknown"
     about = " at most (estimated)" if known and cost["cost_estimated"] else ""
     usages = [call.usage for call in calls if call.usage is not None]
     tokens = f", {sum(usage.input_tokens + usage.output_tokens for usage in usages)} tokens" if usages else ""
-    who = ", ".join(dict.fromkeys(call.charge.model or call.charge.provider for call in own if call.end == "answered"))
     made = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
-    return f"*{who or 'no answer'}: {made}{tokens}, cost {amount}{about}*"
+    return f"{made}{tokens}, cost {amount}{about}"
 
 
 def _number(amount: Decimal | None) -> str | None:
