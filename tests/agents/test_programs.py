@@ -184,6 +184,32 @@ def test_a_command_that_is_not_there_is_told_at_once(make: Make) -> None:
     assert "installed" in error["message"]
 
 
+def test_a_budget_does_not_hide_why_a_program_failed(answered_by: Any) -> None:
+    """The first try takes what the budget has, for nobody can say what it cost; the second is refused."""
+    body = "print('auth error: log in first', file=sys.stderr)\nsys.exit(7)"
+    stage = answered_by(body, call_usd=0.05, config={"budgets": {"day_usd": 0.05}})
+    error = worked(stage)
+    assert error is not None
+    assert error["category"] == "provider_unavailable"
+    first, _, rest = error["message"].partition(". No further try was made: ")
+    assert ("exit code 7" in first, "auth error: log in first" in first) == (True, True), error["message"]
+    assert "0.05 of 0.05 are spent (0.05 of it estimated)" in rest
+    assert "Raise budgets.day_usd, or lower providers.script.call_usd, where a call costs less" in rest
+    assert "max_output_tokens" not in rest
+    assert len(stage.calls()) == 1
+
+
+def test_a_budget_that_refuses_the_next_attempt_tells_why_there_was_one(answered_by: Any) -> None:
+    body = "print('auth error: log in first', file=sys.stderr)\nsys.exit(7)"
+    stage = answered_by(body, call_usd=0.05, config={"budgets": {"day_usd": 0.1}, "retry": {"max_attempts": 3}})
+    error = worked(stage)
+    assert error is not None
+    assert (error["category"], len(stage.calls())) == ("budget_exceeded", 2)
+    assert error["message"].startswith("provider script: ")
+    assert "auth error: log in first" in error["message"]
+    assert ". It was not tried again: the call to script may cost up to 0.05 USD" in error["message"]
+
+
 def test_an_answer_in_json_is_read_where_the_config_says_with_its_cost(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,21 @@ def test_a_budget_refuses_the_call_that_would_exceed_it(make: Make) -> None:
     assert stage.result()["step_results"][0]["exit_code"] == 3
 
 
+def test_a_scripted_answer_is_reserved_with_what_it_will_cost(make: Make) -> None:
+    """At nothing, every answer fits into any budget, and the budget is overrun."""
+    entries = [{**ENGINEER, "cost_usd": 0.03}, {**REVIEWER, "cost_usd": 0.03}]
+    stage = make(answers=entries, budgets={"day_usd": 0.05})
+    stage.enqueue()
+    stage.work()
+    assert stage.life().role == "CodeReviewer"
+    stage.work("CodeReviewer")
+    error = stage.life().error
+    assert error is not None
+    assert (error["category"], "0.03 of 0.05 are spent" in error["message"]) == ("budget_exceeded", True)
+    assert "or lower cost_usd in answers.json" in error["message"]
+    assert [str(call.charge.most_usd) for call in stage.calls()] == ["0.03"]
+
+
 def test_the_cost_of_a_job_stands_in_its_result(make: Make) -> None:
     entry = {**ENGINEER, "usage": {"input_tokens": 1000, "output_tokens": 500}, "cost_usd": 0.25}
     stage = make(answers=[entry])

@@ -191,11 +191,22 @@ def test_a_violation_ends_it_at_once(scene: Scene) -> None:
 
 
 def test_a_budget_ends_it_before_the_call(scene: Scene) -> None:
-    scene.budget = 2
-    with pytest.raises(BudgetExceeded):
+    scene.budget = 0
+    with pytest.raises(BudgetExceeded, match=r"^nothing left$"):
         scene.call(scene.candidate("a", SERVER), scene.candidate("b", OK))
+    assert scene.asked() == []
+
+
+def test_a_budget_that_refuses_another_try_does_not_hide_why_one_was_needed(scene: Scene) -> None:
+    scene.budget = 2
+    trouble = failed(scene, scene.candidate("a", SERVER), scene.candidate("b", OK))
+    assert str(trouble) == "a said no (2 calls). No further try was made: nothing left"
+    assert not trouble.retryable  # the next attempt of the job would be refused at once
     assert len(scene.asked()) == 2
     assert scene.ends() == ["failed", "failed"]
+    scene.budget = 3
+    again = failed(scene, scene.candidate("a", REFUSED), scene.candidate("b", OK))  # the fallback is too dear
+    assert str(again) == "a said no. No further try was made: nothing left"
 
 
 class Ended(BaseException):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from farro.errors import FarroError
 from farro.late import dataclass, field
@@ -132,3 +132,11 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """Give connections and threads back. Nothing is under way."""
+
+
+@runtime_checkable
+class Foretelling(Protocol):
+    """A provider that knows before a call what it will cost: a file of answers does. It need not be one."""
+
+    def most_usd(self, request: Request) -> Decimal:
+        """What the answer to that request, or its trouble, will say that it cost."""

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Annotated, Any
 
 from farro import documents
@@ -124,6 +125,13 @@ class ScriptedProvider:
                 request.partial.flush()
         model = entry.model or request.model or self._settings.model
         return Answer(text=text, model=model, usage=usage, cost_usd=cost_usd, whole=entry.whole)
+
+    def most_usd(self, request: Request) -> Decimal:
+        """Port: Foretelling. A script that cannot be read, or has no answer, costs nothing."""
+        try:
+            return exact(self._chosen(request).cost_usd)
+        except ProviderTrouble:
+            return Decimal(0)
 
     def close(self) -> None:
         pass

@@ -37,7 +37,7 @@ from farro.late import dataclass
 from farro.plans.model import Plan
 from farro.ports.clock import Clock
 from farro.ports.ledger import Budgets, CallEnd, Charge, Ledger, Prices
-from farro.ports.provider import Answer, Message, Provider, ProviderTrouble, Reach, Request, Usage
+from farro.ports.provider import Answer, Foretelling, Message, Provider, ProviderTrouble, Reach, Request, Usage
 from farro.ports.runner import Work
 from farro.roles import answers
 from farro.roles import prompt as prompts
@@ -87,7 +87,9 @@ class _Step:
         except StepFailure as failure:
             raise failure.saying(redact(str(failure))) from None
         except BudgetExceeded as exceeded:
-            raise StepFailure("budget_exceeded", str(exceeded), exit_code=exceeded.exit_code) from None
+            before = reporting.failure_of(self._work.earlier[-1]) if self._work.earlier else None
+            told = str(exceeded) if before is None else f"{before}. It was not tried again: {exceeded}"
+            raise StepFailure("budget_exceeded", redact(told), exit_code=exceeded.exit_code) from None
         except BadDocument as bad:
             raise StepFailure("bad_prompt", redact(str(bad)), exit_code=bad.exit_code) from None
         except ProviderTrouble as trouble:
@@ -256,6 +258,9 @@ class _Asked:
         most = self._prices.most_usd(
             candidate.name, candidate.model, prompt_bytes=size, max_output_tokens=request.max_output_tokens
         )
+        asked = next(one.provider for one in self.candidates if one.name == candidate.name)
+        if isinstance(asked, Foretelling):
+            most = max(asked.most_usd(request), most or Decimal(0))
         charge = Charge(
             job_id=self.work.job_id,
             attempt=self.work.attempt,
@@ -267,7 +272,18 @@ class _Asked:
             request_sha256=self._digest,
             most_usd=most,
         )
-        self._call_id = self.agents.ledger.reserve(charge, self._budgets())
+        try:
+            self._call_id = self.agents.ledger.reserve(charge, self._budgets())
+        except BudgetExceeded as exceeded:
+            described = self.settings.providers[candidate.name]
+            if isinstance(asked, Foretelling):
+                fitting = f"lower cost_usd in {described.file or 'its file'}"
+            elif described.call_usd is not None and most == exact(described.call_usd):
+                fitting = f"lower providers.{candidate.name}.call_usd, where a call costs less"
+            else:
+                raise
+            # The ledger's advice is about tokens; this call's price is said by a file, or by the config.
+            raise BudgetExceeded(str(exceeded).replace("lower max_output_tokens", fitting)) from None
         return self._call_id
 
     def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:

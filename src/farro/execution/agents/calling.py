@@ -10,7 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Protocol
 
-from farro.errors import InputError
+from farro.errors import BudgetExceeded, InputError
 from farro.kernel.calls import Again, after_trouble
 from farro.kernel.retry import RetryPolicy, Uniform
 from farro.late import dataclass
@@ -52,16 +52,19 @@ class Answered:
 
 
 class NobodyAnswered(ProviderTrouble):
-    """Everyone was asked. It is the last trouble; another attempt of the job may help where it may help with one of
-    them, and waits as long as the first of these wants."""
+    """Everyone was asked, or as many as the budget allowed. It is the last trouble; another attempt of the job may help
+    where it may help with one of them, and waits as long as the first of these wants. Where a budget refused the next
+    try, it would refuse that attempt, too."""
 
-    def __init__(self, troubles: Sequence[ProviderTrouble], tried: Sequence[Tried]) -> None:
+    def __init__(
+        self, troubles: Sequence[ProviderTrouble], tried: Sequence[Tried], refused: BudgetExceeded | None = None
+    ) -> None:
         last = troubles[-1]
-        passing = [trouble for trouble in troubles if trouble.retryable]
+        passing = [trouble for trouble in troubles if trouble.retryable and refused is None]
         waits = [trouble.retry_after_s for trouble in passing]
         self.tried = tuple(tried)
         super().__init__(
-            _told(troubles, tried),
+            _told(troubles, tried) + ("" if refused is None else f". No further try was made: {refused}"),
             kind=last.kind,
             retryable=bool(passing) and not last.violation,
             retry_after_s=None if None in waits else min((wait for wait in waits if wait is not None), default=None),
@@ -119,13 +122,15 @@ def call(
 
     `make_request(candidate, number)` makes the request of each call; numbers go on from `first_number` over all
     candidates. `reserve` comes before each call and its id goes to `settle` after it; what `reserve` raises ends it
-    all, as a budget does. A call that is ended by an exception from outside is not settled: nobody knows what it cost.
+    all. BudgetExceeded: before the first call; a budget that refuses a later one must not hide why that was to be
+    made. A call that is ended by an exception from outside is not settled: nobody knows what it cost.
     `deadline_s` is on `clock.monotonic_s`; no call lasts beyond it.
     """
     assert candidates, "somebody must be asked"
     policy = policy or RetryPolicy()
     tried: list[Tried] = []
     troubles: list[ProviderTrouble] = []  # the last one of each candidate
+    come: ProviderTrouble | None = None  # the last of all
 
     def left_s() -> float | None:
         return None if deadline_s is None else deadline_s - clock.monotonic_s()
@@ -139,7 +144,12 @@ def call(
             left = left_s()
             if left is not None:
                 request = replace(request, timeout_s=max(min(request.timeout_s, left), SLICE_S))
-            call_id = reserve(candidate, request, number)
+            try:
+                call_id = reserve(candidate, request, number)
+            except BudgetExceeded as refused:
+                if come is not None:
+                    raise NobodyAnswered([*troubles, come] if made else troubles, tried, refused) from None
+                raise
             made += 1
             try:
                 answer = candidate.provider.answer(request)

@@ -5,6 +5,7 @@ Asking lives in answering; the plain report of a plan in results.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
@@ -54,6 +55,16 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
     if calls:
         markdown = f"{markdown}\n{_line(own, calls)}\n"
     return replace(plain, result={**plain.result, "agent": told}, markdown=markdown, files=files)
+
+
+def failure_of(attempt_dir: str) -> str | None:
+    """Why an earlier attempt failed, by its own word; None: it did not, or was killed."""
+    try:
+        told = json.loads(fs.read_bytes(f"{attempt_dir}/result.json", _LIMIT))
+        error = told["error"]
+        return None if error is None else f"{error['message']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _own(work: Work, step: StepResult | None, calls: Sequence[CallRecord]) -> list[CallRecord]:
