@@ -78,6 +78,19 @@ def test_refused_it_goes_back_to_the_role_before_with_the_reason_and_is_asked_ab
     store.close()
 
 
+def test_refused_after_a_review_the_engineer_is_told_why(make: Make) -> None:
+    stage = make(answers=ANSWERS)
+    stage.task(ENGINEER, {"role": "CodeReviewer"}, HUMAN)
+    stage.enqueue(inputs={"task_id": "greet"}, routing={"mode": "manager"})
+    stage.until_done()
+    say(stage, inbox.refuse, note="too loud")
+    stage.until_done()
+    worked = [hop.role for hop in stage.life().hops if hop.reason == "routed" and hop.role != "Manager"]
+    assert worked == ["SeniorEngineer", "CodeReviewer", "SeniorEngineer", "CodeReviewer"]
+    results = [stage.result(attempt=hop.attempt) for hop in stage.life().hops if hop.role == "SeniorEngineer"]
+    assert results[1]["agent"]["answer"]["summary"] == "Softer."  # he was told in the person's words
+
+
 def test_refused_where_no_role_worked_before_it_has_failed(make: Make) -> None:
     stage = make(answers=ANSWERS)
     stage.task(HUMAN, ENGINEER)

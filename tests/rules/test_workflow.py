@@ -97,6 +97,32 @@ def test_a_writer_mends_what_no_engineer_made() -> None:
     assert life.works(NO).to == "DocWriter"
 
 
+@pytest.mark.parametrize(
+    ("roles", "to"),
+    [
+        (("SeniorEngineer", "CodeReviewer", "human"), "SeniorEngineer"),
+        (("SeniorEngineer", "CodeReviewer", "human", "human"), "SeniorEngineer"),
+        (("DocWriter", "CodeReviewer", "human"), "DocWriter"),
+        (("SeniorEngineer", "CodeReviewer", "DocWriter", "human"), "DocWriter"),  # it is the documents that he refuses
+        (("SeniorEngineer", "DocWriter", "CodeReviewer", "human"), "SeniorEngineer"),
+        (("CodeReviewer", "human"), "CodeReviewer"),
+    ],
+)
+def test_a_refusal_goes_where_a_reviews_findings_go(roles: tuple[str, ...], to: str) -> None:
+    """Not to the reviewer, who would approve again at once."""
+    life = Life(task(*roles), roles[0])
+    for role in roles:
+        if role == "human":
+            break
+        life.works(YES if role == "CodeReviewer" else None)
+    for _ in range(roles.count("human") - 1):
+        life.says(Code.APPROVED)
+    assert life.decisions[-1].code is Code.HUMAN
+    back = life.says(Code.REFUSED, "no tests for empty names")
+    assert (back.code, back.to) == (Code.CHANGES, to)
+    assert workflow.asked_changes(life.hops) == "a person refused it: no tests for empty names"
+
+
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_after_its_rounds_a_review_fails_the_job(rounds: int) -> None:
     life = Life(task("SeniorEngineer", "CodeReviewer", rounds=rounds), "SeniorEngineer")

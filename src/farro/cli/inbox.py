@@ -68,7 +68,8 @@ def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None
 @click.option("--note", metavar="WHY", required=True, help="What is wrong; the role that gets it back is told.")
 @common
 def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
-    """Send a job that waits for a person back to the role before, with the reason; it fails where there is none."""
+    """Send a job that waits for a person back to the role before, with the reason; behind a review, to
+    the role that it reviews. It fails where no role worked before."""
     store, _ = open_root(root)
     told = asking.refuse(store, store.root, naming.resolve(store, store.root, job), by=person(), note=note)
     _told(told, "refused; the manager sends it back", as_json)

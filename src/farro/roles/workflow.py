@@ -7,8 +7,9 @@ The rules (DESIGN §6):
 - a role that succeeded hands on to the next step of the workflow; after the last step the job is complete;
 - a review that asks for changes sends the job back to the last engineer before it, at most `review_rounds` times for
   each review; then the job has failed;
-- a `human` step waits for a person: approved or edited, it goes on; refused, it goes back to the role before it with
-  the person's words, and where there is none the job has failed.
+- a `human` step waits for a person: approved or edited, it goes on; refused, it goes back with the person's words to
+  the role before it, and where that is a review, to who makes the changes that the review asks for: a reviewer that has
+  approved has nothing to change. Where no role worked before, the job has failed.
 [tests/rules/test_workflow.py]
 """
 
@@ -195,11 +196,20 @@ def _after_person(task: Task | None, at: Position, said: Code) -> Decision:
         return Decision(code=code, note=f"a person {said} it{f': {words}' if words else ''}")
     if said is not Code.REFUSED:
         return _onward(task, at.step, f"a person {said} it")
-    back = _before(task, at.step, lambda role: role != HUMAN)
+    back = _refused_to(task, at.step)
     note = f"a person refused it: {words}"[:MAX_NOTE]
     if back is None:
         return Decision(code=Code.FAIL, step=at.step, note=f"{note}; no role worked before it")
     return Decision(code=Code.CHANGES, to=task.workflow[back].role, step=back, note=note)
+
+
+def _refused_to(task: Task, step: int) -> int | None:
+    """Who works again after the refusal of the person at `step`. [test_a_refusal_goes_where_a_reviews_findings_go]"""
+    before = _before(task, step, lambda role: role != HUMAN)
+    if before is None or answers.shape_of(task.workflow[before].role) is not answers.Review:
+        return before
+    worker = worker_before(task, before)
+    return before if worker is None else worker  # reviews only: the last of them looks again
 
 
 def worker_before(task: Task, step: int) -> int | None:
