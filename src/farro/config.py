@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from farro import documents
@@ -75,6 +76,14 @@ def load(root: str, *, warn: Callable[[str], None] = lambda _: None) -> Settings
         return Settings() if document is None else settings_of(document, os.environ, warn)
     except BadDocument as error:
         raise ConfigError(error.source, error.problems) from error
+
+
+def changed_at(root: str) -> tuple[str, datetime] | None:
+    """The name of a root's config file, and when it was last written. None: it has none."""
+    for name in NAMES:
+        with contextlib.suppress(OSError):
+            return name, datetime.fromtimestamp(os.stat(f"{root}/{name}").st_mtime, UTC)
+    return None
 
 
 class Remembered:

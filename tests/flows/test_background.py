@@ -63,7 +63,11 @@ def test_start_enqueue_done_stop(quick: Program) -> None:
     becomes(quick, job_id, "succeeded")
     pids = [record(quick, name)["pid"] for name in ALL]
     told = quick.run("stop", "--json", code=0).json
-    assert told == {"components": [{"name": name, "what": "stopped"} for name in ALL], "others": []}
+    assert told == {
+        "components": [{"name": name, "what": "stopped"} for name in ALL],
+        "others": [],
+        "orchestrator": "stopped",
+    }
     assert not any(map(alive, pids))
     for name in ALL:
         said = (quick.path / f"swarms/farro/logs/{name}.log").read_text()

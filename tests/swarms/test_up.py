@@ -94,6 +94,15 @@ def test_a_life_in_the_background(farro: Program) -> None:
     assert "farro-worker-2 disabled" in off.out  # what somebody said of one alone holds
     farro.run("swarm", "config", "worker", "farro-worker-2", "--enable", code=0)
 
+    assert "go on as it said then" not in off.err
+    (farro.path / "agents-config.json").write_text(json.dumps({**SETTINGS, "retry": {"base_s": 0.02}}))
+    old = farro.run("up", "--detach", "--no-web", code=0).err
+    assert re.search(
+        "agents-config.json was changed at .* after these were started.*farro-manager, farro-watchdog", old
+    )
+    assert "`farro down` and `farro up` start them anew" in old
+    assert farro.run("up", "--detach", "--no-web", "--json", code=0).json["old_config"] == ALL
+
     before, queen = pids(farro), orchestrator(farro)
     kill(queen)
     again = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
@@ -285,6 +294,7 @@ def test_other_swarms_are_left_alone(farro: Program) -> None:
     assert list(ps(farro)) == ["other-sleeper"]
     assert orchestrator(farro) is not None
     farro.run("swarm", "remove", "other", code=0)
+    assert "only an orchestrator ran here" in farro.run("down", code=0).out
     assert farro.run("down", code=0).out == "nothing runs in the background here\n"
     assert farro.living() == []
 

@@ -15,15 +15,16 @@ from typing import Any
 
 import click
 
-from farro import app, hive
+from farro import app, config, hive
 from farro.cli.background import program
 from farro.cli.options import asked_store, person, read_root
 from farro.cli.tables import span
 from farro.cli.terminal import answer, complain, note, say
 from farro.errors import FarroError
-from farro.kernel.moments import timestamp
+from farro.kernel.moments import parse_timestamp, timestamp
 from farro.operations import background, own_swarm, roots, swarm_service
 from farro.operations.own_swarm import Down, Left, Line, Steering, Up
+from farro.operations.swarm_place import ORCHESTRATOR
 from farro.roles.workflow import MANAGER
 from farro.settings import Settings
 from farro.swarm.lifecycle import ComponentState
@@ -93,7 +94,7 @@ class Here:
             note("what was begun goes on in the background; `farro down` ends it")
             raise
         if as_json:
-            answer({"components": [asdict(one) for one in done]})
+            answer({"components": [asdict(one) for one in done], "old_config": self._with_old_config(done)})
         else:
             self._tell(done)
             self._tell_web(done)
@@ -169,11 +170,30 @@ class Here:
             say(f"{one.name:<{width}} {one.what}" + ("" if one.pid is None else f" (pid {one.pid})"))
         if any(one.what == "disabled" for one in done):
             note("disabled by somebody: `farro swarm config ROLE NAME --enable` lets it work again")
+        self._tell_old_config(done)
         for one in done:
             if one.what in ("failed", "not ready"):
                 shown = os.path.relpath(one.log, self.root)
                 complain(f"{one.name} is {one.what}; {shown} ends with:" if one.said else f"{one.name} is {one.what}")
                 note("\n".join(f"  {line}" for line in one.said.splitlines()))
+
+    def _with_old_config(self, done: list[Up]) -> list[str]:
+        """Those that were started before the config was last written, and read it then."""
+        changed = config.changed_at(self.root)
+        found = []
+        for one in done if changed is not None else ():
+            seen = self.runtime.look(one.name) if one.what in ("already runs", "disabled") else None
+            if changed is not None and seen is not None and parse_timestamp(seen.launched_at) < changed[1]:
+                found.append(one.name)
+        return found
+
+    def _tell_old_config(self, done: list[Up]) -> None:
+        old, changed = self._with_old_config(done), config.changed_at(self.root)
+        if old and changed is not None:
+            note(
+                f"{changed[0]} was changed at {timestamp(changed[1])[11:19]} UTC, after these were started, and they "
+                f"go on as it said then: {', '.join(old)}. `farro down` and `farro up` start them anew"
+            )
 
     def _tell_web(self, done: list[Up]) -> None:
         """A link for the person who sits here; in no file."""
@@ -192,18 +212,26 @@ class Here:
     def down(self, as_json: bool, *, kill: bool = False) -> None:
         old = background.stop(app.runtime(self.root))  # what a demo that was killed left, or a farro without swarms
         steering = self.steering(quiet=as_json)
+        there = self._orchestrator()
         ended = steering.kill() if kill else steering.down()
         done = [*(Down(name=one.name, what=one.how) for one in old), *ended]
         others = [] if kill else steering.rest()
+        queen = there is not None and self._orchestrator() is None
         if as_json:
-            answer({"components": [asdict(one) for one in done], "others": others})
+            told = {"components": [asdict(one) for one in done], "others": others}
+            answer({**told, "orchestrator": ("killed" if kill else "stopped") if queen else None})
             return
-        if not done:
-            say("nothing runs in the background here")
+        if not done and not others:
+            alone = f"only an orchestrator ran here (pid {there}), which had no swarm; it was stopped"
+            say(alone if queen else "nothing runs in the background here")
         self._tell_down(done, killed="killed" if kill else None)
         self._tell_rest(others)
         if kill and done:
             note("the swarm itself is kept: `farro up` starts it again, `farro down` removes it")
+
+    def _orchestrator(self) -> int | None:
+        seen = self.runtime.look(ORCHESTRATOR)
+        return seen.pid if seen is not None and seen.alive else None
 
     def _tell_down(self, done: list[Down], killed: str | None = None) -> None:
         words = {"was gone": "had ended before", "killed": killed or "did not end in time, and was killed"}
