@@ -175,7 +175,7 @@ def test_workers_are_shown_with_lease_and_job(farro: Program, top: Top) -> None:
         await screen.until(lambda text: re.search(r"Runner +1 +0 +1 ", text))
         await screen.press("3")
         text = await screen.until("held")
-        assert texts.short_id(job)[:8] in text or job[:8] in text
+        assert texts.short_id(job, 20)[:8] in text or job[:8] in text
         assert screen.app.job() == job
         await asyncio.to_thread(worker.kill)
         await screen.until("dead")
@@ -404,16 +404,77 @@ def test_swarms_are_shown_and_stopped_after_a_yes(farro: Program, top: Top) -> N
 
     async def look(screen: Screen) -> None:
         await screen.press("4")
-        text = await screen.until("grinder/")
+        text = await screen.until("mill-grinder-2")
         assert re.search(r"mill +Running +Unknown", text)
+        text = await screen.until("S Stop")  # the footer has the keys of this view, and no others
+        assert ("s Start" in text, "Kill" in text, "Logs" in text) == (True, False, False)
         await screen.press("down", "S")  # on a component: its swarm is meant
-        await screen.until("Stop the swarm mill?")
+        text = await screen.until("Stop the swarm mill?")
+        assert "job's history" not in text  # a swarm has none
         await screen.press("y")
         await screen.until("swarm-stop of mill is asked for")
 
     top.look(look, (100, 24))
     (wish,) = [told for _, told in place.wished() if told is not None]
     assert (wish.signal, wish.swarm_id, wish.origin) == ("swarm-stop", "mill", "top-tester")
+
+
+def test_long_names_are_whole_where_there_is_room_and_keep_their_ends_where_there_is_none(
+    farro: Program, top: Top
+) -> None:
+    place = Place(str(farro.path / "swarms"))
+    place.make()
+    place.make_swarm("quality-department")
+    bees = [{"role": "moderator-of-comments", "command": ["true"], "instances": 2}]
+    place.keep_plan("quality-department", {"id": "quality-department", "bees": bees})
+    now, whole = "2026-11-16T09:00:00.000Z", "quality-department-moderator-of-comments-2"
+    told = {"controller": "c", "created_at": now, "changed_at": now, "enabled": True}
+    place.keep(Desired(swarm="quality-department", state=SwarmState.RUNNING, **told))  # type: ignore[arg-type]
+    job = farro.enqueue(shell("true"))
+
+    async def narrow(screen: Screen) -> None:
+        await screen.press("4")
+        await screen.until(lambda text: "comments-1" in text and "comments-2" in text)
+        await screen.press("2")
+        await screen.until(f"{job[8:19]}…{job[-8:]}")
+
+    async def wide(screen: Screen) -> None:
+        await screen.press("4")
+        await screen.until(whole)
+        await screen.press("2")
+        await screen.until(job)
+
+    top.look(narrow)
+    top.look(wide, (200, 24))
+
+
+def test_only_what_makes_sense_of_a_job_is_offered(farro: Program, top: Top) -> None:
+    done = farro.enqueue(shell("true", name="all done"))
+    farro.worked()
+    queued = farro.enqueue(shell("true", name="to come"))
+
+    async def look(screen: Screen) -> None:
+        text = await screen.until("all done")
+        assert ("Kill" in text, "Logs" in text) == (False, False)  # the cursor is on a queue
+        await screen.press("2")
+        await screen.until(lambda text: "CHANGED▾" in text and "to come" in text)
+        assert screen.app.job() == queued
+        text = await screen.until("K Kill")
+        assert ("t Retry" in text, "r Requeue" in text, "s Start" in text) == (False, False, False)
+        await screen.press("down")
+        assert screen.app.job() == done
+        text = await screen.until("t Retry")
+        assert "Kill" not in text
+        await screen.press("K")
+        assert "Kill" not in screen.text  # nor does the key ask
+        await screen.press("enter")
+        text = await screen.until("Steps 1 of 1")
+        assert "Kill" not in text
+        await screen.press("escape", "slash", *"done", "enter")
+        text = await screen.until(lambda text: " 1 job " in text)
+        assert "1 jobs" not in text
+
+    top.look(look, (100, 30))
 
 
 def test_jobs_of_a_redis_store_are_watched_and_steered(farro: Program, top: Top, redis_server: RedisServer) -> None:

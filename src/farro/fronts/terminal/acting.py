@@ -11,6 +11,7 @@ from farro.kernel.states import Status
 from farro.late import dataclass
 from farro.operations import inbox, jobs, retry, swarm_place, swarms
 from farro.operations.admission import Gate
+from farro.operations.tree import FINISHED
 from farro.ports.clock import Clock
 from farro.ports.store import Store
 from farro.settings import Settings
@@ -39,7 +40,9 @@ class Action:
     question: str  # {job} is the id
     do: Callable[[Hands, str, str | None], str]
     dangerous: bool = False
+    takes_note: bool = True  # which goes into the job's history
     needs_note: bool = False
+    offered: Callable[[Status, bool], bool] = lambda status, terminal: True  # of a job; whether that is final
 
 
 def _requeue(hands: Hands, job_id: str, note: str | None) -> str:
@@ -82,13 +85,22 @@ def _swarm(signal: str) -> Callable[[Hands, str, str | None], str]:
     return do
 
 
-REQUEUE = Action(name="requeue", key="r", label="Requeue", question="Put {job} back into its queue?", do=_requeue)
+REQUEUE = Action(
+    name="requeue",
+    key="r",
+    label="Requeue",
+    question="Put {job} back into its queue?",
+    do=_requeue,
+    offered=lambda status, terminal: status in (Status.STALE, Status.FAILED) and not terminal,
+)
 RETRY = Action(
     name="retry",
     key="t",
     label="Retry",
     question="Run {job} again, as a new job, from where it failed?",
     do=_retry,
+    takes_note=False,
+    offered=lambda status, terminal: status in FINISHED,
 )
 KILL = Action(
     name="kill",
@@ -97,6 +109,7 @@ KILL = Action(
     question="Kill {job}? Its processes end, and what it was doing is lost.",
     do=_kill,
     dangerous=True,
+    offered=lambda status, terminal: not terminal,
 )
 COMPLETE = Action(
     name="complete",
@@ -105,6 +118,7 @@ COMPLETE = Action(
     question="Declare {job} succeeded, whatever its attempts say?",
     do=_complete,
     dangerous=True,
+    offered=lambda status, terminal: not terminal,
 )
 APPROVE = Action(name="approve", key="a", label="Approve", question="Let {job} go on?", do=_approve)
 REFUSE = Action(
@@ -115,7 +129,14 @@ REFUSE = Action(
     do=_refuse,
     needs_note=True,
 )
-START = Action(name="start", key="s", label="Start", question="Start the swarm {job}?", do=_swarm("swarm-start"))
+START = Action(
+    name="start",
+    key="s",
+    label="Start",
+    question="Start the swarm {job}?",
+    do=_swarm("swarm-start"),
+    takes_note=False,
+)
 STOP = Action(
     name="stop",
     key="S",
@@ -123,5 +144,7 @@ STOP = Action(
     question="Stop the swarm {job}? Its components stay, and take no more work.",
     do=_swarm("swarm-stop"),
     dangerous=True,
+    takes_note=False,
 )
 ON_JOBS = (REQUEUE, RETRY, KILL, COMPLETE)
+ACTIONS = {one.name: one for one in (*ON_JOBS, APPROVE, REFUSE, START, STOP)}

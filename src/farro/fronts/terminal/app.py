@@ -27,6 +27,7 @@ from farro.fronts.terminal.dialogs import Confirm, Keys, Telling
 from farro.fronts.terminal.feed import Feed
 from farro.fronts.terminal.job_screen import JobScreen
 from farro.fronts.terminal.looking import Attention, LiveJobs, Looking
+from farro.fronts.terminal.offering import Meant
 from farro.fronts.terminal.styles import CSS
 from farro.fronts.terminal.views.attention import AttentionView
 from farro.fronts.terminal.views.jobs import JobsView
@@ -57,8 +58,8 @@ class TopApp(App[None]):
         Binding("e", "explain", "Explain"),
         *[Binding(one.key, f"do('{one.name}')", one.label) for one in acting.ON_JOBS[:3]],
         Binding(acting.COMPLETE.key, "do('complete')", "Complete", show=False),
-        Binding("s", "do('start')", "Start", show=False),
-        Binding("S", "do('stop')", "Stop", show=False),
+        Binding("s", "do('start')", "Start"),
+        Binding("S", "do('stop')", "Stop"),
         Binding("p", "pause", "Pause", show=False),
         Binding("d", "dark", "Light or dark", show=False),
         Binding("escape", "clear", "Clear", show=False),
@@ -70,9 +71,7 @@ class TopApp(App[None]):
         self.theme = "textual-light" if light else "textual-dark"
         self._looking = looking
         self._hands = hands
-        self._actions: dict[str, Action] = {
-            one.name: one for one in (*acting.ON_JOBS, acting.APPROVE, acting.REFUSE, acting.START, acting.STOP)
-        }
+        self._meant = Meant(self, looking)
         self._news = asyncio.Event()  # the feed told something
         self._asked = asyncio.Event()  # a person did: not to be kept waiting
         self._changed: dict[str, None] = {}
@@ -86,6 +85,7 @@ class TopApp(App[None]):
         self._attention: Attention | None = None
         self._attended_s = -_ATTENTION_S
         self._feed: Feed | None = None
+        self._offered: tuple[Any, ...] = ()  # by which the footer was drawn
 
     # --- the screen ---
 
@@ -165,6 +165,7 @@ class TopApp(App[None]):
         with self.batch_update():
             draw()
             self._draw_title()
+        self._offer()
 
     def _gather(self, view: str, changed: list[str]) -> Callable[[], None]:
         """What to draw. Blocks: in a thread."""
@@ -304,16 +305,7 @@ class TopApp(App[None]):
 
     def job(self) -> str | None:
         """The job that is meant: the one on the screen, else the one under the cursor."""
-        if isinstance(self.screen, JobScreen):
-            return self.screen.job_id
-        board = self.focused
-        if not isinstance(board, Board) or board.key is None:
-            return None
-        if board.id in ("running", "ended", "jobs-board"):
-            return board.key
-        if board.id == "workers-board":
-            return self._part(WorkersView).jobs.get(board.key)  # type: ignore[no-any-return]
-        return self._part(AttentionView).asked if board.id == "attention-board" else None
+        return self._meant.job()
 
     def on_board_opened(self, event: Board.Opened) -> None:
         if event.board.id == "lanes":
@@ -350,10 +342,25 @@ class TopApp(App[None]):
         fix = f"\n\n{found.fix}" if found.fix else ""
         self.push_screen(Telling(f"{job_id} ({facts.status})", f"{found.message}{fix}"))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self._meant.allows(action, parameters)
+
+    def _offer(self) -> None:
+        """Have the footer drawn anew, where other keys make sense than did."""
+        if (offered := self._meant.essence()) != self._offered:
+            self._offered = offered
+            self.refresh_bindings()
+
+    def on_board_moved(self) -> None:
+        self._offer()
+
+    def on_descendant_focus(self) -> None:
+        self._offer()
+
     def action_do(self, name: str) -> None:
-        action = self._actions[name]
+        action = acting.ACTIONS[name]
         if name in ("start", "stop"):
-            target = self._part(SwarmsView).swarm if self.view == "swarms" else None
+            target = self._meant.swarm()
         elif name in ("approve", "refuse"):
             target = self._part(AttentionView).asked if self.view == "attention" else None
         else:

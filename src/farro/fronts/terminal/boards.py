@@ -32,7 +32,7 @@ class Column:
     right: bool = False
     wide: int = 0  # shown only where the board has so many columns of the screen
     grown: int = 0  # its width where there is room for it (GROWN)
-    short: Callable[[str], str] | None = None  # of what is too long for it, before it is cut
+    short: Callable[[str, int], str] | None = None  # of what is too long for so many columns; then it is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,9 @@ class Board(ScrollView, can_focus=True):
         def control(self) -> Board:
             return self.board
 
+    class Moved(Message):
+        """The cursor stands elsewhere, or on something else."""
+
     class End(Message):
         """The cursor stands on the last row: there may be more to fetch."""
 
@@ -130,6 +133,7 @@ class Board(ScrollView, can_focus=True):
         self.cursor = max(0, min(self.cursor + by, len(self.rows) - 1))
         self.scroll_to_region(Region(0, self.cursor, 1, 2), animate=False, immediate=True, force=True)
         self.refresh()
+        self.post_message(self.Moved())
         if self.cursor == len(self.rows) - 1:
             self.post_message(self.End(self))
 
@@ -145,6 +149,7 @@ class Board(ScrollView, can_focus=True):
         if event.y >= 1 and at < len(self.rows):
             self.cursor = at
             self.refresh()
+            self.post_message(self.Moved())
             if event.chain == 2:
                 self.action_open()
 
@@ -196,7 +201,7 @@ class Board(ScrollView, can_focus=True):
 
 def _fitted(text: str, size: int, column: Column) -> str:
     if cell_len(text) > size and column.short is not None:
-        text = column.short(text)
+        text = column.short(text, size)
     if cell_len(text) > size:
         text = set_cell_size(text, size - 1).rstrip() + "…"
     return " " * (size - cell_len(text)) + text if column.right else set_cell_size(text, size)

@@ -66,7 +66,8 @@ class Confirm(ModalScreen[str | None]):
             hint = (
                 "the reason, which it needs" if self.action.needs_note else "a note for the job's history, if you like"
             )
-            yield Input(placeholder=hint, id="note", max_length=4000)
+            if self.action.takes_note:
+                yield Input(placeholder=hint, id="note", max_length=4000)
             with Horizontal(id="answers"):
                 yield Button(
                     f"{self.action.label} (y)", id="yes", variant="error" if self.action.dangerous else "primary"
@@ -84,7 +85,7 @@ class Confirm(ModalScreen[str | None]):
         self.action_answer(event.button.id == "yes")
 
     def action_answer(self, yes: bool) -> None:
-        note = self.query_one("#note", Input).value.strip()
+        note = self.query_one("#note", Input).value.strip() if self.action.takes_note else ""
         if yes and self.action.needs_note and not note:
             self.query_one("#note").focus()
             return

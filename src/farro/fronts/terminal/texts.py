@@ -59,9 +59,22 @@ def ending(text: str, length: int) -> str:
     return told if len(told) <= length else f"…{told[len(told) - length + 1 :]}" if length > 8 else ""
 
 
-def short_id(job_id: str) -> str:
-    """A minted id without what all of a year share: month and day, time, and the beginning of what tells them apart."""
-    return job_id[8:] if re.match(r"job-\d{8}-\d{6}-", job_id) else job_id
+def short_id(job_id: str, size: int) -> str:
+    """A minted id without what all of a year share; where that is still too long: month and day, time, and its end,
+    which is what tells it from others. Another id keeps both of its ends."""
+    told = job_id[8:] if re.match(r"job-\d{8}-\d{6}-", job_id) else job_id
+    if len(told) <= size or told is job_id:
+        return middle(told, size)
+    head = told[: len("MMDD-hhmmss")]
+    return f"{head}…{told[len(told) - (size - len(head) - 1) :]}" if size > len(head) + 4 else middle(told, size)
+
+
+def middle(text: str, size: int) -> str:
+    """Both ends of a name: components of one swarm begin alike and are numbered at their ends."""
+    if len(text) <= size or size < 5:
+        return text
+    end = (size - 1) // 2
+    return f"{text[: size - 1 - end]}…{text[len(text) - end :]}"
 
 
 def whole(seconds: float | None) -> str:

@@ -41,7 +41,7 @@ class JobsView(Vertical):
         Binding("f", "next_status", "Status", show=False),
         Binding("o", "order", "Order", show=False),
     ]
-    ORDERS: ClassVar[tuple[str, ...]] = ("AGE", "STATUS", "ROLE", "JOB")
+    ORDERS: ClassVar[tuple[str, ...]] = ("CHANGED", "STATUS", "ROLE", "JOB")
 
     class Asked(Message):
         """The list must be read, or ordered, anew."""
@@ -60,7 +60,7 @@ class JobsView(Vertical):
             Column("JOB", 20, grown=43, short=texts.short_id),
             Column("ROLE", 10, grown=16),
             Column("TRY", 3, right=True, wide=90),
-            Column("AGE", 7, right=True),
+            Column("CHANGED", 8, right=True),  # so long ago
             Column("WHAT"),
         ]
         yield Board(columns, empty="no jobs like that", id="jobs-board")
@@ -116,7 +116,7 @@ class JobsView(Vertical):
         if words:
             rows = [row for row in rows if all(word in _text(row) for word in words)]
         title = self.ORDERS[self.order]
-        if title != "AGE":  # as they come: the last changed first
+        if title != "CHANGED":  # as they come: the last changed first
             at = [column.title for column in self.board.columns].index(title)
             rows.sort(key=lambda row: _cell(row.cells[at]))
         self.board.ordered = title
@@ -125,8 +125,11 @@ class JobsView(Vertical):
 
     def _head(self, shown: int) -> Text:
         line = Text(" ")
-        line.append(f"{shown:,} jobs" if self.live.loaded else "reading …", style="bold")
-        if self.live.more:
+        jobs = "1 job" if shown == 1 else f"{shown:,} jobs"
+        line.append(jobs if self.live.loaded else "reading …", style="bold")
+        if self.live.more and self.live.wanted.text:
+            line.append(f" among the newest {len(self.live.views):,} (at the end more are read)", style="dim")
+        elif self.live.more:
             line.append(" (the newest; more at the end)", style="dim")
         if self.asked:
             line.append("   filter: ", style="dim")

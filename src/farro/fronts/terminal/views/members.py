@@ -24,7 +24,7 @@ class WorkersView(Vertical):
 
     def compose(self) -> ComposeResult:
         columns = [
-            Column("WORKER", 26),
+            Column("WORKER", 26, grown=44, short=texts.middle),
             Column("ROLE", 10, grown=16),
             Column("LEASE", 5),
             Column("SINCE", 7, right=True),
@@ -62,7 +62,7 @@ class SwarmsView(Vertical):
 
     def compose(self) -> ComposeResult:
         columns = [
-            Column("SWARM", 24),
+            Column("SWARM", 24, grown=66, short=texts.middle),
             Column("STATE", 10),
             Column("HEALTH", 9),
             Column("TPS", 7, right=True),
@@ -102,7 +102,7 @@ def _swarm(swarm: SwarmView) -> tuple[Cell | str, ...]:
 def _component(part: ComponentView) -> tuple[Cell | str, ...]:
     again = f"started {part.starts} times" if part.starts > 1 else ""
     return (
-        Cell(f"  {texts.plain(part.role)}/{texts.plain(part.instance)}", "quiet"),
+        Cell(f"  {texts.plain(part.instance)}", "quiet"),  # which has the role in it
         texts.plain(part.state),
         Cell("enabled", "good") if part.enabled else Cell("disabled", "quiet"),
         "-" if part.tps is None else f"{part.tps:.1f}",
