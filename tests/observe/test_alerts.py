@@ -34,6 +34,8 @@ def test_more_than_twenty_requeues_in_five_minutes_page() -> None:
     by_hand = [requeued(ago_s, "cli-ann.0.a1") for ago_s in range(30)]
     assert not alerts.requeues([*few, *by_hand], NOW).firing
     assert alerts.requeues([], NOW).value == 0
+    advice = " ".join(alerts.requeues(few, NOW).next)
+    assert ("logs/worker" in advice, "farro swarm logs farro" in advice) == (False, True)  # where `farro up` puts them
 
 
 def test_a_queue_that_was_deep_for_half_an_hour_pages_and_one_that_has_just_filled_does_not() -> None:

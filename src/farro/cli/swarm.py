@@ -18,6 +18,8 @@ from farro.cli.background import program
 from farro.cli.groups import Hinting
 from farro.cli.options import common, person, read_root
 from farro.cli.plan_files import read_plans
+from farro.cli.swarm_letters import dead
+from farro.cli.swarm_logs import logs
 from farro.cli.swarm_looking import ls, status, watch
 from farro.cli.swarm_showing import command_words
 from farro.cli.tables import seconds, span
@@ -50,6 +52,8 @@ def swarm() -> None:
       farro swarm apply demo.yaml       make the swarm of that plan, or give it that plan
       farro swarm start demo            let its components work, in the order of their queues
       farro swarm status demo           how each of them does
+      farro swarm logs demo             what they write
+      farro swarm dead demo             items that they could not work
       farro swarm stop demo             they stop working, and stay
       farro swarm remove demo           they end, and their queues go
     """
@@ -180,7 +184,7 @@ def config(
     return here.finish([here.ask(Signal.CONFIG, None, args=args, role=role, instance=instance, key=key)], instance)
 
 
-for _command in (status, watch, ls):
+for _command in (status, watch, ls, logs, dead):
     swarm.add_command(_command)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from farro.cli.tables import span, table
 from farro.operations.swarms import CommandView, SwarmView
+from farro.swarm import names
 
 _COMMANDS = 8  # the newest are shown
 
@@ -23,18 +24,37 @@ def command_words(view: CommandView) -> str:
 
 
 def listing(views: list[SwarmView]) -> str:
-    rows = [("SWARM", "STATE", "HEALTH", "RUNNING", "STALE", "")]
+    rows = [("SWARM", "STATE", "HEALTH", "RUNNING", "STALE", "DEAD LETTERS", "")]
     for view in views:
-        totals = view.totals
+        totals, dead = view.totals, sum(_dead(view).values())
         running = f"{totals.get('running', 0)}/{totals.get('desired', len(view.components))}"
-        rows.append((view.id, view.state, view.health, running, span(view.max_staleness_s), view.reason or ""))
-    return table(rows)
+        stale = span(view.max_staleness_s)
+        rows.append((view.id, view.state, view.health, running, stale, str(dead or "-"), view.reason or ""))
+    return table(rows, right=(5,))
+
+
+def dead_words(view: SwarmView) -> str | None:
+    """What nobody could work. A swarm is healthy all the same, by its components: so it is said apart."""
+    dead = _dead(view)
+    if not dead:
+        return None
+    each = ", ".join(f"{count} of {name}" for name, count in dead.items())
+    return f"dead letters: {each}; look: farro swarm dead {view.id}"
+
+
+def _dead(view: SwarmView) -> dict[str, int]:
+    """By queue, as the plan calls it."""
+    counts = ((str(one.get("name", "")), one.get("deadLetters")) for one in view.queues)
+    begin = names.work_exchange(view.id).removesuffix("hive")
+    return {name.removeprefix(begin): count for name, count in counts if isinstance(count, int) and count > 0}
 
 
 def page(view: SwarmView, commands: list[CommandView]) -> str:
     """Everything about one swarm."""
     totals = view.totals
     lines = [f"{view.id}  {view.state}, {view.health}" + (f": {view.reason}" if view.reason else "")]
+    if (dead := dead_words(view)) is not None:
+        lines.append(dead)
     if totals:
         counts = ", ".join(f"{totals.get(name, 0)} {name}" for name in ("healthy", "running", "enabled"))
         lines.append(f"of {totals.get('desired', 0)} components {counts}; oldest word {span(view.max_staleness_s)} ago")

@@ -37,6 +37,8 @@ ORCHESTRATOR_S = 10.0  # for it to end
 TELL_S = 15.0
 _LOOK_S, _CARE_S = 0.05, 1.0
 
+_DISABLED = (ComponentState.HEALTHY, ComponentState.STOPPED)  # of one that lives
+
 What = Literal["started", "already runs", "disabled", "failed", "not ready"]
 
 
@@ -312,7 +314,7 @@ class Steering:
                 continue
             if seen is None or not seen.alive:
                 return False
-            if not one.enabled and (one.state != ComponentState.HEALTHY or off.get(name) != seen.pid):
+            if not one.enabled and (one.state not in _DISABLED or off.get(name) != seen.pid):
                 return False
             born.append(parse_timestamp(seen.launched_at))
         if len(born) < len(members):

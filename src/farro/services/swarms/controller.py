@@ -46,7 +46,7 @@ _TARGETS = {
     Signal.REMOVE: (Target.GONE, SwarmState.REMOVED),
 }
 _DURING = {Signal.START: SwarmState.STARTING, Signal.STOP: SwarmState.STOPPING, Signal.REMOVE: SwarmState.REMOVING}
-_STEADY = (SwarmState.READY, SwarmState.RUNNING, SwarmState.STOPPED)
+_STARTED_ONCE = (SwarmState.RUNNING, SwarmState.STOPPING, SwarmState.STOPPED)
 LOOK_S = 1.0  # how often the runtime is asked who lives, and how often while something is on its way
 LOOK_SOON_S = 0.2
 SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
@@ -361,7 +361,8 @@ class Controller:
         now_s, at = time.monotonic(), self._voice.now()
         state, io = self._kept.state, queues_of(self._kept.plan)
         told = report(self._ground, state, self._aggregate(now_s), full=full, at=at, about=correlation_id, queues=io)
-        lines = self._summary.lines(list(self._members().values()), now_s)
+        off = [name for name in self._members() if state in _STARTED_ONCE and not self._kept.wants(name)]
+        lines = self._summary.lines(list(self._members().values()), now_s, off)
         changed = self._summary.changed(lines)
         told.data["components"] = lines if full else changed
         told.data["errors"] = self._summary.errors()

@@ -6,11 +6,12 @@ The counts live in swarm.status; when a status is sent, in the controller.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from farro.services.swarms.telling import earlier
 from farro.services.swarms.watching import Watch
+from farro.swarm.lifecycle import ComponentState
 from farro.swarm.plan import Member
 from farro.swarm.status import Seen
 
@@ -45,15 +46,19 @@ class Summary:
     def errors(self) -> list[dict[str, Any]]:
         return list(self._errors)
 
-    def lines(self, members: Sequence[Member], now_s: float) -> list[dict[str, Any]]:
-        """Of every component."""
+    def lines(self, members: Sequence[Member], now_s: float, off: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Of every component. `off`: those that worked, and were told to stop: by the seed's lifecycle (§5.2) they are
+        Stopped then, and Healthy only until they are first enabled."""
         found = []
         for member in members:
             seen, said = self._watch.of(member.instance), self._watch.said.get(member.instance)
+            state = seen.state(now_s)
+            if state is ComponentState.HEALTHY and member.instance in off:
+                state = ComponentState.STOPPED
             line: dict[str, Any] = {
                 "role": member.role,
                 "instance": member.instance,
-                "state": str(seen.state(now_s)),
+                "state": str(state),
                 "enabled": bool(seen.enabled),
                 "starts": seen.launches,
                 "lastEnd": self._last_end(member.instance, seen, now_s),
