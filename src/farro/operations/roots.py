@@ -67,6 +67,7 @@ _IGNORED = """# farro: the state of the queue and of swarms. Its policies, confi
 /agents/*/waiting/
 /agents/*/.heartbeat
 /agents/*/.lease
+/agents/*/.paused
 /bus/
 /jobs/
 /logs/

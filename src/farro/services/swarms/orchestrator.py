@@ -31,6 +31,14 @@ from farro.system import fs, inotify
 
 BUSY_S, IDLE_S = 0.2, 1.0  # how long a turn waits at most for news
 _LISTS: Mapping[str, type] = {"components": dict, "errors": dict, "queues": dict, "warnings": str}  # of a status
+_LINE: Mapping[str, type | tuple[type, ...]] = {  # of a component in it
+    "starts": int,
+    "tps": (int, float),
+    "stalenessSec": (int, float),
+    "told": dict,
+    "failure": str,
+    "lastEnd": dict,
+}
 _WORDS, _DETAILS = 4000, 16_000  # characters of a confirmation that are kept
 
 
@@ -257,10 +265,8 @@ def _lists(data: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _is_line(line: Mapping[str, Any]) -> bool:
     """Of a component: the kinds of what is told of it."""
-    kinds = {"starts": int, "tps": int | float, "stalenessSec": int | float, "told": dict}
-    kinds |= {"failure": str, "lastEnd": dict}
     return isinstance(line.get("instance"), str) and all(
-        isinstance(line[name], kind) for name, kind in kinds.items() if line.get(name) is not None
+        isinstance(line[name], kind) for name, kind in _LINE.items() if line.get(name) is not None
     )
 
 
