@@ -105,19 +105,22 @@ def farro_redis(storage: str) -> Contestant:
     )
 
 
-def farro_agq(durability: str) -> Contestant:
-    """agq in front of the file store: one more process, and clients that know nothing of farro."""
-    agw = os.path.join(os.path.dirname(PYTHON), "agw")
+def farro_agq(durability: str, *, local: bool = False) -> Contestant:
+    """agq in front of the file store: one more process, and clients that know nothing of farro. `local`: only producers
+    are such clients, and plain workers beside agq take the jobs from the root."""
+    programs = os.path.dirname(PYTHON)
+    agw = [os.path.join(programs, "agw")]
+    beside = [os.path.join(programs, "farro"), "worker", "--store", "files"]
     survives = "a killed process" if durability == "process" else "a power cut"
     return Contestant(
-        name=f"farro, agq, {durability}",
+        name=f"farro, agq, {durability}" + (", local workers" if local else ""),
         package="",
         module="bench.drive_agq",
         kind="agq",
         durability=durability,
         acknowledges=True,
         promise=f"files behind agq: every acknowledged push and result survives {survives}",
-        workers=lambda home: [[agw, "--root", home]] * WORKERS,
+        workers=lambda home: [[*(beside if local else agw), "--root", home]] * WORKERS,
         variant=durability,
         done="agents/Runner/completed/succeeded",
     )
@@ -266,11 +269,13 @@ def persist_queue(variant: str) -> Contestant:
 
 def all_of_them(default_slots: int) -> list[Contestant]:
     """In the order of the tables; rounds go through them in turn."""
-    found = [floor("process"), farro("process"), farro_redis("none"), farro_agq("process")]
+    found = [floor("process"), farro("process"), farro_redis("none")]
+    found += [farro_agq("process"), farro_agq("process", local=True)]
     found += [huey("file"), huey("sqlite-nosync"), persist_queue("file")]
     found += [huey("redis", "none"), rq("none"), rq("none", "fork"), celery("none"), dramatiq("none"), taskiq("none")]
     found += [arq("none")]
-    found += [floor("power"), farro("power"), farro_redis("always"), farro_agq("power")]
+    found += [floor("power"), farro("power"), farro_redis("always")]
+    found += [farro_agq("power"), farro_agq("power", local=True)]
     found += [persist_queue("ack"), huey("sqlite")]
     found += [huey("redis", "always"), rq("always"), celery("always"), dramatiq("always"), taskiq("always")]
     found += [arq("always")]

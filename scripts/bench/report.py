@@ -255,7 +255,7 @@ READING = """## How to read this
 - **Redis** runs on this machine, without persistence or with `appendfsync always`, on the same disk as farro's
   root. `farro, Redis …` is farro's own store on that server: its end is the start of the last job, as for the peers.
   `farro, agq, …` is `farro agq` in front of files: redis-py pushes, two `agw` processes work, and the end is the last
-  folder in completed.
+  folder in completed. With `local workers` two `farro worker` processes beside it take the jobs from the root.
 - **Calls** are mutating system calls (a create and its write are two), counted at farro's filesystem seam in a run
   of its own with the default slots; syncs are counted apart.
 - **Backlog**: so many jobs are queued before the workers start. The bar compares the long one from the worker's

@@ -146,12 +146,11 @@ def bars(results: Results) -> list[Bar]:
 def _shared(results: Results) -> list[Bar]:
     """Across machines: the Redis store, and agq in front of files, each beside the peers on Redis that acknowledge."""
     found: list[Bar] = []
-    for durability in ("process", "power"):
-        for kind in ("shared", "agq"):
-            mine = results.find(kind, durability)
-            for peer in results.entries:
-                if mine is not None and peer.kind == "redis" and peer.durability == durability and peer.acknowledges:
-                    found += _ahead(mine, peer)
+    for mine in results.entries:
+        for peer in results.entries:
+            same = peer.durability == mine.durability and peer.acknowledges
+            if mine.kind in ("shared", "agq") and peer.kind == "redis" and same:
+                found += _ahead(mine, peer)
     ratio = results.own.get("pings", {}).get("ratio")
     found.append(_bar("agq: PING at one connection, of redis-server's", ratio, PING_OF_REDIS, least=True, unit=" x"))
     return found
