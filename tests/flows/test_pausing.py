@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+from farro import app, config
+from farro.cli.watching import page
+from farro.operations.watching import Viewer
+from farro.system.clock import SystemClock
 from flows.program import Program, shell, steps
 from support import eventually
 
@@ -55,3 +61,18 @@ def test_a_pause_outlives_whoever_asked_for_it_and_a_hand_may_make_one(farro: Pr
     (farro.path / "agents/Runner/.paused").unlink()
     farro.run("worker", "--drain", code=0)
     assert farro.status("a") == "succeeded"
+
+
+def test_a_pause_is_told_wherever_queues_are_looked_at(farro: Program) -> None:
+    farro.enqueue(steps(["true"]), "--id", "a")
+    farro.run("pause", "Runner", "--why", "deploy at noon", code=0)
+    line = next(line for line in farro.run("stats", code=0).out.splitlines() if "paused" in line)
+    assert line.startswith("the queue of Runner is paused by ")
+    assert line.endswith(": deploy at noon (`farro resume Runner`)")
+    assert "paused" not in farro.run("stats", "--role", "Manager", code=0).out
+    told = [json.loads(line) for line in farro.run("stats", "--json", code=0).out.splitlines()]
+    assert {one["role"] for one in told if one["paused"]} == {"Runner", "*"}
+    store = app.open_store(str(farro.path), config.load(str(farro.path)), brief=True)
+    picture = Viewer(store, str(farro.path), SystemClock()).picture(SystemClock().now())
+    store.close()
+    assert line in page(picture, str(farro.path))

@@ -62,6 +62,18 @@ def test_queues_are_counted_and_change_without_a_key(farro: Program, top: Top) -
     top.look(look)
 
 
+def test_a_paused_queue_is_told_though_nothing_lies_in_it(farro: Program, top: Top) -> None:
+    async def look(screen: Screen) -> None:
+        await screen.until("no jobs, no workers")
+        await asyncio.to_thread(farro.run, "pause", "Runner", code=0)
+        await screen.until("Runner (paused)")
+        await screen.until("1 paused: farro resume")
+        await asyncio.to_thread(farro.run, "resume", "Runner", code=0)
+        await screen.until("no jobs, no workers")
+
+    top.look(look)
+
+
 def test_what_ended_last_is_told_however_much_is_queued(farro: Program, top: Top) -> None:
     farro.enqueue(shell("true", name="long done"))
     farro.worked()

@@ -30,8 +30,7 @@ def pause(roles: tuple[str, ...], everything: bool, why: str | None, root: str |
     if as_json:
         answer({"paused": {role: asdict(paused) for role, paused in found.items()}})
     elif found:
-        for role, paused in found.items():
-            say(f"{pausing.words(role, paused)} (`farro resume {role}`)")
+        say("\n".join(pausing.lines(found)))
     else:
         say("no queue is paused")
 

@@ -14,6 +14,7 @@ from farro.cli.options import common, open_root
 from farro.cli.tables import seconds, show_table, span
 from farro.cli.terminal import answer, note, say
 from farro.observe.stats import COLUMNS, TOTAL, RoleStats
+from farro.operations import pausing
 from farro.operations import stats as statistics
 from farro.system.clock import SystemClock
 
@@ -57,6 +58,8 @@ def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root
         say(text.getvalue().rstrip("\n"))
     else:
         _page(lines, since)
+        for told in pausing.lines({role: why for role, why in store.paused().items() if not roles or role in roles}):
+            say(told)
     return 0
 
 

@@ -20,7 +20,7 @@ from farro.kernel.moments import timestamp
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.observe.log import printable
-from farro.operations import naming
+from farro.operations import naming, pausing
 from farro.operations.moments import seconds_between
 from farro.operations.watching import Moment, Onlooker, Picture, Viewer, moments
 from farro.ports.clock import Clock
@@ -151,6 +151,8 @@ def page(told: Picture, root: str) -> list[str]:
         numbers += [count.get(status, 0) for status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED)]
         rows.append((role, str(told.alive.get(role, 0)), *map(str, numbers)))
     lines += table(rows, right=range(1, 8)).split("\n") if roles else ["no jobs, no workers"]
+    if told.paused:
+        lines += ["", *pausing.lines(told.paused)]
     if told.running:
         lines += ["", f"RUNNING ({told.running_total})"]
         lines += table(

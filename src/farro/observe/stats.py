@@ -52,6 +52,7 @@ class RoleStats:
     oldest_queued_s: float | None
     window_s: float
     bounded: bool  # more jobs ended than were read, or more are queued than were looked at
+    paused: bool = False  # its queue gives out no jobs; of the sum: one of them is
 
 
 COLUMNS = tuple(item.name for item in fields(RoleStats))
@@ -67,7 +68,13 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def role_stats(
-    role: str, waiting: Iterable[Waiting], finished: Iterable[Finished], *, window_s: float, bounded: bool = False
+    role: str,
+    waiting: Iterable[Waiting],
+    finished: Iterable[Finished],
+    *,
+    window_s: float,
+    bounded: bool = False,
+    paused: bool = False,
 ) -> RoleStats:
     """The line of one role; TOTAL takes all of them."""
     here = [job for job in waiting if role in (TOTAL, job.role)]
@@ -93,4 +100,5 @@ def role_stats(
         oldest_queued_s=max(ages, default=None),
         window_s=window_s,
         bounded=bounded,
+        paused=paused,
     )

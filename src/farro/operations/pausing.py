@@ -45,6 +45,11 @@ def words(role: str, paused: Paused) -> str:
     return f"the queue of {role} is paused by {paused.by}{since}" + (f": {paused.why}" if paused.why else "")
 
 
+def lines(paused: Mapping[str, Paused]) -> list[str]:
+    """Each of them with the command that ends it."""
+    return [f"{words(role, paused[role])} (`farro resume {role}`)" for role in sorted(paused)]
+
+
 def _check(store: Store, roles: Sequence[str]) -> None:
     """All of them before one is touched."""
     known = store.roles()

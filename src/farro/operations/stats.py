@@ -48,10 +48,14 @@ def stats(
     limits = limits or Limits()
     finished, since_s, cut = _finished(store, wanted, now, window_s, limits.finished)
     waiting, many = _waiting(store, wanted, now, limits.queued)
-    lines = [role_stats(role, waiting, finished, window_s=since_s, bounded=cut or role in many) for role in wanted]
+    paused = store.paused().keys() & set(wanted)
+    sums = [(role, role in many, role in paused) for role in wanted]
     if len(wanted) > 1:
-        lines.append(role_stats(TOTAL, waiting, finished, window_s=since_s, bounded=cut or bool(many)))
-    return lines
+        sums.append((TOTAL, bool(many), bool(paused)))
+    return [
+        role_stats(role, waiting, finished, window_s=since_s, bounded=cut or more, paused=stands)
+        for role, more, stands in sums
+    ]
 
 
 def _finished(

@@ -14,10 +14,11 @@ from farro.kernel import places
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
-from farro.late import dataclass
+from farro.late import dataclass, field
 from farro.operations import lanes, steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.clock import Clock
+from farro.ports.queues import Paused
 from farro.ports.store import AgentView, Change, JobView, Store
 from farro.system import fs
 
@@ -93,6 +94,7 @@ class Picture:
     alive: Mapping[str, int]  # live agents of each role
     dead: tuple[str, ...]  # agents that died and were not recovered
     asked: tuple[str, ...] = ()  # jobs that wait for a person
+    paused: Mapping[str, Paused] = field(default_factory=dict)  # queues that give out no jobs
 
 
 class Viewer:
@@ -140,6 +142,7 @@ class Viewer:
             alive=Counter(agent.role for agent in agents if agent.alive and agent.role is not None),
             dead=tuple(agent.id for agent in agents if not agent.alive),
             asked=self._asked(),
+            paused=store.paused(),
         )
 
     def _asked(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ Cheap with many jobs: queues are counted, not listed; the list of jobs is read o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from farro.errors import FarroError
 from farro.fronts.terminal import texts
@@ -23,6 +23,7 @@ from farro.operations.swarms import SwarmView
 from farro.operations.watching import Running
 from farro.operations.workers import WorkerLine
 from farro.ports.clock import Clock
+from farro.ports.queues import Paused
 from farro.ports.store import AgentView, JobView, Store
 from farro.settings import Settings
 
@@ -39,6 +40,7 @@ class Overview:
     running_total: int
     dead: tuple[AgentView, ...]
     ended: tuple[JobView, ...]
+    paused: Mapping[str, Paused]  # queues that give out no jobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +148,7 @@ class Looking:
             running_total=len(working),
             dead=tuple(agent for agent in agents if not agent.alive),
             ended=tuple(self.ended.views.values()),
+            paused=self.store.paused(),
         )
 
     def abouts(self, told: Overview) -> dict[str, str]:

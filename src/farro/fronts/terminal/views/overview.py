@@ -52,6 +52,7 @@ class OverviewView(Vertical):
 
     def draw(self, told: Overview, abouts: dict[str, str]) -> None:
         roles = [role for role, counts in told.lanes.roles.items() if any(counts.values()) or told.workers.get(role)]
+        roles += [role for role in told.paused if role not in roles]
         rows = [self._lane(role, told) for role in sorted(roles)]
         lanes = self.query_one("#lanes", Board)
         lanes.styles.height = min(len(rows) + 1 if rows else 2, 9)
@@ -65,7 +66,9 @@ class OverviewView(Vertical):
     def _lane(self, role: str, told: Overview) -> Row:
         counts, slots = told.lanes.roles.get(role, {}), told.workers.get(role, 0)
         unworked = counts.get(Status.QUEUED, 0) and not slots
-        cells: list[Cell | str] = [texts.plain(role), Cell(str(slots), "warn" if unworked else "plain")]
+        stands = role in told.paused
+        name = Cell(texts.plain(role) + (" (paused)" if stands else ""), "warn" if stands else "plain")
+        cells: list[Cell | str] = [name, Cell(str(slots), "warn" if unworked else "plain")]
         for status in _LANES:
             count = counts.get(status, 0)
             cells.append(Cell(f"{count:,}", texts.TONES[status] if count else "quiet"))
@@ -75,6 +78,7 @@ class OverviewView(Vertical):
 def _apart(told: Overview) -> Text:
     """What lies in nobody's queue: one line, and only what there is."""
     parts = [
+        (len(told.paused), "paused: farro resume", "bold yellow"),
         (told.lanes.waiting, "wait for others or a person", "bold"),
         (told.lanes.stale, "stale", "bold yellow"),
         (told.lanes.quarantined, "quarantined", "bold red"),
