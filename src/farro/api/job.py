@@ -5,7 +5,7 @@ Queueing lives in queue; what the words mean lives in operations and kernel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from farro.api import tables
@@ -79,6 +79,10 @@ class Job(Generic[V]):
         self.wait(timeout)
         value: V = answers.value(self._answer())
         return value
+
+    def __await__(self) -> Generator[Any, Any, V]:
+        """`await job`, under asyncio: as `result`, and no thread is held up meanwhile. `asyncio.timeout` bounds it."""
+        return self._queue._awaited(self._id).__await__()
 
     @property
     def result_json(self) -> Mapping[str, Any]:

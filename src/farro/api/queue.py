@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from farro import app, config
 from farro.api import sources, tables
@@ -34,6 +34,9 @@ from farro.ports.store import Store, Submission
 from farro.settings import Settings
 from farro.system.clock import SystemClock
 
+if TYPE_CHECKING:
+    from farro.api.awaiting import Awaiting
+
 V = TypeVar("V")
 Source = PlanSource | Sequence[str | os.PathLike[str]] | TaskCall[Any]
 
@@ -47,6 +50,7 @@ class Queue:
     def __init__(self, root: str, settings: Settings) -> None:
         self._root, self._settings = root, settings
         self._stores: dict[int, Store] = {}  # by process: a store's descriptors and threads are not a fork's
+        self._awaiting: dict[int, Awaiting] = {}  # likewise
         self._closed = False
         self._known = KnownCalls()
         self._gate = Gate.of(settings, user=people.user(), force=False)
@@ -80,6 +84,8 @@ class Queue:
     def close(self) -> None:
         """Write what is buffered and give everything back. Jobs go on; safe to repeat."""
         self._closed = True
+        if (awaiting := self._awaiting.pop(os.getpid(), None)) is not None:
+            awaiting.close()
         self._closing()
 
     def __enter__(self) -> Self:
@@ -311,6 +317,11 @@ class Queue:
             )
             first = next(iter(left)).id
             raise StillRunning(f"not ended after {timeout:g} s: {named}; `farro explain {first}` says why")
+
+    async def _awaited(self, job_id: str) -> Any:
+        from farro.api.awaiting import Awaiting  # asyncio is slow to import, and few need it
+
+        return await self._awaiting.setdefault(os.getpid(), Awaiting(self.store)).value(job_id)
 
     # --- steering ---
 
