@@ -55,6 +55,8 @@ def add_task(
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
     retries: int = 0,
+    retry_delay: float = 0,
+    retry_backoff: float = 1,
     tool: str = "unix",
     environ: Mapping[str, str] | None = None,
 ) -> str:
@@ -90,6 +92,14 @@ def add_task(
         if not _is_number(retries) or retries not in range(101):
             raise _wrong(f"retries: {retries!r} is not a whole number from 0 to 100")
         task["retries"] = retries
+    if retry_delay:
+        if not _is_number(retry_delay) or not 0 <= retry_delay <= 3600:
+            raise _wrong(f"retry_delay: {retry_delay!r} is not between nothing and an hour, in seconds")
+        task["retry_delay"] = retry_delay
+    if retry_backoff != 1:
+        if not _is_number(retry_backoff) or not 1 <= retry_backoff <= 10:
+            raise _wrong(f"retry_backoff: {retry_backoff!r} is not a number from 1 to 10")
+        task["retry_backoff"] = retry_backoff
     if not command:
         raise _wrong("there is no command; for example: farro task add -- make test")
     try:

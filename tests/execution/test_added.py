@@ -374,6 +374,8 @@ def test_every_add_that_was_answered_yes_is_in_the_result(bench: Bench, round_nu
         ({"timeout": True}, "timeout: True is not between"),
         ({"retries": -1}, "retries: -1 is not a whole number"),
         ({"retries": 1.5}, "retries: 1.5 is not a whole number"),
+        ({"retry_delay": 3601}, "retry_delay: 3601 is not between nothing and an hour"),
+        ({"retry_backoff": 0.5}, "retry_backoff: 0.5 is not a number from 1 to 10"),
         ({"args": ["\udcff"]}, "bytes that are not UTF-8"),
         ({"args": ["x" * tasks.LIMIT]}, "a task may have 1048576 bytes"),
         ({"environ": {}}, "from inside a running step, and this is none"),

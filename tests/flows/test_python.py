@@ -296,13 +296,17 @@ def test_only_marked_functions_are_called(
 
 
 def test_options_say_how_a_call_is_queued(farro: Program, shop: Any, queue: Queue) -> None:
-    first = shop.add.options(id="first", priority="P0", tags="gpu", timeout="90s", retries=4).delay(1)
+    first = shop.add.options(id="first", priority="P0", tags="gpu", timeout="90s", retries=4, retry_delay="5s").delay(1)
     second = shop.add.options(after=first, queue=queue).delay(2)
     plan = json.loads(Path(first.folder, "prompt.json").read_text())
     assert (first.id, plan["metadata"]) == ("first", {"tags": ["gpu"], "priority": "P0"})
     assert (plan["steps"][0]["timeout"], plan["steps"][0]["retries"]) == (90.0, 4)
+    assert plan["steps"][0]["retry_delay"] == 5.0
     assert second.view.waits_for == ("first",)
-    assert shop.add.options(id="first", priority="P0", tags=["gpu"], timeout=90, retries=4).delay(1) == first
+    assert (
+        shop.add.options(id="first", priority="P0", tags=["gpu"], timeout=90, retries=4, retry_delay=5).delay(1)
+        == first
+    )
     with pytest.raises(api.IdConflict):
         shop.add.options(id="first").delay(2)
     farro.worked("--tag", "gpu")
@@ -377,6 +381,10 @@ def test_a_function_that_no_worker_can_find_is_refused_with_what_to_do(shop: Any
         api.task(Holder)
     with pytest.raises(api.InputError, match="retries: -1 is not a whole number from 0 to 100"):
         api.task(retries=-1)
+    with pytest.raises(api.InputError, match="retry_delay: '2h' is not between nothing and an hour"):
+        api.task(retries=1, retry_delay="2h")
+    with pytest.raises(api.InputError, match="retry_backoff: 0 is not a number from 1 to 10"):
+        api.task(retries=1, retry_backoff=0)
     with pytest.raises(api.InputError, match="timeout: 'soon' is not a duration such as"):
         api.task(timeout="soon")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from farro.api.options import Options, job_ids
+from farro.api.options import Options, Retrying, job_ids
 from farro.api.task import TaskCall
 from farro.late import dataclass
 from farro.ports.store import Submission
@@ -20,7 +20,7 @@ _LIMIT = 1_000
 @dataclass(frozen=True, slots=True)
 class _Known:
     options: Options  # the very object: a task keeps its own, and nothing in it changes
-    retries: int
+    retries: Retrying
     role: str
     prompt: Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from farro.errors import BadDocument, InputError
 from farro.late import dataclass, field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Duration = float | str | timedelta  # seconds, or "10m", or a timedelta
 MAX_DELAY_S = 3650 * 86_400.0
-MAX_TIMEOUT_S = 365 * 86_400.0  # as plans.model has it
+MAX_TIMEOUT_S, MAX_RETRIES, MAX_RETRY_DELAY_S = 365 * 86_400.0, 100, 3600.0  # as plans.model has them
 
 
 class Named(Protocol):
@@ -173,3 +173,30 @@ def in_words_of_python() -> Iterator[None]:
 
 def _is_asked(value: Any) -> bool:
     return value is not None and value is not False and not (isinstance(value, str | tuple | list | dict) and not value)
+
+
+class Retrying(NamedTuple):
+    """How often a call that raised is made again, and when. The names are those of a step."""
+
+    retries: int = 0
+    retry_delay: float = 0.0
+    retry_backoff: float = 1.0
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What a step has to say of it."""
+        return {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
+
+
+ONCE = Retrying()
+
+
+def retrying(retries: object, delay: Duration, backoff: object) -> Retrying:
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
+        raise InputError(f"retries: {retries!r} is not a whole number from 0 to {MAX_RETRIES}")
+    delay_s = duration_s("retry_delay", delay)
+    if not 0 <= delay_s <= MAX_RETRY_DELAY_S:
+        raise InputError(f"retry_delay: {delay!r} is not between nothing and an hour")
+    if isinstance(backoff, bool) or not isinstance(backoff, int | float) or not 1 <= backoff <= 10:
+        raise InputError(f"retry_backoff: {backoff!r} is not a number from 1 to 10")
+    return Retrying(retries, delay_s, float(backoff))

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from farro import tasks
-from farro.api.options import Duration, JobNames, Options
+from farro.api.options import ONCE, Duration, JobNames, Options, Retrying, retrying
 from farro.errors import BadArgument, InputError
 from farro.execution import calls
 from farro.execution.tools import FUNCTION
@@ -45,6 +45,8 @@ def task(
     tags: Iterable[str] = (),
     timeout: Duration | None = None,
     retries: int = 0,
+    retry_delay: Duration = 0,
+    retry_backoff: float = 1,
     queue: Queue | None = None,
 ) -> _Decorator: ...
 def task(
@@ -56,6 +58,8 @@ def task(
     tags: Iterable[str] = (),
     timeout: Duration | None = None,
     retries: int = 0,
+    retry_delay: Duration = 0,
+    retry_backoff: float = 1,
     queue: Queue | None = None,
 ) -> Any:
     """Make a function one that jobs may call: `@farro.task`, or `@farro.task(timeout="5m", retries=2)`.
@@ -65,15 +69,16 @@ def task(
     - `role`, `priority` (P0 to P3), `tags`: as of any job.
     - `timeout`: seconds, "5m" or a timedelta. With one, the function runs in a process of its own, because nothing else
       can be ended for certain; without, on a thread of the worker, which costs a fraction of it.
-    - `retries`: how often it is called again at once when it raised.
+    - `retries`: how often it is called again when it raised: at once, or after `retry_delay` (seconds, "10s" or a
+      timedelta), which grows by `retry_backoff` from try to try, up to an hour.
     - `queue`: where its jobs go; else FARRO_ROOT, else the nearest root upwards from the working folder.
     """
     options = Options(role=role, priority=priority, tags=tags, timeout=timeout)
     options.timeout_s  # noqa: B018 - a mistake is told where it stands
-    _check_retries(retries)
+    again = retrying(retries, retry_delay, retry_backoff)
 
     def decorated(function: Callable[..., Any]) -> Task[..., Any, Any]:
-        return Task(function, options, retries, queue)
+        return Task(function, options, again, queue)
 
     return decorated if function is None else decorated(function)
 
@@ -93,7 +98,7 @@ class Task(calls.Marked, Generic[P, R, V]):
     """A function that jobs may call; made by `@farro.task`."""
 
     def __init__(
-        self, function: Callable[P, R], options: Options, retries: int = 0, queue: Queue | None = None
+        self, function: Callable[P, R], options: Options, retries: Retrying = ONCE, queue: Queue | None = None
     ) -> None:
         if not inspect.isroutine(function):
             raise InputError(f"@farro.task is for functions, and {function!r} is none")
@@ -144,6 +149,8 @@ class Task(calls.Marked, Generic[P, R, V]):
         tags: Iterable[str] = (),
         timeout: Duration | None = None,
         retries: int | None = None,
+        retry_delay: Duration | None = None,
+        retry_backoff: float | None = None,
         force: bool = False,
         queue: Queue | None = None,
     ) -> Task[P, R, V]:
@@ -160,8 +167,13 @@ class Task(calls.Marked, Generic[P, R, V]):
             timeout=timeout,
             force=force,
         )
-        retried = self._retries if retries is None else _check_retries(retries)
-        return Task(self.function, asked.over(self._options), retried, queue or self._queue)
+        own = self._retries
+        again = retrying(
+            own.retries if retries is None else retries,
+            own.retry_delay if retry_delay is None else retry_delay,
+            own.retry_backoff if retry_backoff is None else retry_backoff,
+        )
+        return Task(self.function, asked.over(self._options), again, queue or self._queue)
 
     def _reference(self) -> str:
         """`module:function`, once it is sure that a worker can find it by that name."""
@@ -209,7 +221,7 @@ class TaskCall(Generic[V]):
     reference: str
     args: tuple[str, ...]  # of the step
     options: Options
-    retries: int = 0
+    retries: Retrying = ONCE
     queue: Queue | None = None
 
     def enqueue(self) -> Job[V]:
@@ -227,7 +239,7 @@ class TaskCall(Generic[V]):
             id=id,
             needs=needs,
             timeout=self.options.timeout_s,
-            retries=self.retries,
+            **self.retries.said,
             tool=FUNCTION,
         )
 
@@ -246,9 +258,7 @@ class TaskCall(Generic[V]):
             step["input_from_step"] = input_from
         if self.options.timeout is not None:
             step["timeout"] = self.options.timeout_s
-        if self.retries:
-            step["retries"] = self.retries
-        return step
+        return {**step, **self.retries.said}
 
     def plan(self) -> dict[str, Any]:
         """The plan of a job of this one call."""
@@ -277,9 +287,3 @@ def not_json(value: Any, path: str, depth: int = 0) -> str | None:
         items = (not_json(item, f"{path}[{name!r}]", depth + 1) for name, item in value.items())
         return next(filter(None, items), None)
     return f"{path} is of the type {type(value).__name__}"
-
-
-def _check_retries(retries: object) -> int:
-    if isinstance(retries, int) and not isinstance(retries, bool) and 0 <= retries <= 100:
-        return retries
-    raise InputError(f"retries: {retries!r} is not a whole number from 0 to 100")

@@ -54,7 +54,8 @@ def _rest(step: Mapping[str, Any]) -> list[str]:
     if step.get("ok_exit_codes") is not None:
         told.append(f"ok with exit code {', '.join(map(str, step['ok_exit_codes']))}")
     if step.get("retries"):
-        told.append(f"tried again {step['retries']} times")
+        rest = f" after {step['retry_delay']}s" if step.get("retry_delay") else ""
+        told.append(f"tried again {step['retries']} times{rest}")
     return told
 
 

@@ -32,6 +32,9 @@ Options:
   --cwd DIR             Where it runs; else this folder.
   --env NAME=VALUE      For its environment; repeatable.
   --retries N           How often it is tried again when it fails.
+  --retry-delay DURATION
+                        How long it rests before that, such as 10s.
+  --retry-backoff N     By how much that grows from try to try, such as 2.
   --tool TOOL           The tool; else the command is a program.
   --root DIR            The farro root; it can only be the job's own.
   --json                Answer as JSON.
@@ -40,7 +43,10 @@ Options:
 Exit codes: 0 added, 2 wrong use or no step is running, 3 the plan is over.
 """
 
-_TAKES = ("--id", "--needs", "--input-from", "--timeout", "--cwd", "--env", "--retries", "--tool", "--root")
+_TAKES = (
+    *("--id", "--needs", "--input-from", "--timeout", "--cwd", "--env"),
+    *("--retries", "--retry-delay", "--retry-backoff", "--tool", "--root"),
+)
 _MANY = ("--needs", "--env")
 
 
@@ -112,6 +118,7 @@ def _add(options: dict[str, list[str]], command: list[str]) -> str:
     retries = _only(options, "--retries") or "0"
     if not (retries.isascii() and retries.isdecimal() and int(retries[:4]) <= 100):
         raise _Mistake(f"--retries: {retries!r} is not a whole number from 0 to 100")
+    delay = _only(options, "--retry-delay")
     cwd = _only(options, "--cwd")
     if cwd == "":  # an unset variable in a script must not mean "wherever I happen to stand"
         raise _Mistake("--cwd: it is empty; name a folder, or leave it out")
@@ -124,10 +131,12 @@ def _add(options: dict[str, list[str]], command: list[str]) -> str:
         id=_only(options, "--id"),
         needs=[need for text in options.get("--needs", ()) for need in text.replace(",", " ").split()],
         input_from=_only(options, "--input-from"),
-        timeout=None if timeout is None else _seconds(timeout),
+        timeout=None if timeout is None else _timeout_s(timeout),
         cwd=cwd,
         env=env,
         retries=int(retries),
+        retry_delay=0 if delay is None else _delay_s(delay),
+        retry_backoff=_factor(_only(options, "--retry-backoff") or "1"),
         tool=_only(options, "--tool") or "unix",
     )
 
@@ -136,16 +145,37 @@ def _only(options: dict[str, list[str]], name: str) -> str | None:
     return options[name][0] if name in options else None
 
 
-def _seconds(text: str) -> float:
+def _seconds(name: str, text: str) -> float:
     from farro.kernel.moments import parse_duration
 
     try:
-        seconds = parse_duration(text)
+        return parse_duration(text)
     except ValueError as error:
-        raise _Mistake(f"--timeout: {error}") from error
+        raise _Mistake(f"{name}: {error}") from error
+
+
+def _timeout_s(text: str) -> float:
+    seconds = _seconds("--timeout", text)
     if not 0 < seconds <= 365 * 86_400:
         raise _Mistake(f"--timeout: {text} is not between an instant and a year")
     return seconds
+
+
+def _delay_s(text: str) -> float:
+    seconds = _seconds("--retry-delay", text)
+    if not 0 <= seconds <= 3600:
+        raise _Mistake(f"--retry-delay: {text} is not between nothing and an hour")
+    return seconds
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= 10:
+        raise _Mistake(f"--retry-backoff: {text!r} is not a number from 1 to 10")
+    return factor
 
 
 def _pair(text: str) -> tuple[str, str]:

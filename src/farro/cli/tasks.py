@@ -40,6 +40,8 @@ def task() -> None:
 @click.option("--cwd", metavar="DIR", help="Where it runs; else this folder.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="For its environment; repeatable.")
 @click.option("--retries", metavar="N", help="How often it is tried again when it fails.")
+@click.option("--retry-delay", metavar="DURATION", help="How long it rests before that, such as 10s.")
+@click.option("--retry-backoff", metavar="N", help="By how much that grows from try to try, such as 2.")
 @click.option("--tool", metavar="TOOL", help="The tool; else the command is a program.")
 @root_option("The farro root; it can only be the job's own.")
 @json_option("Answer as JSON.")

@@ -11,7 +11,6 @@ when that step has succeeded; the plan is over when its processes are, its tasks
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from farro.execution import resume
 from farro.execution.added import Task, TaskFolder
 from farro.execution.along import Along
 from farro.execution.records import Added, Records
+from farro.execution.resting import Resting
 from farro.execution.results import Inline, PlanResult, StepResult
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Tools
@@ -31,7 +31,7 @@ from farro.plans.frontier import Frontier
 from farro.plans.growth import grown
 from farro.plans.model import AHEAD_BYTES, DEFAULT_TIMEOUT_S, Plan, Step
 from farro.ports.clock import Clock
-from farro.system import fs, processes
+from farro.system import processes
 
 if TYPE_CHECKING:
     from farro.execution.confined import Confined
@@ -142,6 +142,7 @@ class _Run:
         self._note_readers(self.plan.steps)
         self.enough: dict[str, Enough] = {}  # id of a step that is being ended → the one that read it
         self.running: list[Running] = []
+        self.resting = Resting(self.clock)
         self.done: list[StepResult] = []
         self.error: ErrorInfo | None = None  # why nothing more is started
         self.stopped = False  # a step was, or is not tried again because of a stop
@@ -184,12 +185,13 @@ class _Run:
                 if step is None:
                     break
                 self._try(step, 1)
-            if self.stopped and not self.running:
+            self._try_again()
+            if (self.stopped or (self.resting and self.stop.requested)) and not self.running:
                 raise Interrupted(self.result(None))
-            if not self.running:
+            if not self.running and not self.resting:
                 return self.error
             looking = self.tries.confined is not None or any(self._reader_of(one) for one in self.running)
-            at_most_s = _LOOK_S if looking else math.inf
+            at_most_s = min(_LOOK_S if looking else math.inf, self.resting.left_s)
             over = self.watch.until_one_is_over([one.watched for one in self.running], at_most_s)
             for watched in over:
                 self._over(next(one for one in self.running if one.watched is watched))
@@ -236,7 +238,7 @@ class _Run:
         )
 
     def _may_start(self) -> bool:
-        full = sum(one.along is None for one in self.running) >= self.plan.parallel
+        full = sum(one.along is None for one in self.running) + len(self.resting) >= self.plan.parallel
         if self.error is not None or self.stopped or full or self.frontier.first is None:
             return False
         now_s = self.watch.tick_if_due()
@@ -291,7 +293,7 @@ class _Run:
         reader = next((other for other in self.running if other.step.input_from_step == one.step.id), None)
         had_enough = self.enough.pop(one.step.id, None)
         if had_enough is not None and one.watched.ending == "cut off":
-            tried = self._read_enough(one.step, tried, had_enough)
+            tried = self.tries.read_enough(one.step, tried, had_enough)
         elif had_enough is not None and tried.error is not None:  # it failed by itself, in the same moment
             error = f"its input, step {one.step.id}, failed"
             spoiled = replace(had_enough.tried, error=error, again=False)
@@ -311,17 +313,6 @@ class _Run:
         else:
             self._told(one.step, one.attempt, tried, had_enough)
 
-    def _read_enough(self, step: Step, tried: Tried, had: Enough) -> Tried:
-        """What came of a step that was ended because the one that read it is over: the same as of that one."""
-        if had.tried.error is not None:
-            return replace(tried, error=f"ended, because step {had.step.id}, which read it, failed", again=False)
-        fd = fs.open_append(self.tries.stdout(step.id))
-        try:
-            fs.truncate(fd, had.passed_on)  # the rest was for nobody
-        finally:
-            os.close(fd)
-        return Tried(exit=tried.exit, error=None)
-
     def _told(self, step: Step, attempt: int, tried: Tried, had_enough: Enough | None) -> None:
         """The end of a step and of those that read along, in an order in which each success rests on an earlier one,
         and the first failure is the one that is to blame."""
@@ -336,7 +327,7 @@ class _Run:
     def _again(self, step: Step, attempt: int, tried: Tried) -> bool:
         """Whether it failed and is tried once more."""
         more = tried.error is not None and tried.again and attempt <= step.retries
-        return more and self.error is None and self.clock.monotonic_s() < self.deadline_s
+        return more and self.error is None and self.clock.monotonic_s() + step.pause_s(attempt) < self.deadline_s
 
     def _tried(self, step: Step, attempt: int, tried: Tried) -> None:
         """The step's end, or its next try."""
@@ -344,8 +335,8 @@ class _Run:
             if self.stop.requested:
                 self.stopped = True
                 return
-            self.tries.put_aside(step, attempt)
-            self._try(step, attempt + 1)
+            self.resting.add(step, attempt, tried)
+            self._try_again()
             return
         ended = self.tries.result(step, attempt, tried, self.inline, self.added_by.get(step.id))
         self.done.append(ended)
@@ -361,6 +352,17 @@ class _Run:
         # The result of a single step follows at once. A success whose tasks are wrong is not one to go on from.
         if len(self.listed) > 1 and added is not None:
             self.records.step(ended, added)
+
+    def _try_again(self) -> None:
+        """Those that have rested. Where nothing is started any more their last try was their end."""
+        while one := self.resting.take(all_of_them=self.error is not None):
+            if self.error is not None:
+                self._tried(one.step, one.attempt, one.tried)
+            elif self.stop.requested:
+                self.stopped = True
+            else:
+                self.tries.put_aside(one.step, one.attempt)
+                self._try(one.step, one.attempt + 1)
 
     def _grow_late(self, came: list[Task]) -> ErrorInfo | None:
         if added := self._grow(came):

@@ -98,6 +98,8 @@ class Call:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         retries: int = 0,
+        retry_delay: float = 0,
+        retry_backoff: float = 1,
         tool: str = "unix",
     ) -> str:
         """`farro.add_task` for this step: one more step of its plan. Inside the worker the process's own environment
@@ -112,6 +114,8 @@ class Call:
             cwd=os.path.join(self.cwd, cwd or ""),
             env=env,
             retries=retries,
+            retry_delay=retry_delay,
+            retry_backoff=retry_backoff,
             tool=tool,
             environ=self.env,
         )

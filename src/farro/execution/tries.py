@@ -229,6 +229,17 @@ class Tries:
             with contextlib.suppress(FileNotFoundError):
                 fs.move(f"{folder}/{name}", f"{folder}/{name}.{attempt}")
 
+    def read_enough(self, step: Step, tried: Tried, had: Enough) -> Tried:
+        """What came of a step that was ended because the one that read it is over: the same as of that one."""
+        if had.tried.error is not None:
+            return replace(tried, error=f"ended, because step {had.step.id}, which read it, failed", again=False)
+        fd = fs.open_append(self.stdout(step.id))
+        try:
+            fs.truncate(fd, had.passed_on)  # the rest was for nobody
+        finally:
+            os.close(fd)
+        return Tried(exit=tried.exit, error=None)
+
     def result(
         self, step: Step, attempt: int, tried: Tried, inline: results.Inline, added_by: str | None
     ) -> StepResult:

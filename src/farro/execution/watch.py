@@ -81,7 +81,7 @@ class Watch:
 
     def until_one_is_over(self, running: Sequence[Watched], at_most_s: float = math.inf) -> list[Watched]:
         """Wait until at least one of them is over: by itself, or ended because its time was. Those that are; none when
-        it has taken longer than `at_most_s`.
+        it has taken longer than `at_most_s`. With none at all, until then, or until somebody asks to stop.
 
         When the grace of a stop is over, all are ended. What `tick` raises goes through: the caller then kills them.
         """
@@ -89,7 +89,7 @@ class Watch:
         while True:
             now_s = self.tick_if_due()
             stop_at_s = self._stop.deadline_s
-            if stop_at_s is not None and now_s >= stop_at_s:
+            if stop_at_s is not None and (now_s >= stop_at_s or not running):
                 return self._end_all(running)
             for one in running:
                 # One that has ended did so in its time, as far as anyone knows, however late we look.

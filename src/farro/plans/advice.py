@@ -25,6 +25,8 @@ _STEP_WORDS = {  # what others call it, in lower case without - and _
     **dict.fromkeys(("name", "key", "label", "taskid", "stepid"), "id"),
     **dict.fromkeys(("input", "stdin", "inputfrom", "inputs", "pipe"), "input_from_step"),
     **dict.fromkeys(("retry", "maxretries", "attempts"), "retries"),
+    **dict.fromkeys(("retryinterval", "retrywait", "retryafter", "countdown"), "retry_delay, in seconds"),
+    **dict.fromkeys(("backoff", "backofffactor", "backoffrate"), "retry_backoff"),
     **dict.fromkeys(("timeouts", "timeoutseconds", "timelimit", "maxtime", "deadline"), "timeout, in seconds"),
     **dict.fromkeys(("exitcodes", "okcodes", "allowedexitcodes", "successcodes"), "ok_exit_codes"),
     **dict.fromkeys(("labels", "tag"), "tags"),

@@ -87,6 +87,8 @@ def _numbered(step: Step, numbers: Mapping[str, int]) -> dict[str, Any]:
         ("env", dict(step.env), {}),
         ("ok_exit_codes", list(step.ok_exit_codes), [0]),
         ("retries", step.retries, 0),
+        ("retry_delay", step.retry_delay, 0),
+        ("retry_backoff", step.retry_backoff, 1),
     )
     return {**data, **{name: value for name, value, default in rest if value != default}}
 

@@ -14,6 +14,7 @@ from farro.plans.tags import TAG_PATTERN
 MAX_STEPS = 100
 MAX_PARALLEL = 64
 MAX_RETRIES = 100
+MAX_RETRY_DELAY_S = 3600.0
 MAX_TIMEOUT_S = 365 * 86_400  # a hundred of these still fit what the operating system can wait
 DEFAULT_TIMEOUT_S = 1800.0
 AHEAD_BYTES = 1 << 30  # what a step may have said before the one that reads it is started beside it
@@ -48,6 +49,8 @@ class Step:
     env: dict[VariableName, Text] = field(default_factory=dict)
     ok_exit_codes: Annotated[tuple[ExitCode, ...], Size(at_least=1)] = (0,)
     retries: Annotated[int, Bounds(at_least=0, at_most=MAX_RETRIES)] = 0
+    retry_delay: Annotated[float, Bounds(at_least=0, at_most=MAX_RETRY_DELAY_S)] = 0.0  # seconds before the second try
+    retry_backoff: Annotated[float, Bounds(at_least=1, at_most=10)] = 1.0  # by how much it grows from try to try
     tags: tuple[Tag, ...] = ()  # a plan runs on one worker: it offers what any of the steps needs
 
     @property
@@ -55,6 +58,12 @@ class Step:
         """Ids of the steps that must have succeeded before this one starts."""
         source = () if self.input_from_step is None else (self.input_from_step,)
         return tuple(dict.fromkeys(self.needs + source))
+
+    def pause_s(self, tried: int) -> float:
+        """How long it rests when it was tried so often, and failed."""
+        if not self.retry_delay:
+            return 0.0
+        return min(self.retry_delay * self.retry_backoff ** (tried - 1), MAX_RETRY_DELAY_S)
 
     def timeout_s(self, default_s: float = DEFAULT_TIMEOUT_S) -> float:
         """The step's own timeout, else the root's."""

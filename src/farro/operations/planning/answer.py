@@ -17,7 +17,8 @@ from farro.roles.answers import MAX_BYTES, objects
 
 STEP_FIELDS = (
     *("step_number", "tool", "command", "args", "input_from_step", "needs"),
-    *("timeout", "cwd", "env", "ok_exit_codes", "retries"),
+    *("timeout", "cwd", "env", "ok_exit_codes"),
+    *("retries", "retry_delay", "retry_backoff"),
 )
 _LIMITS = Limits(size=MAX_BYTES, nodes=20_000)
 _WORDS = 500  # characters of a reason that are shown
