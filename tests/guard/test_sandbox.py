@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +39,9 @@ class Box:
         self.confinement = Confinement(writable=(str(self.inside),), readable=(str(folder),))
         self.count = 0
 
-    def start(self, *argv: str, stdin: str | None = None, **more: str) -> Process | NotStarted:
+    def start(
+        self, *argv: str, stdin: str | None = None, env: Mapping[str, str] | None = None, **more: str
+    ) -> Process | NotStarted:
         self.count += 1
         return self.sandbox.start(
             argv,
@@ -48,11 +50,11 @@ class Box:
             stdout=str(self.folder / f"{self.count}.out"),
             stderr=str(self.folder / f"{self.count}.err"),
             cwd=more.get("cwd", str(self.folder)),
-            env={"PATH": os.environ["PATH"], "FARRO_CLAIM": f"box-{self.folder}"},
+            env={"PATH": os.environ["PATH"], "FARRO_CLAIM": f"box-{self.folder}", **(env or {})},
         )
 
-    def run(self, *argv: str, stdin: str | None = None) -> Exit:
-        process = self.start(*argv, stdin=stdin)
+    def run(self, *argv: str, stdin: str | None = None, env: Mapping[str, str] | None = None) -> Exit:
+        process = self.start(*argv, stdin=stdin, env=env)
         assert isinstance(process, Process), process
         ended = process.wait(60)
         assert ended is not None
@@ -142,6 +144,33 @@ def test_it_has_a_temporary_folder_of_its_own(box: Box) -> None:
     assert box.run("sh", "-c", 'echo "$TMPDIR"; mktemp; echo x > "$TMPDIR/mine"').code == 0
     assert box.out.splitlines()[0] == str(box.folder / "tmp")
     assert (box.folder / "tmp/mine").read_text() == "x\n"
+
+
+def test_its_variables_mean_nothing_to_what_is_built_around_it(box: Box) -> None:
+    """Of LD_PRELOAD's kind: with them a plan would have code of its own run where nothing is confined yet."""
+    env = {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(box.folder / "trace"), "EMPTY": "", "LINES": "a\n b=c"}
+    assert box.run("sh", "-c", 'echo "$LD_DEBUG:${EMPTY-unset}:$LINES"', env=env).code == 0
+    assert box.out.endswith("libs::a\n b=c\n")  # behind what the loader says in there
+    assert list(box.folder.glob("trace*")) == []
+
+
+def test_its_variables_are_in_no_argument(box: Box) -> None:
+    """Arguments can be read by every user of the machine."""
+    process = box.start("sleep", "60", env={"KEY": "canary-0815"})
+    assert isinstance(process, Process)
+    try:
+        said = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in {process.pid, *box.living()}]
+        assert not any(b"canary-0815" in words for words in said)
+    finally:
+        process.end(None, grace_s=0)
+
+
+@pytest.mark.parametrize(("name", "value"), [("A", "x\0--bind\0/\0/"), ("A\0--bind", "x"), ("A=B", "x")])
+def test_a_variable_that_cannot_be_one_opens_nothing(box: Box, name: str, value: str) -> None:
+    came = box.start("touch", "opened", env={name: value})
+    assert isinstance(came, NotStarted)
+    assert came.reason == "bad_argument"
+    assert not (box.folder / "opened").exists()
 
 
 def test_it_has_no_capability_and_gets_none(box: Box) -> None:

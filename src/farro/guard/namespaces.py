@@ -12,6 +12,8 @@ How it is started, and why so:
   waits for the first one: when that is gone the kernel has ended every process of the PID namespace.
 - `--die-with-parent` follows the thread that started it: the slot's own, which waits for the step as long as it runs.
 - Root stays root, without a capability, in a user namespace: its files stay its own, and those of others closed.
+- bubblewrap itself runs outside of what it builds, and a plan chooses its steps' variables: LD_PRELOAD among them would
+  be code of the plan's out there. So it has farro's marks alone, and is told the step's variables (`--args`) for later.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ _SHARED_BYTES = 64 << 20  # of what is kept in memory
 _BOX_S = 30.0  # bubblewrap is given up after so long
 _GONE_S = 10.0
 _TRIES = 5  # when a mount of the machine goes while bubblewrap looks at it
+_MARKS = "FARRO_"  # by which processes of a job are found in /proc, bubblewrap's own among them
 _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 
@@ -86,10 +89,15 @@ def _start(bwrap: str, launch: Launch, bounds: Bounds | None, pinned: Mapping[st
         info_r, info_w = pipes.make()
         block_r, block_w = pipes.make()
         pipes.close(filter_w)
+        try:
+            variables = pipes.keep(_told_variables(launch.env))
+        except ValueError as error:
+            return NotStarted(reason="bad_argument", message=str(error))
         fds = ("--seccomp", str(filter_r), "--info-fd", str(info_w), "--block-fd", str(block_r))
         process = processes.start(
             [
-                *(bwrap, *arguments(confinement, pinned, file=launch.file, cwd=launch.cwd), *fds, "--"),
+                *(bwrap, "--args", str(variables)),
+                *(*arguments(confinement, pinned, file=launch.file, cwd=launch.cwd), *fds, "--"),
                 *(launch.file, *launch.argv[1:]),
             ],
             executable=bwrap,
@@ -97,8 +105,8 @@ def _start(bwrap: str, launch: Launch, bounds: Bounds | None, pinned: Mapping[st
             stdout=launch.stdout,
             stderr=launch.stderr,
             cwd="/",
-            env=launch.env,
-            pass_fds=(filter_r, info_w, block_r, *pinned.values()),
+            env={name: value for name, value in launch.env.items() if name.startswith(_MARKS)},
+            pass_fds=(variables, filter_r, info_w, block_r, *pinned.values()),
         )
         if isinstance(process, NotStarted):
             return process
@@ -117,6 +125,26 @@ def _start(bwrap: str, launch: Launch, bounds: Bounds | None, pinned: Mapping[st
         if not _let_go(block_w):
             return _not_built(process, launch)
     return process
+
+
+def _told_variables(env: Mapping[str, str]) -> int:
+    """Words of bubblewrap's that set all variables but the marks, in a file without a name: arguments can be read by
+    every user of the machine, and variables may be keys. ValueError: one that cannot be set."""
+    words: list[str] = []
+    for name, value in env.items():
+        if "=" in name or "\0" in name or "\0" in value:  # a NUL would begin the next word, which may open anything
+            raise ValueError(f"the variable {name!r} holds a NUL, or its name a `=`")
+        if name and not name.startswith(_MARKS):
+            words += ("--setenv", name, value)
+    fd = os.memfd_create("variables")
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _let_go(block_w: int) -> bool:
@@ -266,6 +294,10 @@ class Pipes:
         ends = os.pipe()
         self._open += ends
         return ends
+
+    def keep(self, fd: int) -> int:
+        self._open.append(fd)
+        return fd
 
     def close(self, *fds: int) -> None:
         for fd in fds:
