@@ -268,7 +268,7 @@ def _expand(data: Any, environ: Mapping[str, str]) -> tuple[Any, list[Fault]]:
 
 def _secret(path: Path, text: str) -> str | Secret | None:
     """What is not expanded, for it may be a secret: it stays a name until it is used."""
-    if path in (("redis", "password"), ("agq", "key"), ("amqp", "password")):
+    if path in (("redis", "password"), ("agq", "key"), ("amqp", "password"), ("web", "token")):
         return text
     if path[:1] != ("providers",):
         return None

@@ -55,6 +55,22 @@ def test_finished_jobs_are_kept_for_good_unless_a_duration_is_named() -> None:
     assert settings.prune.keep_s("killed") is None
 
 
+def test_every_secret_of_a_section_stays_a_name_and_is_known_as_one() -> None:
+    """Also where the variable is not set: whoever does not need it is not stopped."""
+    found = [
+        (section, key)
+        for section, of in typing.get_type_hints(Settings).items()
+        if dataclasses.is_dataclass(of)
+        for key, hint in typing.get_type_hints(of).items()
+        if Secret in typing.get_args(hint)
+    ]
+    assert ("web", "token") in found
+    for section, key in found:
+        settings = read({section: {key: "${NOWHERE}"}})
+        assert getattr(getattr(settings, section), key) == Secret("NOWHERE")
+        assert settings.secret_variables() == ("NOWHERE",)
+
+
 def test_air_executors_own_values_load_as_they_are() -> None:
     text = b"""runners:
   poll_interval: 5

@@ -316,13 +316,8 @@ class Settings:
         """Names of the variables that hold secrets: those that the config calls so, and those that programs are given
         under such a name."""
         found: dict[str, None] = {}
-        found.update(
-            (secret.name, None)
-            for secret in (self.redis.password, self.agq.key, self.amqp.password)
-            if secret is not None
-        )
-        fronts = (self.redis.password, self.agq.key, self.web.token)
-        found.update((secret.name, None) for secret in fronts if secret is not None)
+        doors = (self.redis.password, self.agq.key, self.amqp.password, self.web.token)
+        found.update((secret.name, None) for secret in doors if secret is not None)
         for provider in self.providers.values():
             found.update((secret.name, None) for secret in _secrets((provider.api_key, provider.options)))
             found.update((name, None) for name in provider.environment if names_a_secret(name))
