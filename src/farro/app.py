@@ -21,7 +21,6 @@ from farro.ports.runner import Guarding, Runner
 from farro.ports.runtime import Runtime
 from farro.ports.store import Store, StorePolicy
 from farro.settings import UNCAPPED, ProviderSettings, Settings
-from farro.settings.engines import AGQ
 from farro.stores.files import FilesStore
 from farro.stores.files.ground import Ground, no_log
 from farro.stores.files.journal import Journal
@@ -179,11 +178,13 @@ def runner(root: str, settings: Settings, *, kind: str | None = None, clock: Clo
 
 def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) -> Performer:
     """What runs claimed jobs of this root."""
+    from farro.guard import surroundings
     from farro.services.perform import Performer
 
     return Performer(
         root=root,
-        base_env=_steps_env(settings),
+        base_env=surroundings.of_steps(settings, os.environ),
+        confined_env=functools.cache(lambda: surroundings.of_confined_steps(settings, os.environ)),
         runner=runner,
         clock=clock,
         step_timeout_s=settings.runners.task_timeout,
@@ -195,12 +196,6 @@ def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) 
         max_job_bytes=settings.security.max_job_bytes,
         guarding=Guarding.of(settings.security),
     )
-
-
-def _steps_env(settings: Settings) -> dict[str, str]:
-    """What steps see: a command of farro among them finds the same jobs, but over agq, which is for workers only."""
-    elsewhere = {} if settings.store.startswith(("files", AGQ)) else {"FARRO_STORE": settings.store}
-    return {**settings.runners.allowed(os.environ), **elsewhere}
 
 
 def handover(root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool) -> Handover:

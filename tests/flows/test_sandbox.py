@@ -140,3 +140,30 @@ def test_the_command_tells_level_probes_and_gaps(farro: Program) -> None:
     said = farro.call("sandbox", code=0).out
     assert said.startswith("level      none: ")
     assert "security.require_sandbox is on" in said
+
+
+@pytest.mark.parametrize("runner", ["inline", "process"])
+def test_a_confined_step_gets_no_key_of_the_config(
+    farro: Program, runner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a network it could have anything run unconfined: agq and the HTTP front take commands for a key."""
+    for name in ("AGQ_KEY", "OTHER_KEY", "WEB_TOKEN", "ASKED"):
+        monkeypatch.setenv(name, f"canary-{name}")
+    monkeypatch.setenv("PLAIN", "plain")
+    config = {
+        "agq": {"key": "${OTHER_KEY}"},
+        "web": {"token": "${WEB_TOKEN}"},
+        "redis": {"password": "${ASKED}"},
+        "security": {"network": True},
+    }
+    (farro.path / "agents-config.json").write_text(json.dumps(config))
+    given = shell("env > out/env", env={"OWN": "own"})
+    assert work(farro, runner, given)["status"] == "succeeded"
+    lines = (farro.path / "out/env").read_text().splitlines()
+    assert {"PLAIN=plain", "OWN=own"} <= {*lines}
+    assert not any("canary" in line for line in lines)
+    named = {**config, "runners": {"environment": ["ASKED", "OTHER_*", "PLAIN"]}}
+    (farro.path / "agents-config.json").write_text(json.dumps(named))
+    assert work(farro, runner, given, id="again")["status"] == "succeeded"
+    lines = (farro.path / "out/env").read_text().splitlines()
+    assert [line for line in lines if "canary" in line] == ["ASKED=canary-ASKED"]

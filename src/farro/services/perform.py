@@ -54,6 +54,7 @@ class Performer:
     snapshots: Snapshots | None = None
     max_job_bytes: int | None = None  # of jobs that are kept within paths
     guarding: Guarding = DEFAULTS
+    confined_env: Callable[[], Mapping[str, str]] | None = None  # base_env of jobs with allowed_paths. None: the same
 
     def row(self, claims: Iterable[Claim]) -> list[Outcome | Begun]:
         """What came of the first of these, as far as they are functions that are over in a moment: their outcomes, or
@@ -103,7 +104,7 @@ class Performer:
             folder=claim.place,
             make=claim.make,
             marker=claim.marker,
-            env={**self.base_env, "FARRO_AGENT": claim.agent.id},
+            env={**self._env(prompt), "FARRO_AGENT": claim.agent.id},
             cwd=self.root,
             root=self.root,
             step_timeout_s=self.step_timeout_s,
@@ -120,6 +121,9 @@ class Performer:
             max_bytes=self.max_job_bytes if "allowed_paths" in prompt else None,
             guarding=self.guarding,
         )
+
+    def _env(self, prompt: Mapping[str, Any]) -> Mapping[str, str]:
+        return self.base_env if self.confined_env is None or "allowed_paths" not in prompt else self.confined_env()
 
     def _keep_snapshot(self, claim: Claim) -> None:
         """The config and policies of the claim, into the job: what its agents work under."""
