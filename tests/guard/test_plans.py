@@ -121,6 +121,23 @@ def test_a_step_with_network_cannot_read_the_keys_of_the_http_front(desk: Desk) 
     assert isinstance(desk.perform(shell("a", "ls jobs > out/seen; cat out/stolen")), Succeeded)
 
 
+def test_keys_that_come_while_a_step_runs_are_hidden_from_it(desk: Desk) -> None:
+    """The first `farro web` of this root is started while it waits for that."""
+    (desk.root / "jobs").mkdir()
+    desk.guarding = replace(desk.guarding, network=True)
+
+    def tick() -> None:
+        if (desk.root / "out/ready").exists() and not (desk.root / "out/go").exists():
+            web_access.token(str(desk.root), os.urandom)
+            (desk.root / "out/go").touch()
+
+    script = "touch out/ready; until [ -e out/go ]; do sleep 0.01; done; cat jobs/.web/token > out/stolen"
+    category, _ = error_of(desk.perform(shell("a", script), tick=tick))
+    assert category in ("step_failed", "path_violation")
+    assert (desk.root / "jobs/.web/token").read_bytes() != b""
+    assert (desk.root / "out/stolen").read_bytes() == b""
+
+
 @pytest.mark.parametrize("wanted", [".", "out"])
 def test_a_step_can_ask_nothing_of_swarms(desk: Desk, wanted: str) -> None:
     """Whatever the orchestrator finds among its wishes it starts, outside of every sandbox."""

@@ -58,6 +58,8 @@ class Confined:
         self.tmp = f"{os.path.realpath(folder)}/{TMP}"
         with contextlib.suppress(FileExistsError):
             fs.mkdir(self.tmp)
+        if sandbox.level != "none":
+            self._make_hidden()
         self._before = self._look()
         strays.opened(marker)
         self._bounds = Bounds(
@@ -191,6 +193,11 @@ class Confined:
             return ()
         places = (f"{root}/{name}" for root in (self._root, *self._readable) for name in paths.KEYS)
         return tuple(path for path in places if os.path.isdir(path))
+
+    def _make_hidden(self) -> None:
+        """What is not there cannot be hidden: a step that runs when the first `farro web` starts would see its key."""
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # no jobs/: nobody serves this
+            fs.mkdir_private(f"{self._root}/{paths.WEB}")
 
     def _look(self) -> Snapshot:
         if not self._sandbox.compares:

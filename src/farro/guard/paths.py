@@ -31,7 +31,8 @@ LOCKS = (
 )
 # Whoever can read the first can have anything run here, over HTTP and without a sandbox. Plans of swarms may have
 # passwords; and who can open what the bus and the swarms lock can hold it.
-KEYS = ("jobs/.web", "bus", "swarms")
+WEB = "jobs/.web"
+KEYS = (WEB, "bus", "swarms")
 
 
 class PathRefused(Exception):
