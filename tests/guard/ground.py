@@ -103,6 +103,7 @@ class Ground:
             "out": str(self.outside),
             "lock": str(lock),
             "socket": str(self.outside / "socket"),
+            "datagrams": str(self.outside / "datagrams"),
             "abstract": f"@farro-test-{os.getpid()}-{folder.name}",
             "many": 300,
             "at_once": True,
@@ -113,11 +114,13 @@ class Ground:
         self.hostile["tcp"] = self._listen(socket.AF_INET, ("127.0.0.1", 0))
         self._listen(socket.AF_UNIX, self.hostile["socket"])
         self._listen(socket.AF_UNIX, self.hostile["abstract"].replace("@", "\0"))
-        self.hostile["udp"] = self._receive()
+        self.hostile["udp"] = self._receive(socket.AF_INET, ("127.0.0.1", 0))
+        self._receive(socket.AF_UNIX, self.hostile["datagrams"])
         if os.geteuid() == 0:
             for path in (folder, *folder.rglob("*")):
                 os.chown(path, user, user, follow_symlinks=False)
-            os.chmod(self.outside / "socket", 0o777)
+            for name in ("socket", "datagrams"):
+                os.chmod(self.outside / name, 0o777)
         self.victim = subprocess.Popen(
             [self.python, "-S", str(HERE / "victim.py"), str(self.outside / "held")],
             stdin=subprocess.PIPE,
@@ -225,9 +228,9 @@ class Ground:
         threading.Thread(target=accept, daemon=True).start()
         return server.getsockname()[1] if family == socket.AF_INET else None
 
-    def _receive(self) -> int:
-        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        server.bind(("127.0.0.1", 0))
+    def _receive(self, family: int, address: Any) -> Any:
+        server = socket.socket(family, socket.SOCK_DGRAM)
+        server.bind(address)
         self._servers.append(server)
 
         def receive() -> None:
@@ -239,8 +242,7 @@ class Ground:
                         self.heard.append("a datagram came")
 
         threading.Thread(target=receive, daemon=True).start()
-        port: int = server.getsockname()[1]
-        return port
+        return server.getsockname()[1] if family == socket.AF_INET else None
 
     def _until_all_was_heard(self) -> None:
         """What comes after it on the same socket has come: a datagram is not answered."""

@@ -401,6 +401,17 @@ def abstract_socket() -> None:
 
 
 @way
+def unix_datagram() -> None:
+    """One of a pair, which needs no socket(2), is sent elsewhere; to the kernel a raw one is the same."""
+
+    def by(kind: socket.SocketKind) -> None:
+        talk, _ = socket.socketpair(socket.AF_UNIX, kind)
+        talk.sendto(b"hostile\n", GROUND["datagrams"])
+
+    first_that_works(lambda: by(socket.SOCK_DGRAM), lambda: by(socket.SOCK_RAW))
+
+
+@way
 def tcp() -> None:
     talk = socket.create_connection(("127.0.0.1", GROUND["tcp"]), timeout=5)
     talk.sendall(b"hostile\n")

@@ -106,6 +106,14 @@ def test_sockets_are_of_the_families_that_are_allowed(machine: str) -> None:
     assert closed == set()
 
 
+def test_pairs_of_sockets_are_those_that_cannot_be_sent_elsewhere(machine: str) -> None:
+    kinds = {"stream": 1, "datagram": 2, "raw": 3, "seqpacket": 5}
+    for flags in (0, 0o2000000 | 0o4000):  # SOCK_CLOEXEC, SOCK_NONBLOCK
+        open_ = {name for name, kind in kinds.items() if answer(machine, "socketpair", 1, kind | flags) == ALLOW}
+        assert open_ == {"stream", "seqpacket"}
+    assert answer(machine, "socketpair", 30, 1) == ERRNO | errno.EAFNOSUPPORT
+
+
 def test_attributes_are_set_where_mounts_keep_them(machine: str) -> None:
     assert answer(machine, "fsetxattr") == ALLOW
     assert answer(machine, "fsetxattr", attributes=False) == ERRNO | errno.EOPNOTSUPP

@@ -20,6 +20,7 @@ TAKEN = [
     (("seccomp",), "A", "io_uring", False),
     (("seccomp",), "B", "udp", False),
     (("seccomp",), "B", "unix_socket", False),
+    (("seccomp",), "B", "unix_datagram", False),
     (("seccomp",), "B", "keys", False),
     (("landlock",), "B", "create", False),
     (("landlock",), "B", "truncate", False),

@@ -47,6 +47,7 @@ _IOCTLS = {
     0x401C5820: errno.EOPNOTSUPP,  # FS_IOC_FSSETXATTR
 }
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_SOCKET_KIND, _STREAM, _SEQPACKET = 0xF, 1, 5  # beside the kind: flags
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
 _S_ISUID, _S_ISGID = 0o4000, 0o2000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # on both machines
@@ -111,6 +112,12 @@ def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
         for family in (_INET, _INET6):
             families += _when(_EQUAL, family, errno.ENETUNREACH)
     yield "socket", [*families, _line(_RETURN, _ERRNO | errno.EAFNOSUPPORT)]
+    # A pair leads to itself, but one for datagrams (and a raw one is that) can be connected anew, to any path.
+    pairs = [_line(_LOAD, _ARG), *_unless(_EQUAL, _UNIX, errno.EAFNOSUPPORT), _line(_LOAD, _ARG + 8)]
+    pairs.append(_line(_AND, _SOCKET_KIND))
+    for kind in (_STREAM, _SEQPACKET):
+        pairs += [_line(_EQUAL, kind, 0, 1), allow]
+    yield "socketpair", [*pairs, _line(_RETURN, _ERRNO | errno.EAFNOSUPPORT)]
 
 
 def _when(test: int, value: int, code: int) -> list[bytes]:
