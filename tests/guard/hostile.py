@@ -383,6 +383,18 @@ def io_uring() -> None:
     os.close(syscall(425, ctypes.c_long(1), ctypes.create_string_buffer(256)))
 
 
+@way
+def snapshot() -> None:
+    """Of a part of a disk that it made where it may, in a folder where it may not: of btrfs alone."""
+
+    def call(folder: str, number: int, name: bytes, source: int = 0) -> None:
+        fcntl.ioctl(os.open(folder, os.O_RDONLY), number, bytearray(struct.pack("q4088s", source, name)))
+
+    call(IN, 0x5000940E, b"part")
+    append(f"{IN}/part/planted")
+    call(OUT, 0x50009401, b"planted", os.open(f"{IN}/part", os.O_RDONLY))
+
+
 # --- sockets ---------------------------------------------------------------------------------------------------------
 
 

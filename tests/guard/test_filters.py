@@ -98,6 +98,15 @@ def test_nobody_types_on_a_terminal(machine: str) -> None:
     assert answer(machine, "ioctl", 0, 0x5401) == ALLOW
 
 
+def test_no_snapshots_are_made_and_files_are_cloned(machine: str) -> None:
+    refused = ERRNO | errno.EOPNOTSUPP
+    for number in (0x5000940E, 0x50009401, 0x50009417, 0x50009418, 0x5000940F, 0x4008941A, 0x4020BC10, 0x40806685):
+        assert answer(machine, "ioctl", 3, number) == refused
+        assert answer(machine, "ioctl", 3, number | 1 << 40) == refused
+    for number in (0x40049409, 0x4020940D, 0xC0189436, 0x5413, 0x9401 << 8):
+        assert answer(machine, "ioctl", 3, number) == ALLOW
+
+
 def test_sockets_are_of_the_families_that_are_allowed(machine: str) -> None:
     families = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16, "packet": 17, "vsock": 40, "alg": 38}
     open_ = {name for name, family in families.items() if answer(machine, "socket", family) == ALLOW}

@@ -26,7 +26,8 @@ SEEN_AFTERWARDS = {"chmod", "chmod_of_an_open_file", "utime"}
 OPEN_ON_B = {"lock_of_farro"}
 # Not a way out but a hunger: each has a test of its own.
 HUNGRY = {"fork_bomb", "memory", "memory_of_many", "disk", "outlive"}
-OUT = sorted(set(WAYS) - HUNGRY)
+OF_BTRFS = {"snapshot"}
+OUT = sorted(set(WAYS) - HUNGRY - OF_BTRFS)
 
 
 @pytest.fixture(params=USERS)
@@ -160,6 +161,50 @@ def test_a_step_that_fills_the_disk_is_ended(level: str) -> None:
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=True)
         os.rmdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def btrfs() -> Iterator[str]:
+    """A folder on a disk of that kind."""
+    need(os.geteuid() == 0, "mounting needs root")
+    need(os.path.exists("/dev/loop-control"), "no loop devices")
+    maker = need("mkfs.btrfs")
+    with open("/proc/filesystems", encoding="utf-8") as file:
+        need("btrfs" in file.read().split(), "this kernel has no btrfs")
+    folder = tempfile.mkdtemp(prefix="farro-btrfs-")
+    try:
+        with tempfile.NamedTemporaryFile(prefix="farro-btrfs-") as image:
+            image.truncate(128 << 20)
+            subprocess.run([maker, "-q", image.name], check=True, capture_output=True)
+            subprocess.run(["mount", "-o", "loop,nosuid,nodev", image.name, folder], check=True)
+            try:
+                os.chmod(folder, 0o755)
+                yield folder
+            finally:
+                subprocess.run(["umount", "-l", folder], check=True)
+    finally:
+        os.rmdir(folder)
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("user", USERS.values(), ids=USERS)
+@pytest.mark.parametrize("level", ["A", "B"])
+def test_no_snapshot_is_made_of_a_disk_that_can(btrfs: str, level: str, user: int) -> None:
+    """Landlock is not asked: a whole job could be made among the queued, and would run outside."""
+    working(level)
+    with ground(user, btrfs) as place:
+        came = place.run("snapshot", level)
+        assert came.changes == []
+        assert not came.succeeded, came.message
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("user", USERS.values(), ids=USERS)
+def test_without_a_sandbox_a_snapshot_is_made(btrfs: str, user: int) -> None:
+    with ground(user, btrfs) as place:
+        came = place.run("snapshot", None)
+        assert came.succeeded, came.message
+        assert "out/planted/planted" in came.changes
 
 
 # What the issue names, and the ways that stand for it.

@@ -45,7 +45,15 @@ _IOCTLS = {
     0x541C: errno.EPERM,  # TIOCLINUX: pastes there
     0x40086602: errno.EOPNOTSUPP,  # FS_IOC_SETFLAGS: needs no descriptor that may be written
     0x401C5820: errno.EOPNOTSUPP,  # FS_IOC_FSSETXATTR
+    0x40806685: errno.EOPNOTSUPP,  # FS_IOC_ENABLE_VERITY: nobody could write to the file any more
+    0x800C6613: errno.EOPNOTSUPP,  # FS_IOC_SET_ENCRYPTION_POLICY
 }
+# Of btrfs and bcachefs, by a descriptor that need only be read: a snapshot of what a step has written can be made in
+# any folder of its user's, a job among the queued. Landlock is not asked. What cp asks for on every disk has a number
+# of btrfs's, too.
+_SNAPSHOTS = (0x9400, 0xBC00)
+_IOCTL_KIND = 0xFF00
+_CLONES = (0x40049409, 0x4020940D, 0xC0189436)  # FICLONE, FICLONERANGE, FIDEDUPERANGE: want one that can be written
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _SOCKET_KIND, _STREAM, _SEQPACKET = 0xF, 1, 5  # beside the kind: flags
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
@@ -90,6 +98,11 @@ def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
     allow = _line(_RETURN, _ALLOW)
     yield "clone", [_line(_LOAD, _ARG), *_when(_ANY_BIT, _NEW_NAMESPACES, errno.EPERM), allow]
     ioctls = [line for number, code in _IOCTLS.items() for line in _when(_EQUAL, number, code)]
+    for number in _CLONES:
+        ioctls += [_line(_EQUAL, number, 0, 1), allow]
+    ioctls.append(_line(_AND, _IOCTL_KIND))
+    for kind in _SNAPSHOTS:
+        ioctls += _when(_EQUAL, kind, errno.EOPNOTSUPP)
     yield "ioctl", [_line(_LOAD, _ARG + 8), *ioctls, allow]
     # A file that runs as its owner, left where it may write, would be a way out for whoever runs it later.
     as_owner = _when(_ANY_BIT, _S_ISUID | _S_ISGID, errno.EPERM)
