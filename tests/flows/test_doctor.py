@@ -192,6 +192,11 @@ def open_to_everybody(farro: Program) -> None:
     (farro.path / "agents/Runner/incoming").chmod(0o777)
 
 
+def lock_of_an_older_farro(farro: Program) -> None:
+    queued(farro)
+    (farro.path / "logs/.audit.lock").chmod(0o644)
+
+
 def torn_log(farro: Program) -> None:
     queued(farro)
     with open(farro.path / "logs/audit.log", "ab") as file:
@@ -221,6 +226,7 @@ TROUBLES: list[tuple[Callable[[Program], None], str, str]] = [
     (unversioned_policy, "policies", "warning"),
     (missing_folder, "folders", "failed"),
     (open_to_everybody, "permissions", "warning"),
+    (lock_of_an_older_farro, "permissions", "warning"),
     (torn_log, "audit-tail", "warning"),
     (full_queue, "caps", "warning"),
 ]

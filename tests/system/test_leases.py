@@ -308,6 +308,17 @@ def test_a_heartbeat_changes_the_files_time(tmp_path: Path) -> None:
     lease.drop()
 
 
+def test_a_lock_that_is_waited_for_can_be_opened_by_no_other_user(tmp_path: Path) -> None:
+    """Whoever can read a file can lock it, for as long as it likes."""
+    path = tmp_path / "lock"
+    before = os.umask(0)
+    try:
+        with leases.exclusively(str(path)):
+            assert path.stat().st_mode & 0o777 == 0o660
+    finally:
+        os.umask(before)
+
+
 def test_a_lock_for_moments_is_waited_for(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     inside: list[str] = []

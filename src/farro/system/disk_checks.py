@@ -5,6 +5,7 @@ What the filesystem can do is tried in system.disk_probes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from farro.ports.checks import EXAMPLES, Check, Finding, counted, edit, failed, ok, own, quoted, warning
-from farro.system import mounts
+from farro.system import fs, mounts
 from farro.system.mounts import Mount
 
 JOURNALLED = ("ext4", "ext3")
@@ -223,6 +224,13 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
             f"chmod o-w {' '.join(map(quoted, loose))}",
             details=tuple(loose[:EXAMPLES]),
         )
+    if locks := [path for path in _locks(root) if os.stat(path).st_mode & stat.S_IROTH]:
+        return warning(
+            f"{counted(len(locks), 'lock')} that everybody may open, such as {locks[0]}: made by an older farro",
+            "whoever can read a lock can hold it, and everybody waits",
+            f"chmod o= {' '.join(map(quoted, locks))}",
+            details=tuple(locks[:EXAMPLES]),
+        )
     mask = _umask()
     if mask is not None and not mask & 0o002:
         return warning(
@@ -231,6 +239,14 @@ def _permissions(root: str, folders: Sequence[str]) -> Finding:
             "umask 022",
         )
     return ok("writable by you, not by everybody")
+
+
+def _locks(root: str) -> list[str]:
+    """Those that farro waits for (leases.exclusively)."""
+    found = [f"{root}/logs/.audit.lock"]
+    with contextlib.suppress(FileNotFoundError):
+        found += sorted(f"{root}/jobs/{name}/.lock" for name in fs.listdir(f"{root}/jobs"))
+    return [path for path in found if os.path.isfile(path)]
 
 
 def _umask() -> int | None:

@@ -183,6 +183,12 @@ def open_append(path: str) -> int:
     return _perform("create", os.open, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW, 0o666)
 
 
+def open_lock(path: str) -> int:
+    """As `open_append`, a file that nobody but its owner and the owner's group can open: whoever can so much as read a
+    file can lock it. The caller closes it."""
+    return _perform("create", os.open, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW, 0o660)
+
+
 def truncate(fd: int, size: int) -> None:
     _perform("truncate", os.ftruncate, fd, size)
 

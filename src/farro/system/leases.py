@@ -142,11 +142,12 @@ def adopt(fd: int) -> Lease:
 @contextlib.contextmanager
 def exclusively(path: str, *, listening: bool = False) -> Iterator[None]:
     """Wait for, and hold, the lock on a file that is made if it is not there: for moments, not for lifetimes.
+    Other users of the machine cannot open it: one that held it would keep everybody waiting.
 
     `listening`: it is asked for again and again, because who waits inside the kernel hears no exception for its thread.
     """
     with _becoming_a_lease(path):
-        lease = Lease(fs.open_append(path))
+        lease = Lease(fs.open_lock(path))
     try:
         while listening and not _locked(lease.fd):
             time.sleep(_PAUSE_S)
