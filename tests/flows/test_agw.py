@@ -368,6 +368,13 @@ def test_an_address_has_a_host_and_a_port(url: str) -> None:
     assert "secret" not in repr(Address.of("agq://h:1", "secret"))
 
 
+def test_a_key_in_an_address_is_refused_and_not_repeated(empty: Program) -> None:
+    for env, words in ({}, ("--store", "agq://me:canary@127.0.0.1:1")), ({"FARRO_STORE": "agq://canary@h:1"}, ()):
+        done = empty.run("worker", "--drain", *words, env=env, code=2)
+        assert "AGQ_KEY" in done.err
+        assert "canary" not in done.out + done.err
+
+
 def test_a_posted_result_has_what_the_memo_wants(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"x" * 100)
     step = {"step_number": 1, "stdout": "x" * 10, "stdout_truncated": True, "stdout_path": "out", "exit_code": None}

@@ -36,6 +36,10 @@ class Address:
 
     @classmethod
     def of(cls, url: str, key: str | None) -> Address:
+        if "@" in url:  # not repeated: what stands before it is a key
+            raise InputError(
+                "an address of `farro agq` holds no key: write agq://HOST:PORT, and set AGQ_KEY to the key"
+            )
         host, _, port = url.removeprefix("agq://").rstrip("/").rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise InputError(f"{url} is no address of `farro agq`; write agq://HOST:PORT, such as agq://127.0.0.1:6380")
