@@ -1353,6 +1353,22 @@ def test_whoever_waits_is_woken_when_a_queue_goes_on(kit: Adapter) -> None:
     assert claimed(kit.store, agent).job_id == "a"
 
 
+def test_a_paused_queue_has_no_due_time(kit: Adapter) -> None:
+    """Whoever waits until then would wake again and again once it has passed: a worker kept a core busy so."""
+    agent = worker(kit.store)
+    due = kit.clock.now() + timedelta(seconds=5)
+    kit.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
+    assert kit.store.claim(agent) is None
+    assert kit.store.next_due("Runner") == due
+    kit.store.pause("Runner", pause_of(kit))
+    assert kit.store.next_due("Runner") is None
+    kit.clock.advance(10)
+    assert kit.store.claim(agent) is None
+    assert kit.store.next_due("Runner") is None
+    kit.store.resume("Runner")
+    assert claimed(kit.store, agent).job_id == "late"
+
+
 def test_what_is_delayed_waits_for_its_queue_too(kit: Adapter) -> None:
     agent = worker(kit.store)
     due = kit.clock.now() + timedelta(seconds=5)

@@ -225,7 +225,8 @@ class Working(Protocol):
         attempt."""
 
     def next_due(self, role: str) -> datetime | None:
-        """When the next delayed job of this queue falls due, as far as this store has examined it."""
+        """When the next delayed job of this queue falls due, as far as this store has examined it. None while it is
+        paused: nobody is to wake for it. [test_a_paused_queue_has_no_due_time]"""
 
     def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
         """Decide and carry out what `outcome` asks for: succeeded, failed, routed to the next role, retried later,

@@ -64,7 +64,7 @@ def claim_some(ground: Ground, held: Held, view: QueueView, limit: int) -> list[
 
 def _claimed(ground: Ground, held: Held, view: QueueView, limit: int, *, in_row: bool) -> list[Claim]:
     claims: list[Claim] = []
-    if fs.exists(pausing.path(ground, held.agent.role or "")):
+    if pausing.is_paused(ground, held.agent.role or ""):
         return claims
     mine: deque[Look] = deque()  # moved, and not begun yet
     busy: set[str] = set()

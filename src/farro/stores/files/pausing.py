@@ -19,6 +19,10 @@ def path(ground: Ground, role: str) -> str:
     return f"{ground.root}/agents/{role}/.paused"
 
 
+def is_paused(ground: Ground, role: str) -> bool:
+    return fs.exists(path(ground, role))
+
+
 def pause(ground: Ground, role: str, paused: Paused) -> bool:
     place = path(ground, ground.check_role(role))
     staged = fs.temporary(ground.staging)

@@ -173,6 +173,8 @@ class MemoryStore(Deciding):
 
     def next_due(self, role: str) -> datetime | None:
         with self._lock:
+            if role in self._paused:
+                return None
             now = self._clock.now()
             dues = [
                 datetime.fromisoformat(job.lifecycle.not_before)
