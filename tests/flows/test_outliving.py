@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from pathlib import Path
 
 from flows.program import Program, shell
@@ -49,3 +52,19 @@ def test_while_another_job_runs_nobody_knows_whose_it_is(farro: Program) -> None
     assert alive(pid)
     (farro.path / "go").touch()
     eventually(lambda: not alive(pid), "no plan is left here that it may belong to")
+
+
+def test_what_a_script_started_before_it_became_a_worker_is_nobodys_stray(farro: Program) -> None:
+    """As the start script of a container does, with `exec`: its daemons are the worker's children then, and what these
+    leave comes to the worker as what its own steps leave."""
+    farro.enqueue(shell(ESCAPE.format("pid", THERE)), "--id", "a")
+    farro.enqueue(shell("true"), "--id", "b")
+    script = 'setsid sleep 600 > /dev/null 2>&1 & echo $! > daemon; exec "$@"'
+    farro.run("worker", "--drain", prefix=["sh", "-c", script, "sh"], code=0)
+    assert (farro.status("a"), farro.status("b")) == ("succeeded", "succeeded")
+    found = [escaped(farro, "daemon"), escaped(farro, "pid")]
+    living = [alive(pid) for pid in found]
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert living == [True, True]

@@ -118,13 +118,14 @@ class Watch:
 
     def end_rest(self, *, grace_s: float, look: bool) -> None:
         """End what steps left behind. `look` False: no Python tool ran, so only orphans can be left. Where no other
-        plan runs in this process these are ended too, though nothing tells whose they are.
-        [test_what_left_its_session_and_its_environment_ends_with_its_job]"""
+        plan runs in this process these are ended too, though nothing tells whose they are; not where they may be no
+        job's. [test_what_left_its_session_and_its_environment_ends_with_its_job,
+        test_what_a_script_started_before_it_became_a_worker_is_nobodys_stray]"""
         if not processes.childless() and (look or processes.any_left()):
             tick = self._tick_now if grace_s else None
             every_s = self._tick_every_s
             self.left.update(processes.end_marked(self._marker, grace_s, while_waiting=tick, every_s=every_s))
-            if _watches == {self}:
+            if _watches == {self} and processes.adopts_only_its_own():
                 self.left.update(processes.end_adopted())
 
     def tick_if_due(self) -> float:

@@ -44,6 +44,7 @@ _started: set[int] = set()  # unreaped processes of `processes.start`; set opera
 _starting: set[object] = set()  # whoever is between a fork and `started`
 _spared: set[int] = set()  # of those: shells that end by themselves, and take what is in them along when they are ended
 _adopting = False
+_inherited: frozenset[tuple[int, int]] = frozenset()  # children of whoever this process was before it became farro
 
 
 def end_tree(
@@ -96,9 +97,13 @@ def adopt_orphans() -> bool:
 
     It makes `any_left` cheap: without it every plan would have to end with a walk over all processes of the machine.
     """
-    global _adopting
-    if not process_table.LINUX or process_table.children_of_main_thread() is None:
+    global _adopting, _inherited
+    children = process_table.children_of_main_thread() if process_table.LINUX else None
+    if children is None:
         return False
+    if not _adopting:
+        known = [entry for pid in children if pid not in _started and (entry := process_table.entry(pid)) is not None]
+        _inherited = frozenset((entry.pid, entry.start) for entry in known)
     libc = ctypes.CDLL(None, use_errno=True)
     _adopting = _adopting or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     return _adopting
@@ -130,8 +135,22 @@ def childless() -> bool:
     return False
 
 
+def adopts_only_its_own() -> bool:
+    """Whether every orphan that comes to this process was started here. Not where it inherited children (a script that
+    started a daemon and became a worker with `exec`), for theirs come to it too; nor where it is the first process of a
+    container, to which everybody's come."""
+    if os.getpid() == 1:
+        return False
+    left = [process_table.entry(pid) for pid, _ in _inherited]
+    return not any(entry is not None and _is_inherited(entry) for entry in left)
+
+
+def _is_inherited(entry: Entry) -> bool:
+    return entry.alive and (entry.pid, entry.start) in _inherited
+
+
 def reap_adopted() -> list[int]:
-    """Take away adopted orphans that have ended; the PIDs of the adopted that still run."""
+    """Take away adopted orphans that have ended; the PIDs of the adopted that still run, without the inherited."""
     if not _adopting:
         return []
     running = []
@@ -144,7 +163,7 @@ def reap_adopted() -> list[int]:
         entry = process_table.entry(pid)
         # Every step has a session of its own, so what shares ours was started here by other means (a Python tool's
         # subprocess): taking its exit status away would break whoever waits for it.
-        if entry is None or entry.session == session:
+        if entry is None or entry.session == session or _is_inherited(entry):
             continue
         if entry.alive:
             running.append(pid)
