@@ -16,3 +16,8 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
 @pytest.fixture
 def level_a() -> Sandbox:
     return working("A")
+
+
+@pytest.fixture
+def level_b() -> Sandbox:
+    return working("B")

@@ -422,6 +422,36 @@ def test_the_files_that_a_disk_has_room_for_are_counted_where_it_has_such_a_numb
     assert bounds._free(str(tmp_path))[1] == pytest.approx(status.f_favail or bounds._NODES, abs=100_000)
 
 
+IN_A_CONTAINER = """
+import struct, subprocess, threading
+from farro.guard import kernel_calls, strays
+
+def filtered():
+    kernel_calls.no_new_privileges()
+    kernel_calls.load_filter(struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000))  # allows everything
+
+def started():
+    found.append(subprocess.Popen(["sleep", "60"]))
+
+found = []
+filtered()  # as a container's runtime does, before anything of ours runs
+started()
+confined = threading.Thread(target=lambda: (filtered(), started()))
+confined.start()
+confined.join()
+print(*(strays._confined(process.pid) for process in found))
+for process in found:
+    process.kill()
+    process.wait()
+"""
+
+
+def test_a_container_that_filters_everything_makes_nobody_a_stray(level_b: Sandbox) -> None:
+    """What a plan without a sandbox has in the background ended when a confined one beside it was over."""
+    told = subprocess.run([sys.executable, "-c", IN_A_CONTAINER], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "True"]
+
+
 def test_what_two_calls_of_one_job_left_ends_with_the_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two agents of one plan carry one mark: the end of the first must not take the daemon of the second."""
     marked = subprocess.Popen(["sleep", "60"], env={"FARRO_CLAIM": "both"})

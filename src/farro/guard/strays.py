@@ -34,12 +34,22 @@ def end(claim: str) -> None:
 
 
 def _confined(pid: int) -> bool:
+    """By us: in a container every process has a filter and often no new privileges, and so have we. Who was confined
+    has one filter more. [test_a_container_that_filters_everything_makes_nobody_a_stray]"""
+    found, own = _status(pid), _status("self")
+    if found.get("NoNewPrivs") != "1" or found.get("Seccomp") != "2":
+        return False
+    if "Seccomp_filters" not in found:  # Linux before 5.9
+        return own.get("Seccomp") == "0"
+    return int(found["Seccomp_filters"]) > int(own.get("Seccomp_filters", 0))
+
+
+def _status(pid: int | str) -> dict[str, str]:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+            return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     except OSError:
-        return False
-    return fields.get("NoNewPrivs") == "1" and fields.get("Seccomp") == "2"
+        return {}
 
 
 def _claimed(pid: int) -> bool:
