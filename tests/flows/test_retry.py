@@ -246,3 +246,27 @@ def test_of_a_job_whose_worker_died_the_way_on_is_told(farro: Program) -> None:
     farro.call("watchdog", "--once", code=0)
     assert farro.call("requeue", "held", code=0).out == "held is queued\n"
     assert "held is queued already; `farro explain held`" in farro.call("requeue", "held", code=3).err
+
+
+def test_those_of_one_moment_come_along_in_the_order_in_which_they_wait(farro: Program) -> None:
+    """A batch is made in one millisecond, and names tell nothing: what is later in the alphabet came first here."""
+    farro.call("enqueue", "--id", "u", "--", "false", code=0)
+    for job, after in (("z", ("u",)), ("y", ("u", "z")), ("a", ("z", "y"))):
+        named = [word for name in after for word in ("--after", name)]
+        farro.call("enqueue", "--id", job, *named, "--", "true", code=0)
+    farro.worked()
+    moment = farro.job("u")["created_at"]
+    for job in "zya":
+        path = farro.folder(job) / "job.json"
+        path.write_text(path.read_text().replace(farro.job(job)["created_at"], moment))
+    told = farro.call("retry", "u", "--with-dependents", "--json", code=0).json
+    assert [one["retry_of"] for one in told["dependents"]] == ["z", "y", "a"]
+
+
+def test_what_is_wrong_with_another_job_keeps_none_from_its_retry(chain: Program) -> None:
+    chain.call("enqueue", "--id", "v", "--", "false", code=0)
+    chain.call("enqueue", "--id", "w", "--after", "v", "--", "true", code=0)
+    chain.worked()
+    (chain.folder("w") / "prompt.json").write_text("{")
+    told = chain.call("retry", "u", "--with-dependents", "--json", code=0).json
+    assert [one["retry_of"] for one in told["dependents"]] == ["d", "e"]

@@ -20,7 +20,7 @@ from farro.late import dataclass
 from farro.operations import jobs, tree
 from farro.operations.admission import Gate, admitted
 from farro.plans import again
-from farro.plans.after import alone, dependencies
+from farro.plans.after import Dependencies, alone, dependencies
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.ports.store import CARRIED_BYTES, Carried, JobView, Store, Submission
@@ -95,25 +95,50 @@ def with_dependents(
     first = _again(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
     made = [replace(first, submission=replace(first.submission, job_id=mint()))]
     anew = {job_id: str(made[0].submission.job_id)}
-    for dependent in _killed_for_others(store):
+    for dependent in _in_order(job_id, _killed_for_others(store)):
         one = _again(store, root, dependent, from_step=None, from_start=False, durable=durable)
         named = dependencies(one.submission.prompt)
-        if not anew.keys().isdisjoint(named.after):
-            new = anew[dependent] = mint()
-            renamed = [[anew.get(name, name) for name in names] for names in (named.after, named.after_any)]
-            prompt = _after(one.submission.prompt, *renamed)
-            made.append(replace(one, submission=replace(one.submission, job_id=new, prompt=prompt)))
+        new = anew[dependent] = mint()
+        renamed = [[anew.get(name, name) for name in names] for names in (named.after, named.after_any)]
+        prompt = _after(one.submission.prompt, *renamed)
+        made.append(replace(one, submission=replace(one.submission, job_id=new, prompt=prompt)))
     return _queued(store, made, gate)
 
 
-def _killed_for_others(store: Store) -> list[str]:
-    """In the order in which they were made: a job exists before those that run after it."""
+def _killed_for_others(store: Store) -> dict[str, Dependencies]:
+    """What each of them ran after, about in the order in which they were made. What cannot be read is nobody's here: a
+    job that has nothing to do with it must not keep another from its retry."""
     found = []
     for entry in tree.entries(store, {Status.KILLED}):
         life = entry.lifecycle()
         if life is not None and not life.attempt and (life.error or {}).get("category") == _KILLED_FOR_IT:
-            found.append((life.created_at, life.job_id))
-    return [job_id for _, job_id in sorted(found)]
+            found.append((life.created_at, life.job_id, dependencies(entry.prompt(store))))
+    return {job_id: named for _, job_id, named in sorted(found, key=lambda one: one[:2])}
+
+
+def _in_order(first: str, named: Mapping[str, Dependencies]) -> list[str]:
+    """Those that wanted its success, or that of one of these, each behind all of these that it waits for. When they
+    were made does not tell: jobs of one batch share their moment, and a clock may have been set back."""
+    wanted_by: dict[str, list[str]] = {}
+    for job_id, after in named.items():
+        for name in after.after:
+            wanted_by.setdefault(name, []).append(job_id)
+    reached, todo = {first}, [first]
+    while todo:
+        more = [job_id for job_id in wanted_by.get(todo.pop(), ()) if job_id not in reached]
+        reached.update(more)
+        todo += more
+    left = {job_id: reached.intersection(after.all) - {first} for job_id, after in named.items() if job_id in reached}
+    left.pop(first, None)
+    order: list[str] = []
+    before = -1
+    while len(order) > before:
+        before = len(order)
+        for job_id, wants in list(left.items()):
+            if left.keys().isdisjoint(wants):
+                order.append(job_id)
+                del left[job_id]
+    return [*order, *left]  # what is left names each other, by ids that were used again: refused when it is queued
 
 
 def _again(store: Store, root: str, job_id: str, *, from_step: str | None, from_start: bool, durable: bool) -> _Again:
