@@ -22,7 +22,7 @@ from contracts.adapters import Files, make_adapter
 from farro.errors import BadName, ClaimLost, Damaged, NotARoot, TryAgain
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import Child, Succeeded
+from farro.kernel.outcome import Child, ErrorInfo, Failed, Succeeded
 from farro.kernel.states import Reason, Status
 from farro.ports.store import Agent, Change, Claim, Submission
 from farro.stores.feed import Feed
@@ -896,3 +896,42 @@ def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> No
         files.store.commit(claim, success(claim))
     assert os.listdir(twin) == []
     assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]
+
+
+# --- a disk that refuses ---------------------------------------------------------------------------------------------
+
+
+class NoRoom(Watch):
+    """Names can be made, and nothing can be written: a full tmpfs, btrfs or xfs, or a quota of blocks."""
+
+    def perform(self, op: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if op == "write":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "disk")
+        return super().perform(op, call, args)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["the first", "another"])
+def test_a_claim_that_the_disk_refuses_is_no_attempt(files: Files, begun: bool) -> None:
+    agent = files.store.join("worker", role="Runner")
+    files.store.enqueue(submission(job_id="a"))
+    if begun:
+        first = claimed(files.store, agent)
+        files.store.commit(
+            first, Failed(error=ErrorInfo(category="c", message="m"), report=report(first), retryable=True)
+        )
+        files.clock.advance(60)
+    for _ in range(4):
+        fs.set_seam(NoRoom())
+        try:
+            with pytest.raises(TryAgain):
+                files.store.claim(agent)
+        finally:
+            fs.set_seam(None)
+    claim = claimed(files.store, agent)
+    assert claim.attempt == 1 + begun
+    files.store.leave(agent)
+    keeper = files.store.join("keeper", role=None)
+    files.store.recover(keeper)
+    told = files.store.settle_stale(keeper, "a")
+    assert told is not None
+    assert told.status is Status.QUEUED, "attempts are left"

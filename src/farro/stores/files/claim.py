@@ -26,7 +26,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, SyncFailed, UnknownSchema
+from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, StorageTrouble, SyncFailed, UnknownSchema
 from farro.kernel import ids, moves, places, telling
 from farro.kernel.envelope import Envelope
 from farro.kernel.states import Status
@@ -161,9 +161,7 @@ def hand_back(ground: Ground, held: Held, claim: Claim) -> bool:
     before = claim.envelope.lifecycle
     held.forget(job_id)
     with folders.fenced(path, job_id):
-        with contextlib.suppress(OSError):  # not empty: then it counts
-            fs.rmdir(folders.attempt_folder(path, claim.attempt))
-            fs.rmdir(f"{path}/attempts")
+        folders.uncount_attempt(path, claim.attempt)
         folders.drop_lock(path)
         if not deliver(ground, path, places.incoming(before.role), job_id, sync=False):
             raise ClaimLost(f"{job_id}: taken from {held.agent.id} (recovered or killed)")
@@ -301,7 +299,13 @@ def _begin(ground: Ground, held: Held, name: str, path: str, look: Look, *, in_r
         held.unwritten.add(name)
     else:
         held.unwritten.discard(name)
-        folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
+        try:
+            folders.write_lifecycle(ground, path, lifecycle.to_json(), sync=precious)
+        except (StorageTrouble, OSError):
+            # It is put back. Without this a disk that was full for a minute used up every attempt that the job has, and
+            # the first worker that died with it had it killed. [test_a_claim_that_the_disk_refuses_is_no_attempt]
+            folders.uncount_attempt(path, attempt)
+            raise
     held.claims[name] = attempt
     return Claim(
         agent=held.agent,

@@ -120,6 +120,13 @@ def first_attempt(folder: str) -> bool:
     return True
 
 
+def uncount_attempt(folder: str, attempt: int) -> None:
+    """Of which nothing was begun. One whose folder is not empty counts, and so does one that cannot be removed."""
+    with contextlib.suppress(OSError):
+        fs.rmdir(attempt_folder(folder, attempt))
+        fs.rmdir(f"{folder}/attempts")
+
+
 def rebuilt(ground: Ground, folder: str, job_id: str, role: str, status: Status) -> Lifecycle:
     """A lifecycle for a job whose job.json is gone or unreadable: from the path, the prompt and the attempts.
 
