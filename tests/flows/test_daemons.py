@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flows.program import Program, endless, marked, once_endless, shell, steps
-from support import eventually
+from support import eventually, need
 
 
 def started(farro: Program, name: str = "started") -> None:
@@ -281,3 +282,16 @@ def test_the_same_id_in_two_roots_is_two_trees_of_processes(farro: Program, tmp_
         assert marked(other.path) == here
     finally:
         other.clean_up()
+
+
+def test_where_no_inotify_is_left_workers_work_all_the_same(farro: Program) -> None:
+    """Whoever watches much (editors, containers) may have all that a user is granted; doctor says it, and they poll."""
+    flags = [need("unshare"), "--map-root-user", "--user"]
+    without = [*flags, "sh", "-ec", 'echo 0 > /proc/sys/user/max_inotify_instances; exec "$@"', "sh"]
+    tried = subprocess.run([*without, "true"], capture_output=True, check=False)
+    need(tried.returncode == 0, "a user namespace (unshare --user)")
+    farro.enqueue(shell("true"), "--id", "a")
+    told = farro.run("worker", "--drain", prefix=without, code=0).out
+    assert "changes are polled for" in told
+    assert farro.status("a") == "succeeded"
+    farro.run("wait", "a", prefix=without, code=0)

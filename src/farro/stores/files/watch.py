@@ -5,6 +5,7 @@ What a change means to a worker lives in queue.
 
 from __future__ import annotations
 
+import errno
 import time
 
 from farro.kernel import ids, places
@@ -16,6 +17,7 @@ from farro.stores.files.pausing import RESUMED
 from farro.system import fs, inotify
 
 POLL_S = 0.25
+_NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM})
 
 
 class QueueSource:
@@ -102,7 +104,7 @@ class TreeSource:
 
 
 class PollingSource:
-    """Where there is no inotify: every quarter of a second "look again"."""
+    """Where there is no inotify, or none left: every quarter of a second "look again"."""
 
     def read(self, timeout_s: float) -> tuple[list[Change], bool]:
         if timeout_s <= 0:
@@ -118,6 +120,13 @@ class PollingSource:
 
 
 def source(ground: Ground, role: str | None) -> Source:
-    if not inotify.available():
-        return PollingSource()
-    return TreeSource(ground) if role is None else QueueSource(ground, role)
+    if inotify.available():
+        try:
+            return TreeSource(ground) if role is None else QueueSource(ground, role)
+        except OSError as error:
+            if error.errno not in _NONE_LEFT:
+                raise
+            # Editors and containers take many, and a user has 128: without this no worker of his could start.
+            # [test_where_no_inotify_is_left_workers_work_all_the_same]
+            ground.log("warning", "changes are polled for, four times a second", {"why": str(error.strerror)})
+    return PollingSource()
