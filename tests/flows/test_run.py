@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,16 @@ def test_a_root_that_was_named_must_be_one(empty: Program) -> None:
 )
 def test_the_exit_code_is_the_commands(farro: Program, script: str, code: int) -> None:
     assert farro.run("run", "--", "sh", "-c", script, code=code).err == ""
+
+
+def test_the_exit_code_is_the_commands_also_where_farro_is_started_with_sigchld_ignored(farro: Program) -> None:
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    for code in (0, 7):
+        argv = [sys.executable, "-c", ignoring, FARRO, "run", "--", "sh", "-c", f"exit {code}"]
+        done = subprocess.run(argv, cwd=farro.path, env=farro.env, check=False, timeout=PATIENCE_S)
+        assert done.returncode == code
 
 
 def test_what_cannot_be_started_has_a_shells_exit_code(farro: Program) -> None:

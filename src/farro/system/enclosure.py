@@ -21,10 +21,13 @@ def announce(tools: tuple[str, ...]) -> None:
 
 
 def enclose() -> None:
-    """Called once by a worker process: what it starts can be ended as a whole after its death (RELIABILITY 23)."""
-    from farro.system import cgroup, process_tree  # here: every command imports this module, and only workers need them
+    """Called once by a worker process, in its first thread: what it starts can be waited for, and be ended as a whole
+    after its death (RELIABILITY 23)."""
+    # Here: every command imports this module, and only workers need them.
+    from farro.system import cgroup, process_tree, signals
 
     global _cgroup
+    signals.keep_exit_codes()
     process_tree.adopt_orphans()
     _cgroup = cgroup.own_cgroup()
 

@@ -42,6 +42,14 @@ def heard(fd: int) -> None:
             pass
 
 
+def keep_exit_codes() -> None:
+    """Of what this process starts. Who was started with SIGCHLD ignored (a supervisor's way to have no zombies, and
+    inherited) is told how none of its children ended: every step would be a failure. In the first thread only."""
+    number = getattr(signal, "SIGCHLD", None)
+    if number is not None and signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def terminated_politely() -> Iterator[None]:
     """SIGTERM ends what runs here as Ctrl-C does: it cleans up behind itself."""
