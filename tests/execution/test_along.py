@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
+
+import pytest
 
 from execution.bench import Bench, shell, step
 from farro.execution.tools import Call, Tools
+from support import eventually
 
 AHEAD = 1 << 20
 
@@ -64,6 +68,19 @@ def test_when_its_reader_fails_it_is_ended_and_the_reader_is_to_blame(bench: Ben
     assert result.error is not None
     assert result.error.message == "step 2: exit code 3"
     assert [one.id for one in result.step_results] == ["2", "1"]
+    assert bench.living() == []
+
+
+@pytest.mark.parametrize("reader", ["./no-such-command", "./plain"])
+def test_when_its_reader_cannot_be_started_it_is_ended_and_nothing_stays_open(bench: Bench, reader: str) -> None:
+    (bench.work / "plain").touch(mode=0o755)
+    before = len(os.listdir("/proc/self/fd"))
+    result = bench.run(step(1, "yes", timeout=5), step(2, reader, input_from_step=1), ahead_bytes=AHEAD)
+    assert result.error is not None
+    assert result.error.message.startswith("step 2: ")
+    assert [(one.id, one.timed_out) for one in result.step_results] == [("2", False), ("1", False)]
+    assert result.step_results[1].error == "ended, because step 2, which read it, failed"
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before, "the pipe stays open")
     assert bench.living() == []
 
 

@@ -75,6 +75,16 @@ def test_another_that_fails_ends_its_rest(bench: Bench) -> None:
     assert (told["rests"].success, told["rests"].attempts, told["rests"].stdout) == (False, 1, "said\n")
 
 
+def test_what_it_read_along_ends_with_it_when_nothing_is_tried_any_more(bench: Bench) -> None:
+    source = {"id": "source", "command": "yes"}
+    reads = named("reads", "head -c 9; touch tried; exit 1", input_from_step="source", retries=9, retry_delay=LONG)
+    fails = named("fails", "until [ -e tried ]; do sleep 0.02; done; sleep 0.1; exit 3")
+    result = bench.run(source, reads, fails, parallel=2, ahead_bytes=1)
+    assert result.error is not None
+    assert "step fails" in result.error.message
+    assert {one.id for one in result.step_results} == {"source", "reads", "fails"}
+
+
 def test_a_rest_that_outlasts_the_plan_is_not_begun(bench: Bench) -> None:
     result = bench.run(shell(1, "exit 1", retries=9, retry_delay=LONG), timeout=500)
     assert result.step_results[0].attempts == 1

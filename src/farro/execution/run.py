@@ -204,9 +204,7 @@ class _Run:
         """Whatever happened, nothing of it goes on."""
         self.watch.kill([one.watched for one in self.running])
         for one in self.running:
-            one.watched.close()
-            if one.along is not None:
-                one.along.leave()
+            one.close()
 
     def over(self) -> ErrorInfo | None:
         """The end, when every process is over: seal, and look once more. What came is waiting."""
@@ -263,7 +261,7 @@ class _Run:
         else:
             if along is not None:
                 along.leave()
-            self._tried(step, attempt, started)
+            self._ended(step, attempt, started, along)
 
     def _reader_of(self, one: Running) -> Step | None:
         """The one step that reads it, if nothing else keeps that from starting."""
@@ -282,9 +280,7 @@ class _Run:
 
     def _over(self, one: Running) -> None:
         self.running.remove(one)
-        one.watched.close()
-        if one.along is not None:
-            one.along.leave()
+        one.close()
         if one.watched.ending == "stopped":
             self.stopped = True
             return
@@ -305,13 +301,17 @@ class _Run:
         elif reader is not None:
             tried = replace(tried, again=False)  # what was read is of this try
             self.watch.cut_off(reader.watched)
-        source = next((other for other in self.running if other.step.id == one.step.input_from_step), None)
-        if source is not None and one.along is not None and not self._again(one.step, one.attempt, tried):
+        self._ended(one.step, one.attempt, tried, one.along, had_enough)
+
+    def _ended(self, step: Step, attempt: int, tried: Tried, along: Along | None, had: Enough | None = None) -> None:
+        """A try is over, or could not be started. What it reads runs still: it read along, and that is ended first."""
+        source = next((other for other in self.running if other.step.id == step.input_from_step), None)
+        if source is not None and not self._again(step, attempt, tried):
             self.watch.cut_off(source.watched)
-            failed = tried.error is not None
-            self.enough[source.step.id] = Enough(one.step, one.attempt, tried, one.along.passed_on, failed, had_enough)
+            passed_on = 0 if along is None else along.passed_on
+            self.enough[source.step.id] = Enough(step, attempt, tried, passed_on, tried.error is not None, had)
         else:
-            self._told(one.step, one.attempt, tried, had_enough)
+            self._told(step, attempt, tried, had)
 
     def _told(self, step: Step, attempt: int, tried: Tried, had_enough: Enough | None) -> None:
         """The end of a step and of those that read along, in an order in which each success rests on an earlier one,
@@ -357,7 +357,7 @@ class _Run:
         """Those that have rested. Where nothing is started any more their last try was their end."""
         while one := self.resting.take(all_of_them=self.error is not None):
             if self.error is not None:
-                self._tried(one.step, one.attempt, one.tried)
+                self._ended(one.step, one.attempt, one.tried, None)
             elif self.stop.requested:
                 self.stopped = True
             else:

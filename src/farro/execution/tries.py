@@ -57,6 +57,11 @@ class Running:
     along: Along | None = None  # it reads what another step says that runs beside it
     trouble: ErrorInfo | None = None  # why it was cut off, when that is its own doing
 
+    def close(self) -> None:
+        self.watched.close()
+        if self.along is not None:
+            self.along.leave()
+
 
 @dataclass(frozen=True, slots=True)
 class Enough:
@@ -138,6 +143,8 @@ class Tries:
         """A try that runs, or what came of it already. `along` is what it reads when that is not over yet."""
         command = self._found.get(step.id) or self.find(step, may_appear=False)
         if isinstance(command, Missing):
+            if along is not None:
+                os.close(along.fd)  # else whoever fills the pipe would wait for a reader for ever
             return Tried(exit=_no_exit(127), error=command.message, again=False)
         started = self._start(step, command, attempt, along)
         if isinstance(started, NotStarted):
@@ -233,11 +240,7 @@ class Tries:
         """What came of a step that was ended because the one that read it is over: the same as of that one."""
         if had.tried.error is not None:
             return replace(tried, error=f"ended, because step {had.step.id}, which read it, failed", again=False)
-        fd = fs.open_append(self.stdout(step.id))
-        try:
-            fs.truncate(fd, had.passed_on)  # the rest was for nobody
-        finally:
-            os.close(fd)
+        self._cut_stdout(step.id, had.passed_on)  # the rest was for nobody
         return Tried(exit=tried.exit, error=None)
 
     def result(
@@ -278,6 +281,13 @@ class Tries:
             return fs.lstat(self.stdout(step_id)).st_size
         except FileNotFoundError:
             return 0
+
+    def _cut_stdout(self, step_id: str, size: int) -> None:
+        fd = fs.open_append(self.stdout(step_id))
+        try:
+            fs.truncate(fd, size)
+        finally:
+            os.close(fd)
 
     def _start(
         self, step: Step, command: Command, attempt: int, along: Along | None
