@@ -31,6 +31,27 @@ def test_an_operator_of_the_shell_as_an_argument_is_suspicious(word: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("script", "instead"),
+    [
+        ("make; echo done > /dev/stderr", ">&1 or >&2"),
+        ("make; echo done 1>/dev/fd/2", ">&1 or >&2"),
+        ("make | tee /dev/stderr | wc", "tee -a"),
+    ],
+)
+def test_a_script_that_opens_its_own_output_anew_is_suspicious(script: str, instead: str) -> None:
+    (found,) = suspicions(plan({"command": "/bin/bash", "args": ["-c", script]}))
+    assert found[0] == ("steps", 0, "args", 1)
+    assert found[1].endswith(f"what the step has said before: its output is a file; write {instead}")
+
+
+@pytest.mark.parametrize(
+    "script", ["make >&2", "make >> /dev/stderr", "make | tee -a /dev/stderr", "make 2>/dev/null", "x > /dev/stdoutx"]
+)
+def test_a_script_that_writes_on_where_it_was_is_not(script: str) -> None:
+    assert not told(plan({"command": "sh", "args": ["-c", script]}))
+
+
+@pytest.mark.parametrize(
     ("command", "word"),
     [
         ("cat", "$HOME"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +97,18 @@ def test_stdin_is_the_file_itself_and_may_be_any_bytes(starter: Starter, tmp_pat
     assert starter.said() == data
 
 
+def test_what_opens_its_stderr_anew_leaves_no_hole_in_it(starter: Starter) -> None:
+    starter.run("sh", "-c", "echo a line of some length >&2; echo anew > /dev/stderr; echo and on >&2")
+    assert Path(starter.out("err")).read_bytes() == b"anew\nand on\n"
+
+
+def test_an_archive_on_stdout_is_whole(starter: Starter) -> None:
+    """Who finds a file there seeks back in it."""
+    script = "import sys, zipfile; zipfile.ZipFile(sys.stdout.buffer, 'w').writestr('a', 'text')"
+    starter.run(sys.executable, "-c", script)
+    assert zipfile.ZipFile(io.BytesIO(starter.said())).read("a") == b"text"
+
+
 def test_without_stdin_a_program_reads_an_end_at_once(starter: Starter) -> None:
     assert starter.run("cat").code == 0
 
@@ -172,7 +186,7 @@ def test_no_room_for_another_process_is_a_trouble_that_passes(
 def test_a_full_disk_is_storage_trouble_and_nothing_is_started(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: str) -> int:
+    def full(path: str, *, append: bool) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
     monkeypatch.setattr(fs, "create_file", full)

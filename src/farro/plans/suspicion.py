@@ -18,6 +18,8 @@ _JOINED = frozenset({"&&", "||", ";", "&"})
 _REDIRECTED = re.compile(r"(?:[12&]?>{1,2}|<{1,3})|[12&]?>{1,2}[\w./~&-][^\s=]*")
 _VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})(?:/.*)?|\$\(.*\)|`.+`", re.DOTALL)
 _PATTERN = re.compile(r"[\w./-]*\*[\w./*-]*")
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
+_EMPTIED = re.compile(r"(?<![>&])>\|?\s*/dev/(?:stdout|stderr|fd/[12])\b|\btee\s+/dev/(?:stdout|stderr)\b")
 # What takes such words itself, so that nobody needs to be warned.
 _READS_SIGNS = frozenset(
     {"expr", "test", "[", "find", "echo", "printf", "awk", "sed", "grep", "jq", "sh", "bash", "zsh"}
@@ -58,6 +60,9 @@ def suspicions(plan: Plan) -> Iterator[Fault]:
 def _shell_word(step: Step, word: str) -> str | None:
     """Why this argument does not do what it would in a shell: farro hands it over as it stands."""
     command = step.command.rsplit("/", 1)[-1]
+    if command in _SHELLS and (emptied := _EMPTIED.search(word)):
+        instead = "tee -a" if emptied[0].startswith("tee") else ">&1 or >&2"
+        return f"empties, with {emptied[0]}, what the step has said before: its output is a file; write {instead}"
     if command not in _READS_SIGNS:
         if word in _PIPE:
             return "is handed over as text, for there is no shell; make what follows a step with input_from_step"

@@ -164,9 +164,9 @@ def mkdir_private(path: str) -> None:
     _perform("mkdir", os.mkdir, path, 0o700)
 
 
-def create_file(path: str) -> int:
+def create_file(path: str, *, append: bool = False) -> int:
     """A new, empty file, opened for writing; EEXIST when the name is taken, by a link also. The caller closes it."""
-    return _perform("create", os.open, path, _CREATE, 0o666)
+    return _perform("create", os.open, path, _CREATE | (os.O_APPEND if append else 0), 0o666)
 
 
 def create_private(path: str, data: bytes) -> None:

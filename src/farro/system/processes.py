@@ -11,6 +11,8 @@ Decisions, each measured or learned:
   It costs nothing measurable more.
 - Output goes straight into files: bounded memory whatever a step prints, and no pump threads. Input is the file itself:
   any size, any bytes, and a reader that stops early (`head`) hurts nobody.
+- What is said on stderr is appended: a script's `> /dev/stderr` opens the file anew and empties it, and what it says
+  after that would lie behind a hole of NULs. Not so stdout: who writes an archive there seeks back to its headers.
 - Waiting is a poll on a pidfd: no SIGCHLD handler, no busy loop, and it can be woken by another descriptor.
 
 Tests: tests/system/test_processes.py.
@@ -149,7 +151,10 @@ def start(
         stdin_fd = (
             subprocess.DEVNULL if stdin is None else kept(stdin if isinstance(stdin, int) else fs.open_read(stdin))
         )
-        stdout_fd, stderr_fd = (kept(fs.retried(partial(fs.create_file, p), p, time.sleep)) for p in (stdout, stderr))
+        stdout_fd, stderr_fd = (
+            kept(fs.retried(partial(fs.create_file, path, append=append), path, time.sleep))
+            for path, append in ((stdout, False), (stderr, True))
+        )
         started_s = time.monotonic()
         try:
             with process_tree.starting():
