@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,22 @@ def leave(call: Call) -> None:
 
 def test_a_callable_may_leave_by_sys_exit(bench: Bench) -> None:
     assert bench.run(step(1, "x", tool="t"), tools=Tools({"t": leave})).step_results[0].exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [(None, 0, ""), (True, 1, ""), (-1, 255, ""), (256, 0, ""), ("no such page", 1, "no such page\n")],
+)
+def test_sys_exit_in_a_callable_means_what_it_does_in_a_program(bench: Bench, given: Any, code: int, said: str) -> None:
+    def leave_so(call: Call) -> None:
+        sys.exit(given)
+
+    result = bench.run(step(1, "x", tool="t"), tools=Tools({"t": leave_so})).step_results[0]
+    assert (result.exit_code, type(result.exit_code), result.stderr) == (code, int, said)
+    program = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.exit({given!r})"], capture_output=True, text=True, check=False
+    )
+    assert (program.returncode, program.stderr) == (code, said)
 
 
 def explode(call: Call) -> int:

@@ -108,6 +108,14 @@ def not_json():
 def leave():
     sys.exit(7)
 
+class Odd(Exception):
+    def __str__(self):
+        raise ValueError
+
+@farro.task
+def odd():
+    raise Odd
+
 @farro.task
 def long():
     return "x" * 200_000
@@ -268,6 +276,12 @@ def test_a_value_that_is_not_json_fails_the_job(shop: Any) -> None:
     failed = failure(shop.not_json.delay())
     assert (failed.error_type, failed.message[:29]) == ("TypeError", "what shop:not_json returned i")
     assert failure(shop.leave.delay()).message == "step call: exit code 7"
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_type(shop: Any) -> None:
+    failed = failure(shop.odd.delay())
+    assert (failed.error_type, failed.message) == ("shop.Odd", "<exception str() failed>")
 
 
 @pytest.mark.usefixtures("worker")

@@ -91,7 +91,7 @@ def run(call: Call) -> int | None:
                 return _failed(stdout, trouble.kind, str(trouble))
             except Exception as error:  # noqa: BLE001 - whatever a function raises is its step's failure
                 sys.stderr.write("".join(traceback.format_exception(_without_ours(error))))
-                return _failed(stdout, _type_name(error), str(error))
+                return _failed(stdout, _type_name(error), _message(error))
         stdout(said)
         return None
     finally:
@@ -193,6 +193,13 @@ def _type_name(error: BaseException) -> str:
     """As a traceback says it."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception that cannot say what it is; its traceback tells where it was
+        return "<exception str() failed>"
 
 
 def _without_ours(error: Exception) -> Exception:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from farro.execution.call_files import CallFiles
 from farro.execution.stop import Flag
-from farro.execution.tools import Call, Function, StepFailure, exit_code
+from farro.execution.tools import Call, Function, StepFailure, exit_code, left_with
 from farro.ports.runner import already
 from farro.system import fs, group_commit
 from farro.system.processes import Exit
@@ -298,7 +298,8 @@ class FunctionRun:
             self.failure, code = failure, failure.exit_code
             self._say(f"{failure}\n")
         except SystemExit as leaving:
-            code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+            code, last_words = left_with(leaving)
+            self._say(last_words)
         except BaseException:  # noqa: BLE001 - whatever a tool raises is that step's failure, never the worker's
             self._say(traceback.format_exc())
         return code if self.files.finish(self._say) else code or 1

@@ -261,6 +261,15 @@ def exit_code(returned: object) -> int:
     raise TypeError(f"a tool returns None or an exit code, not {returned!r}")
 
 
+def left_with(leaving: SystemExit) -> tuple[int, str]:
+    """What `sys.exit` in a tool means, as for a program: the exit code, and what is to be said on its stderr."""
+    if leaving.code is None:
+        return 0, ""
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF, ""
+    return 1, f"{leaving.code}\n"
+
+
 def _resolve(name: str, value: str | Function | Sequence[str]) -> Python | Program:
     if isinstance(value, str):
         return Python(load(value), value)
