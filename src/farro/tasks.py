@@ -74,11 +74,11 @@ def add_task(
     unique = os.urandom(8).hex()
     task: dict[str, object] = {
         "id": _id("id", f"task-{unique}" if id is None else id),
-        "tool": tool,
-        "command": command,
+        "tool": _text("tool", tool),
+        "command": _text("command", command),
         "args": _texts("args", args),
         "needs": [_id("needs", need) for need in _texts("needs", needs)],
-        "cwd": os.path.join(here or os.getcwd(), cwd or ""),
+        "cwd": _text("cwd", os.path.join(here or _beside(cwd), cwd or "")),
     }
     if input_from is not None:
         task["input_from_step"] = _id("input_from", input_from)
@@ -87,7 +87,7 @@ def add_task(
             raise _wrong(f"timeout: {timeout!r} is not between an instant and a year, in seconds")
         task["timeout"] = timeout
     if env:
-        task["env"] = dict(env)
+        task["env"] = {_text("env", name): _text(f"env.{name}", value) for name, value in env.items()}
     if retries:
         if not _is_number(retries) or retries not in range(101):
             raise _wrong(f"retries: {retries!r} is not a whole number from 0 to 100")
@@ -166,9 +166,7 @@ def _json(value: object) -> str:
         return "{" + ", ".join(f"{_json(name)}: {_json(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_json, value)) + "]"
-    if isinstance(value, int | float):
-        return repr(value)
-    raise _wrong(f"{value!r} is not text")
+    return repr(value)  # a number
 
 
 def _is_number(value: object) -> bool:
@@ -178,7 +176,29 @@ def _is_number(value: object) -> bool:
 def _texts(name: str, values: Iterable[str]) -> list[str]:
     if isinstance(values, str):  # its characters would pass for the items
         raise _wrong(f"{name}: {values!r} is a text; give a list of texts")
-    return list(values)
+    return [_text(f"{name}[{place}]", value) for place, value in enumerate(values)]
+
+
+def _text(name: str, value: object) -> str:
+    """A task that holds anything else would fail the plan when it is taken, where nobody sees who wrote it."""
+    if not isinstance(value, str):
+        raise _wrong(f"{name}: {value!r} is not text")
+    if "\0" in value:
+        raise _wrong(f"{name}: {value!r} holds a NUL, which no argument, variable or path can carry; take it out")
+    return value
+
+
+def _beside(cwd: str | None) -> str:
+    """The folder that a relative `cwd` is in."""
+    if cwd and os.path.isabs(cwd):
+        return ""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise _wrong(
+            f"cwd: the folder that this runs in cannot be had ({error.strerror}), and the task would run there; name "
+            "another by its whole path"
+        ) from None
 
 
 def _id(name: str, value: object) -> str:

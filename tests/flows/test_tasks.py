@@ -54,6 +54,23 @@ def test_run_shows_what_added_steps_say(farro: Program) -> None:
     assert done.out == f"more\nmore\n{farro.path}\n"
 
 
+def test_with_its_stdout_closed_it_adds_and_says_so_by_its_exit_code(farro: Program) -> None:
+    done = farro.run("run", "--", "sh", "-ec", f'"{FARRO}" task add -- echo more >&-; echo first', code=0)
+    assert (done.out, done.err) == ("first\nmore\n", "")
+
+
+def test_in_a_folder_that_is_gone_it_wants_another(farro: Program) -> None:
+    script = (
+        f'mkdir gone; cd gone; rmdir ../gone; "{FARRO}" task add -- pwd; "{FARRO}" task add --cwd / --id there -- pwd'
+    )
+    done = farro.run("run", "--", "sh", "-c", script, code=0)
+    assert done.out == "there\n/\n"
+    assert done.err == (
+        "farro: cwd: the folder that this runs in cannot be had (No such file or directory), and the task would run "
+        "there; name another by its whole path\n"
+    )
+
+
 def test_a_script_in_python_adds_tasks(farro: Program) -> None:
     script = "import farro; print(farro.add_task('echo', ['hello'], timeout=60))"
     job_id = farro.enqueue(shell(f'"{sys.executable}" -c "{script}"'))

@@ -59,8 +59,7 @@ def run(arguments: list[str]) -> int:
     try:
         options, command = _read(arguments)
         if "--help" in options:
-            sys.stdout.write(HELP)
-            sys.stdout.flush()
+            _answer(HELP)
             return 0
         task_id = _add(options, command)
     except _Mistake as mistake:
@@ -74,8 +73,7 @@ def run(arguments: list[str]) -> int:
         _complain(f"farro: {error}")
         return error.exit_code
     try:
-        sys.stdout.write(f'{{"task_id": "{task_id}"}}\n' if "--json" in options else f"{task_id}\n")
-        sys.stdout.flush()
+        _answer(f'{{"task_id": "{task_id}"}}\n' if "--json" in options else f"{task_id}\n")
     except OSError as error:  # it is added all the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # noqa: TID251 - no file of farro's
         if not isinstance(error, BrokenPipeError):
@@ -195,6 +193,12 @@ def _no_option(name: str) -> NoReturn:
     near = get_close_matches(name, [*_TAKES, "--json", "--help"], n=1)
     hint = f"did you mean {near[0]}?" if near else "farro task add --help lists them"
     raise _Mistake(f"no such option {name!r}; {hint}")
+
+
+def _answer(text: str) -> None:
+    if sys.stdout is not None:  # closed by whoever started us: nobody asks for it
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _complain(text: str) -> None:
