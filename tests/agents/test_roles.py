@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +359,18 @@ def test_a_provider_that_wants_to_be_left_alone_for_long_is(make: Make) -> None:
     waits_s = (datetime.fromisoformat(life.not_before) - datetime.fromisoformat(life.updated_at)).total_seconds()
     assert 299 < waits_s < 302  # as it asked, not as the job's own backoff would have it
     assert stage.work() == [Turn.IDLE]
+
+
+@pytest.mark.parametrize("wait_s", [1e8, 1e15, 1e300])
+def test_no_provider_puts_a_job_off_for_ever(make: Make, wait_s: float) -> None:
+    busy = {"error": {"kind": "rate_limited", "retry_after_s": wait_s}, "attempt": 1}
+    stage = make(answers=[busy, ENGINEER])
+    stage.enqueue()
+    stage.work()
+    life = stage.life()
+    assert life.not_before is not None
+    waits = datetime.fromisoformat(life.not_before) - datetime.fromisoformat(life.updated_at)
+    assert waits <= timedelta(days=1)
 
 
 def test_a_policy_that_cannot_be_read_stops_who_works_under_it_and_no_plain_job(make: Make) -> None:

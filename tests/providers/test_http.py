@@ -369,6 +369,7 @@ NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
         ({"retry-after": "inf"}, None),
         ({"retry-after": "later"}, None),
         ({"retry-after": ""}, None),
+        ({"retry-after": "Fri, 31 Dec 99999999999 23:59:59 GMT"}, None),
     ],
 )
 def test_how_long_to_wait_is_read_in_every_form(headers: dict[str, str], wait_s: float | None) -> None:

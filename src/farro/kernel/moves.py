@@ -18,6 +18,8 @@ from farro.kernel.retry import Again, GiveUp, RetryPolicy, Uniform, decide, dela
 from farro.kernel.states import Reason, Status
 from farro.late import dataclass
 
+LONGEST_WAIT_S = 86_400.0  # what a provider may ask of a job: quotas renew by the day, and more is a slip or a trick
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
@@ -202,7 +204,7 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
                             reason=Reason.RETRIED,
                             status=Status.QUEUED,
                             role=lifecycle.role,
-                            delay_s=max(delay_s, wait_s or 0.0),
+                            delay_s=min(max(delay_s, wait_s or 0.0), LONGEST_WAIT_S),
                             error=error,
                         )
                     case GiveUp():

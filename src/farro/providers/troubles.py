@@ -175,7 +175,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
             return wait_s
     try:
         moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter: a year that no machine counts to
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
