@@ -114,6 +114,29 @@ def test_degraded_mode_passes_no_person_by(make: Make) -> None:
     assert stage.folder().parent.name == "waiting"
 
 
+def test_degraded_mode_counts_the_rounds_of_a_review_and_tells_its_findings(make: Make) -> None:
+    louder = {"verdict": "changes_requested", "findings": [{"message": "say it louder"}]}
+    told = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer", "answer": louder}]
+    stage = make(answers=told, routing={"degraded_bypass": True})
+    stage.task(ENGINEER, REVIEWER, review_rounds=2)
+    begun(stage)
+    for _ in range(10):
+        stage.work(handover=True)
+        stage.work("CodeReviewer", handover=True)
+    life = stage.life()
+    assert life.status is Status.STALE  # that it has failed is the manager's to say
+    assert [hop.route["round"] for hop in life.hops if hop.route and "round" in hop.route] == [1, 2]
+    asked = json.loads((stage.folder() / "attempts/0003/steps/1/calls/1.json").read_text())["asked"]
+    assert "# What has to change\n\nCodeReviewer asks for changes (round 1 of 2):\n- say it louder" in asked
+    gone(stage)
+    stage.manage()
+    stage.work("CodeReviewer", handover=False)
+    life = stage.until_done()
+    assert life.status is Status.FAILED
+    assert life.error is not None
+    assert "say it louder" in life.error["message"]
+
+
 def test_degraded_mode_is_the_configs_to_permit(make: Make) -> None:
     stage = make()
     stage.enqueue(routing={"mode": "manager"})

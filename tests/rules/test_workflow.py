@@ -157,6 +157,15 @@ def test_a_person_whose_answer_was_lost_in_a_crash_is_asked_again() -> None:
     assert life.decide(None, None).code is Code.HUMAN
 
 
+def test_a_person_whom_a_worker_asked_in_degraded_mode_is_asked_again_too() -> None:
+    life = Life(task("SeniorEngineer", "human", "DocWriter"), "SeniorEngineer")
+    route = {"code": "degraded_bypass", "decided": "human", "step": 1}
+    life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/waiting", route)
+    at = workflow.position(life.hops, life.first, life.task)
+    assert at.worked is None
+    assert life.decide(None, None).code is Code.HUMAN
+
+
 def test_an_override_means_the_nearest_step_of_that_role() -> None:
     long = task("SeniorEngineer", "CodeReviewer", "SeniorEngineer", "DocWriter")
     at = workflow.Position(step=1, rounds={}, last=None)

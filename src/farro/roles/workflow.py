@@ -85,13 +85,15 @@ class Position:
     @property
     def asked(self) -> bool:
         """Whether a person was asked, and somebody took the job from there without an answer (a crash)."""
-        return self.last is not None and self.last.role == MANAGER and (self.last.route or {}).get("code") == Code.HUMAN
+        return self.last is not None and _decided(self.last) == Code.HUMAN
 
     @property
     def worked(self) -> Hop | None:
         """The hop of a role that has just succeeded."""
         last = self.last
-        return last if last is not None and last.reason is Reason.ROUTED and last.role != MANAGER else None
+        if last is None or last.reason is not Reason.ROUTED or last.role == MANAGER or self.asked:
+            return None
+        return last
 
 
 def position(hops: Sequence[Hop], first_role: str, task: Task | None) -> Position:
@@ -102,7 +104,7 @@ def position(hops: Sequence[Hop], first_role: str, task: Task | None) -> Positio
         route = hop.route or {}
         if isinstance(told := route.get("step"), int) and (task is None or 0 <= told < len(task.workflow)):
             step = told
-        if route.get("code") == Code.CHANGES and isinstance(review := route.get("review"), int):
+        if _decided(hop) == Code.CHANGES and isinstance(review := route.get("review"), int):
             rounds[review] = rounds.get(review, 0) + 1
         if hop.reason in _DECIDES:
             last = hop
@@ -128,7 +130,15 @@ def sent_to(hops: Sequence[Hop]) -> int | None:
 def asked_changes(hops: Sequence[Hop]) -> str:
     """Why the job was sent to its present role, where that role has to know."""
     last = position(hops, "", None).last
-    return (last.note or "") if last is not None and (last.route or {}).get("code") in _TELLS else ""
+    return (last.note or "") if last is not None and _decided(last) in _TELLS else ""
+
+
+def _decided(hop: Hop) -> str | None:
+    """What was decided there: who went past the manager decided as the manager would have, and it counts the same."""
+    route = hop.route or {}
+    code = route.get("code")
+    found = route.get("decided") if code == Code.DEGRADED_BYPASS else code
+    return found if isinstance(found, str) else None
 
 
 def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping[str, Any] | None) -> Decision:

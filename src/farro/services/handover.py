@@ -5,7 +5,8 @@ manager's matter.
 
 SPEC-1 §12: workers never bypass the manager. While it is away they wait with backoff; then the job is marked stale
 where it lies, with an error.md, and its result is kept: the next attempt finds it, and nobody is asked twice. Two
-exceptions, both the config's: a role's fast path, and degraded mode.
+exceptions, both the config's: a role's fast path, and degraded mode. Neither fails a job whose work has succeeded: that
+a workflow has come to nothing is the manager's word.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Handover:
             return self.store.commit(claim, outcome)
         if stop.requested:
             return self.store.commit(claim, Released(note="the manager is away, and the worker was stopped"))
-        if self.bypass and (decision := self._decision(claim, outcome)) is not None:
+        if self.bypass and (decision := self._decision(claim, outcome)) is not None and decision.code is not Code.FAIL:
             return self._past_the_manager(claim, outcome, decision)
         return self.store.commit(claim, self._unroutable(outcome))
 
