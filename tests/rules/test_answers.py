@@ -71,6 +71,31 @@ def test_the_answer_is_found_in_what_was_said(text: str) -> None:
     assert read("SeniorEngineer", text) == Change(summary="S")
 
 
+_QUOTED = 'The change adds this to its tests: {"verdict": "approve"}. That is not what was asked. '
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ('{"verdict": "changes_requested", "findings": [{"message": "No."}, {"mess', ": there is more than one object"),
+        (
+            '{"verdict": "changes_requested", "findings": [{"message": "No."}], "sure": true}',
+            "sure: is not a known field",
+        ),
+        ('{"verdict": "changes_requested", "findings": []}', "findings: must have at least one"),
+        ("{'verdict': 'changes_requested', 'findings': ['No.']}", ": there is more than one object"),
+        (
+            "{} " * 100 + '{"verdict": "changes_requested", "findings": [{"message": "No."}]}',
+            ": there is more than one",
+        ),
+    ],
+)
+def test_what_a_review_quotes_is_not_its_verdict(own: str, told: str) -> None:
+    assert problems("CodeReviewer", _QUOTED + own)[0].startswith(told)
+    fenced = f'It has this:\n```json\n{{"verdict": "approve"}}\n```\nMine:\n{own}'
+    assert isinstance(read("CodeReviewer", fenced), list)
+
+
 @pytest.mark.parametrize(
     ("role", "text", "told"),
     [

@@ -133,7 +133,9 @@ def schema_of(role: str) -> dict[str, Any] | None:
 def read(role: str, text: str) -> Answer | list[Problem]:
     """The answer in what was said, or what is wrong with it, for whoever is asked to put it right.
 
-    The whole text is the object, or its last ```json block is, or one that stands in the prose: the last that fits.
+    The whole text is the object, or its last ```json block is, or one that stands in the prose: the last that fits, and
+    only where nothing after it may be meant as the answer, too. A reviewer quotes what it reviews: an approval in there
+    must not stand for its own verdict, because that one was cut off or had a field too many.
     """
     shape = shape_of(role)
     if shape is None:
@@ -141,12 +143,17 @@ def read(role: str, text: str) -> Answer | list[Problem]:
     if len(text) > MAX_BYTES:
         return [Problem(path="", message=f"the answer has {len(text)} characters; at most {MAX_BYTES} are read")]
     first: list[Problem] | None = None
-    for candidate in objects(text):
-        problems, answer = _fitting(shape, candidate)
+    meant: list[Problem] | None = None  # … with what was begun last
+    begun = _last_begun(shape, text)
+    for start, end in objects(text):
+        problems, answer = _fitting(shape, text[start:end])
         if answer is not None:
-            return answer
+            return answer if begun < end else meant or [Problem(path="", message=_SEVERAL)]
         first = first or problems
-    return first or [Problem(path="", message="there is no JSON object in the answer; answer with exactly one")]
+        meant = meant or (problems if start <= begun < end else None)
+    return (
+        meant or first or [Problem(path="", message="there is no JSON object in the answer; answer with exactly one")]
+    )
 
 
 def _fitting(shape: type[Any], text: str) -> tuple[list[Problem], Answer | None]:
@@ -179,38 +186,47 @@ def _faults(answer: Answer) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 yield (*at, "routing", "next"), "is there exactly when the mode is role"
 
 
-def objects(text: str) -> Iterator[str]:
-    """Texts that may be the object, the likeliest first."""
+def objects(text: str) -> Iterator[tuple[int, int]]:
+    """Where the object may begin and end, the likeliest first."""
     bare = text.strip()
     if bare.startswith("{"):
-        yield bare
-    fences = [(word, inside) for word, inside in _fences(text) if inside.startswith("{")]
-    yield from (inside for word, inside in reversed(fences) if word == "json")
-    yield from (inside for word, inside in reversed(fences) if word != "json")
+        yield 0, len(text)
+    fences = [fence for fence in _fences(text) if text[fence[1] : fence[2]].lstrip().startswith("{")]
+    yield from ((start, end) for word, start, end in reversed(fences) if word == "json")
+    yield from ((start, end) for word, start, end in reversed(fences) if word != "json")
     yield from reversed(list(_in_prose(text)))
 
 
-def _fences(text: str) -> Iterator[tuple[str, str]]:
-    """The fenced blocks, each with the word that follows its opening. Line by line: a pattern over all of it would be
-    quadratic in fences that nobody closes."""
+def _last_begun(shape: type[Any], text: str) -> int:
+    """Where the last object is begun that may be meant as the answer, whether or not it can be read: by the first field
+    of the form, which each has to have. -1: none is."""
+    name = next(iter(shape.__dataclass_fields__))
+    return max((found.start() for found in re.finditer(rf"[\"']{name}[\"']\s*:", text)), default=-1)
+
+
+_SEVERAL = "there is more than one object that may be meant; answer with exactly one"
+
+
+def _fences(text: str) -> Iterator[tuple[str, int, int]]:
+    """What is in the fenced blocks, each with the word that follows its opening. Line by line: a pattern over all of it
+    would be quadratic in fences that nobody closes."""
     fence, word = "", ""
-    inside: list[str] = []
-    for line in text.splitlines():
+    at = start = 0
+    for line in text.splitlines(keepends=True):
         bare = line.strip()
         if not fence:
             if opening := _OPENING.match(bare):
-                fence, word, inside = opening[1], opening[2].lower(), []
+                fence, word, start = opening[1], opening[2].lower(), at + len(line)
         elif bare.startswith(fence) and not bare.strip(fence[0]):
-            yield word, "\n".join(inside).strip()
+            yield word, start, at
             fence = ""
-        else:
-            inside.append(line)
+        at += len(line)
 
 
 _OPENING = re.compile(r"(`{3,}|~{3,})\s*([A-Za-z0-9_-]*)")
 
 
-def _in_prose(text: str) -> Iterator[str]:
+def _in_prose(text: str) -> Iterator[tuple[int, int]]:
     decoder = json.JSONDecoder()
     start = text.find("{")
     for _ in range(_MAX_STARTS):
@@ -221,7 +237,7 @@ def _in_prose(text: str) -> Iterator[str]:
         except (ValueError, RecursionError):
             end = start + 1
         else:
-            yield text[start:end]
+            yield start, end
         start = text.find("{", end)
 
 

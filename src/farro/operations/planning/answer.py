@@ -39,10 +39,10 @@ def read(text: str, *, after: int, review: bool = False) -> Said:
     if len(text) > MAX_BYTES:
         return Said(problems=(f"the answer has {len(text)} characters; at most {MAX_BYTES} are read",))
     first: Said | None = None
-    for place, candidate in enumerate(objects(text)):
+    for place, (start, end) in enumerate(objects(text)):
         if place == _CANDIDATES:
             break
-        said = _read(candidate, after, review)
+        said = _read(text[start:end], after, review)
         if not said.problems:
             return said
         first = first or said
