@@ -145,6 +145,27 @@ def test_an_answer_that_stays_wrong_fails_the_job_in_words(make: Make) -> None:
     assert len(stage.calls()) == 2
 
 
+@pytest.mark.parametrize(
+    ("role", "said"), [("CodeReviewer", '{"verdict": "approve"} is what I'), ("Manager", "To begi")]
+)
+def test_an_answer_that_was_cut_off_is_none_though_its_beginning_can_be_read(make: Make, role: str, said: str) -> None:
+    cut = {"answer": said, "whole": False}
+    plan = {"plan_id": "p", "steps": [{"step_number": 1, "tool": "agent", "command": role, "args": ["Look."]}]}
+    nothing = dict.fromkeys(PROMPT)
+    stage = make(answers=[{"match": "cut off at the end", "answer": REVIEW}, cut])
+    stage.enqueue(**{**nothing, **plan})
+    stage.work("Runner")
+    assert stage.life().status is Status.SUCCEEDED
+    assert len(stage.calls()) == 2
+    stage.answers([cut])
+    stage.enqueue("two", **{**nothing, **plan})
+    stage.work("Runner")
+    error = stage.life("two").error
+    assert error is not None
+    assert error["category"] == "bad_answer"
+    assert f"roles.{role}.max_output_tokens" in error["message"]
+
+
 def test_a_passing_trouble_is_tried_again_and_then_by_the_next_attempt(make: Make) -> None:
     down = {"error": {"kind": "server"}, "attempt": 1}
     stage = make(answers=[down, ENGINEER])

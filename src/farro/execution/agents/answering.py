@@ -117,19 +117,21 @@ class _Step:
         )
         messages: tuple[Message, ...] = (Message(author="user", text=briefing.user(material)),)
         problems: list[str] = []
+        advice = ""  # for people
         for _ in range(role.repairs + 1):
             answer = asked.ask(messages)
             read = answers.read(self._role, answer.text)
-            if not isinstance(read, list):
+            if answer.whole and not isinstance(read, list):
                 return answer.text if isinstance(read, answers.Free) else _as_json(read)
-            problems = [problem.render("answer") for problem in read]
-            if not answer.whole:
+            problems = [problem.render("answer") for problem in read] if isinstance(read, list) else []
+            advice = "" if answer.whole else f". It may be longer with more of roles.{self._role}.max_output_tokens"
+            if not answer.whole:  # also one that can be read: nobody knows what its end would have said
                 problems.append("it was cut off at the end: be shorter")
             again = briefing.repair(problems)
             more = (Message(author="assistant", text=answer.text), Message(author="user", text=again))
             messages = (*messages, *more)
         told = "; ".join(problems[:5])
-        message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}"
+        message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}{advice}"
         raise StepFailure("bad_answer", message)
 
     def _candidates(self, settings: Settings) -> list[Candidate]:
