@@ -192,6 +192,21 @@ def test_a_task_that_is_not_there_fails_the_job_in_words(make: Make) -> None:
     assert "tasks/greet.json" in error["message"]
 
 
+@pytest.mark.parametrize("role", ["Plumber", "Runner"])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_workflow_with_a_role_that_is_not_here_fails_the_job_in_words(make: Make, role: str, fast: bool) -> None:
+    stage = make(answers=ANSWERS, roles={"SeniorEngineer": {"fast_path": fast}})
+    stage.task(ENGINEER, {"role": role})
+    stage.manage()  # it lives
+    begun(stage)
+    stage.work(handover=False)
+    life = stage.until_done(turns=2)
+    assert life.status is Status.FAILED
+    assert life.error is not None
+    assert life.error["message"].startswith("its task cannot be followed: ")
+    assert role in life.error["message"]
+
+
 def test_two_managers_never_both_act(make: Make) -> None:
     stage = make()
     store = stage.store()

@@ -15,7 +15,7 @@ The rules (DESIGN §6):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -158,6 +158,15 @@ def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping
     if at.step is not None and wants_changes(role, answer):
         return _sent_back(task, at, at.step, role, answer or {})
     return _onward(task, at.step, f"{role} {_approval(role)}")
+
+
+def possible(decision: Decision, roles: Collection[str]) -> Decision:
+    """It, where the root has the role that it names; else that the workflow cannot be followed. A task is judged when
+    it is enqueued, and may be another when it is claimed; a job that names it in its inputs is not asked."""
+    message = None if decision.to is None else names.fault_of(decision.to, roles)
+    if message is None:
+        return decision
+    return Decision(code=Code.FAIL, note=f"its task cannot be followed: {message}"[:MAX_NOTE], step=decision.step)
 
 
 def wants_changes(role: str, answer: Mapping[str, Any] | None) -> bool:

@@ -25,6 +25,7 @@ from farro.late import dataclass, field
 from farro.observe.log import Log
 from farro.ports.clock import Clock
 from farro.ports.store import Claim, Store
+from farro.roles import workflow
 from farro.roles.workflow import MANAGER, Code, Decision
 from farro.services import routing, seat
 from farro.services.seat import AWAY_S
@@ -80,7 +81,7 @@ class Handover:
 
     def _decision(self, claim: Claim, outcome: Succeeded) -> Decision | None:
         try:
-            return routing.of_worker(claim, outcome)
+            return workflow.possible(routing.of_worker(claim, outcome), self.store.roles())
         except FarroError as error:  # the manager says what is wrong with the task
             self.log("warning", str(error), {"job_id": claim.job_id})
             return None

@@ -175,6 +175,7 @@ class Manager(Keeper):
         except (BadDocument, NoTask, BadName) as error:
             why = f"its task cannot be followed: {error}"[: workflow.MAX_NOTE]
             return self._commit(claim, Decision(code=Code.FAIL, note=why))
+        decision = workflow.possible(decision, self._store.roles())
         drafts = routing.drafts(claim, at)
         if self._auto_plan is None or not drafts or decision.code is Code.FAIL:
             return self._commit(claim, decision, at.worked)
