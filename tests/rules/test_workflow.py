@@ -136,6 +136,13 @@ def test_after_its_rounds_a_review_fails_the_job(rounds: int) -> None:
     assert "louder" in end.note
 
 
+@pytest.mark.parametrize("answer", [None, {}, {"verdict": "perhaps"}])
+def test_a_verdict_that_cannot_be_read_approves_nothing(answer: dict[str, Any] | None) -> None:
+    life = Life(task("SeniorEngineer", "CodeReviewer", "DocWriter"), "SeniorEngineer")
+    life.works()
+    assert life.works(answer).code is Code.FAIL
+
+
 def test_a_review_with_nobody_before_it_fails_the_job() -> None:
     assert Life(task("CodeReviewer", "DocWriter"), "CodeReviewer").works(NO).code is Code.FAIL
 

@@ -157,6 +157,9 @@ def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping
         return Decision(code=Code.COMPLETE, note=f"{role} succeeded")
     if at.step is not None and wants_changes(role, answer):
         return _sent_back(task, at, at.step, role, answer or {})
+    if at.step is not None and not approved(role, answer):
+        why = f"the verdict of {role} cannot be read in its result.json; what nobody can read is no approval"
+        return Decision(code=Code.FAIL, step=at.step, note=why)
     return _onward(task, at.step, f"{role} {_approval(role)}")
 
 
@@ -171,6 +174,11 @@ def possible(decision: Decision, roles: Collection[str]) -> Decision:
 
 def wants_changes(role: str, answer: Mapping[str, Any] | None) -> bool:
     return answers.shape_of(role) is answers.Review and (answer or {}).get("verdict") == "changes_requested"
+
+
+def approved(role: str, answer: Mapping[str, Any] | None) -> bool:
+    """Whether a review says so; whoever does not review has nothing to approve."""
+    return answers.shape_of(role) is not answers.Review or (answer or {}).get("verdict") == "approve"
 
 
 def _approval(role: str) -> str:
