@@ -12,6 +12,7 @@ import pytest
 import farro.app as app
 from agents.stage import CHANGE, REVIEW, Make, Stage
 from farro.kernel.states import Reason, Status
+from farro.operations import inbox
 from farro.operations.admission import Gate
 from farro.services.abandon import Abandoning
 from farro.services.auto_plan import AutoPlan
@@ -242,6 +243,21 @@ def test_a_draft_that_would_widen_what_its_parent_may_is_refused_and_noted(
     assert note is not None
     assert why in note
     assert any(line["event"] == "auto_plan_refused" for line in stage.audit())
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_an_architect_beside_the_workflow_drafts_within_its_prompt_not_within_the_task(make: Make, sent: bool) -> None:
+    stage = make(answers=answers(draft()))
+    stage.task(ENGINEER)  # which may write src/
+    begun(stage, role="SeniorEngineer" if sent else "Architect", allowed_paths=["docs/"])
+    if sent:
+        store = stage.store()
+        inbox.route(store, stage.root, "one", "Architect", by="test")
+        store.close()
+    stage.work("Architect")
+    plan(stage)
+    assert of_origin(stage) == []
+    assert "would write src/a/, beyond docs/" in (stage.life().hops[-1].note or "")
 
 
 def test_one_run_makes_no_more_jobs_than_its_limit(make: Make) -> None:

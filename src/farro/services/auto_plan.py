@@ -163,9 +163,10 @@ def children(chosen: Chosen) -> tuple[Child, ...]:
 
 
 def _allowed(prompt: Mapping[str, Any], task: Task | None, at: Position) -> tuple[str, ...]:
-    """What the role that drafted may write itself: of its step, of the task, of the prompt."""
+    """What the role that drafted may write itself: of its step, of the task; of the prompt where its work was none of
+    the workflow's (execution.agents.material says the same to the role)."""
     own = tuple(prompt.get("allowed_paths") or ())
-    if task is None:
+    step = task.workflow[at.step] if task is not None and at.step is not None else None
+    if task is None or step is None or at.worked is None or step.role != at.worked.role:
         return own
-    step = task.workflow[at.step] if at.step is not None else None
-    return (step.allowed_paths if step is not None else None) or task.allowed_paths or own
+    return step.allowed_paths or task.allowed_paths or own
