@@ -278,7 +278,7 @@ def inbox(desk: Desk, args: asking.Nothing) -> Answer:
 
 def list_plans(desk: Desk, args: asking.Nothing) -> Answer:
     found = library.plans(desk.library)
-    more = {"more": f"{len(found) - _PLANS} more are kept: farro plan list"} if len(found) > _PLANS else {}
+    more = {"more": f"{len(found) - _PLANS} more are kept: `farro plan list` in a shell"} if len(found) > _PLANS else {}
     return {"plans": [asdict(line) for line in found[:_PLANS]], **more}
 
 

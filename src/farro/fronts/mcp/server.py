@@ -17,7 +17,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from farro.errors import FarroError
-from farro.fronts.mcp import asking, looking, tools
+from farro.fronts.mcp import asking, looking, tools, wording
 from farro.fronts.mcp.desk import Desk
 from farro.fronts.mcp.tools import Tool
 from farro.observe.log import redacted
@@ -65,6 +65,13 @@ class _Front:
     def __init__(self, desk: Desk, permitted: Collection[Allowed]) -> None:
         self._desk = desk
         self._permitted = permitted
+        self._offered = [tool.name for tool in tools.allowed(permitted)]
+
+    def _reason(self, error: FarroError | OSError) -> str:
+        """What went wrong, and which tool to call then: the caller has no shell."""
+        if isinstance(error, OSError) and error.filename is not None:
+            return f"{error.filename}: {error.strerror or error}"
+        return wording.for_agents(str(error), self._offered)
 
     async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(tool) for tool in tools.allowed(self._permitted)])
@@ -77,8 +84,10 @@ class _Front:
                 told = await self._wait(context, arguments)
             else:
                 told = await anyio.to_thread.run_sync(tool.call, self._desk, arguments, abandon_on_cancel=True)
+                if isinstance(told.get("fix"), str):
+                    told["fix"] = wording.fix_for_agents(told["fix"], self._offered)
         except (FarroError, OSError) as error:
-            return _told({"error": _reason(error)}, failed=True)
+            return _told({"error": self._reason(error)}, failed=True)
         return _told(told)
 
     async def _wait(self, context: Context, args: asking.WaitAsked) -> dict[str, Any]:
@@ -111,7 +120,7 @@ class _Front:
         try:
             found = await anyio.to_thread.run_sync(lambda: ls(desk.store, desk.root, Asked(last=_LISTED)))
         except (FarroError, OSError) as error:
-            raise MCPError(types.INTERNAL_ERROR, _reason(error)) from error
+            raise MCPError(types.INTERNAL_ERROR, self._reason(error)) from error
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
@@ -155,7 +164,7 @@ class _Front:
             arguments = tool.arguments({"job": job})
             told = await anyio.to_thread.run_sync(tool.call, self._desk, arguments, abandon_on_cancel=True)
         except (FarroError, OSError) as error:
-            raise MCPError(types.INVALID_PARAMS, _reason(error)) from error
+            raise MCPError(types.INVALID_PARAMS, self._reason(error)) from error
         text = _encoded(_clean(told))
         if len(text) > MOST_CHARACTERS:
             raise MCPError(types.INVALID_PARAMS, _too_long(text))
@@ -201,12 +210,6 @@ def _too_long(text: str) -> str:
 
 def _encoded(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False)
-
-
-def _reason(error: FarroError | OSError) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror or error}"
-    return str(error)
 
 
 def _clean(value: Any) -> Any:

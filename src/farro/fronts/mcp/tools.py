@@ -94,7 +94,7 @@ TOOLS = (
     Tool(
         name="explain_job",
         title="Explain a job",
-        description="Why a job does not run, or what it does just now, and the command that helps.",
+        description="Why a job does not run, or what it does just now, and what helps.",
         shape=asking.OneJob,
         call=looking.explain_job,
     ),
