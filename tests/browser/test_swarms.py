@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from playwright.sync_api import expect
 
 from browser.conftest import Visit
 from browser.site import Site, init, program
+from farro.buses.opening import opened
+from farro.ports.bus import Message
 from support import ROOT, eventually
 
 Come = Callable[..., Visit]
@@ -119,3 +123,27 @@ def test_a_component_is_configured_from_what_it_runs_with(hive: Site, visit: Com
     enabled = [{"signal": "config-update", "result": "success"}] * 2
     eventually(lambda: commands("config-update") == enabled, "it was not enabled")
     assert configured() == {"limit": 7}
+
+
+def test_dead_letters_stand_first_on_the_page(hive: Site, visit: Come) -> None:
+    """The components are healthy: without a word nobody would know that work lies there."""
+
+    async def refused() -> None:
+        bus = await opened(f"files:{hive.root}/bus")
+        await bus.publish("ph.demo.hive", Message(key="done", body=b"{}", message_id="one"))
+        consumer = await bus.consume("ph.demo.done", prefetch=1)
+        await (await anext(aiter(consumer))).reject(requeue=False)
+        await consumer.close()
+        await bus.close()
+
+    eventually(lambda: hive.ask("/api/swarms/demo")["state"] == "Ready", "the swarm is not ready")
+    page = visit(hive).open("swarm/demo")
+    expect(page.get_by_role("group", name="Topology of demo")).to_be_visible()
+    assert "Dead letters" not in page.inner_text("main")
+    with ThreadPoolExecutor(1) as aside:  # Playwright has a loop in this thread
+        aside.submit(asyncio.run, refused()).result()
+    letters = lambda: [one.get("deadLetters") for one in hive.ask("/api/swarms/demo")["queues"]]  # noqa: E731
+    eventually(lambda: 1 in letters(), "the controller does not tell of it")
+    notice = page.locator(".notice").first
+    expect(notice).to_contain_text("Dead letters: 1 of done.")
+    expect(notice).to_contain_text("farro swarm dead demo")

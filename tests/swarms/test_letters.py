@@ -194,6 +194,7 @@ def test_a_person_sees_dead_letters_sends_them_again_and_reads_the_logs(farro: P
     words = "dead letters: 3 of sacks; look: farro swarm dead demo"
     eventually(lambda: words in farro.run("swarm", "status", "demo", code=0).out.splitlines(), "nobody tells of them")
     assert farro.run("swarm", "status", "demo", code=0).out.splitlines()[:2] == ["demo  Running, Healthy", words]
+    assert f"swarm demo: {words}" in farro.run("ps", code=0).out.splitlines()
 
     log = farro.run("swarm", "logs", "demo", "demo-mill", "--tail", "2", code=0).out
     assert log == "got {'stones': 1}\ngot {'stones': 2}\n"

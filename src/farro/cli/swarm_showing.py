@@ -89,7 +89,7 @@ def page(view: SwarmView, commands: list[CommandView]) -> str:
 def _components(view: SwarmView) -> str:
     rows = [("COMPONENT", "ROLE", "STATE", "TPS", "STALE", "STARTS", "")]
     for one in view.components:
-        tps = "-" if one.tps is None else f"{one.tps:g}"
+        tps = f"{one.tps:g}" if one.enabled and one.tps is not None else "-"  # one that stopped says what it did last
         rows.append((one.instance, one.role, one.state, tps, span(one.staleness_s), str(one.starts), one.failure or ""))
     return table(rows, right=(3, 4, 5))
 

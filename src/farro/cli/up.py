@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from farro.cli.options import common
+from farro.cli.swarm_showing import dead_words
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, complain, say
 from farro.cli.upkeep import Here
@@ -162,6 +163,8 @@ def ps(root: str | None, as_json: bool) -> None:
             say(f"{line.name} failed: it {line.failure}")
     for view in views:
         say(f"swarm {view.id}: " + (_swarm_words(view) if stands[view.id] else _dead_words(view)))
+        if (letters := dead_words(view)) is not None:
+            say(f"swarm {view.id}: {letters}")
     if pid is not None:
         say(f"orchestrator: pid {pid}")
     elif runs:

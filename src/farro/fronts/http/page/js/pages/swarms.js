@@ -97,7 +97,9 @@ export function swarms(ctx, route) {
 
   function detail(swarm) {
     const totals = swarm.totals || {};
+    const dead = (swarm.queues || []).filter((queue) => queue.deadLetters > 0);
     return [
+      dead.length ? h("div.notice", { "data-state": "failed" }, icon("alert"), h("div.grow.stack.tight", h("p", `Dead letters: ${dead.map((queue) => `${count(queue.deadLetters)} of ${String(queue.name).split(".").pop()}`).join(", ")}. No component could work them.`), command(`farro swarm dead ${swarm.id}`))) : null,
       swarm.reason || (swarm.warnings || []).length ? h("div.notice", { "data-state": swarm.health === "Healthy" ? "queued" : "warning" }, icon("alert"), h("div.grow.stack.tight", swarm.reason ? h("p", swarm.reason) : null, (swarm.warnings || []).map((one) => h("p.soft", one)))) : null,
       panel(swarm.id, { actions: [state(HEALTH[swarm.health] || "unknown", { text: swarm.health }), state(mark(swarm.state), { chip: true, text: sentence(String(swarm.state)) })], note: `${totals.running ?? 0} of ${totals.desired ?? swarm.components.length} run` , flush: true },
         topology(swarm),
@@ -133,14 +135,14 @@ export function swarms(ctx, route) {
       node: ({ id }) => {
         const own = members(id);
         const how = own.length ? worst(own) : "pending";
-        const tps = own.reduce((sum, one) => sum + (one.tps || 0), 0);
+        const tps = own.filter(counts).reduce((sum, one) => sum + one.tps, 0);
         const stale = Math.max(...own.map((one) => one.staleness_s || 0), 0);
         return {
           state: how, label: `${id}: ${many(own.length, "instance")}, ${how}, ${tps.toFixed(1)} items a second`,
           parts: [
             h("g", { transform: "translate(11 10)", class: "sign" }, icon(how, 14)),
             h("text.name", { x: 32, y: 21.5 }, fit(id, 18)),
-            h("text.figure", { x: 12, y: 43 }, own.some((one) => one.tps !== null && one.tps !== undefined) ? `${rate(tps)}/s` : sentence(own[0] ? own[0].state : "new")),
+            h("text.figure", { x: 12, y: 43 }, own.some(counts) ? `${rate(tps)}/s` : sentence(own[0] ? own[0].state : "new")),
             h("text.what", { x: 12, y: 57 }, `${own.length} ×${stale ? ` · heard ${duration(stale)} ago` : ""}`),
           ],
         };
@@ -155,7 +157,7 @@ export function swarms(ctx, route) {
       h("tbody", list.map((one) => h("tr", { key: one.instance },
         h("td", h("span.mono", one.instance), one.failure ? h("p.small.late", one.failure) : null),
         h("td", state(mark(one.state), { text: sentence(String(one.state)) })),
-        h("td.right.num", one.tps === null || one.tps === undefined ? "–" : rate(one.tps)),
+        h("td.right.num", counts(one) ? rate(one.tps) : "–"),
         h("td.right.num", { class: one.staleness_s > 30 ? "late" : "" }, one.staleness_s === null || one.staleness_s === undefined ? "–" : `${duration(one.staleness_s)} ago`),
         h("td.right.num", one.starts),
         h("td.right", ctx.readOnly() ? null : button("Configure", () => configure(one), { kind: "ghost", "aria-label": `Configure ${one.instance}` }))))))));
@@ -173,4 +175,5 @@ export function swarms(ctx, route) {
 
 const ORDER = ["failed", "warning", "stopping", "starting", "pending", "stopped", "ready", "running"];
 const worst = (own) => own.map((one) => mark(one.state)).sort((a, b) => ORDER.indexOf(a) - ORDER.indexOf(b))[0];
+const counts = (one) => one.enabled && one.tps !== null && one.tps !== undefined; // one that stopped says what it did last
 const rate = (value) => (value >= 100 ? count(value) : value.toFixed(1));
