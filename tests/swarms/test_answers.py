@@ -131,15 +131,18 @@ def test_trouble_of_a_component_is_told_once_and_a_delta_tells_what_changed() ->
     assert [one["instance"] for one in summary.changed(summary.lines([member], 1.0))] == ["demo-sink"]
     assert summary.changed(summary.lines([member], 2.0)) == []
     watch.put("demo-sink", replace(watch.of("demo-sink"), launches=2, starts=1, end="by signal 9", end_s=2.5))
+    summary.lines([member], 2.6)
+    watch.put("demo-sink", replace(watch.of("demo-sink"), launches=3, end_words="no licence"))
     told = summary.changed(summary.lines([member], 3.0))[0]
-    assert (told["starts"], told["lastEnd"]) == (2, {"at": "2026-11-16T12:00:09.500Z", "how": "by signal 9"})
+    end = {"at": "2026-11-16T12:00:09.900Z", "how": "by signal 9", "words": "no licence"}
+    assert (told["starts"], told["lastEnd"]) == (3, end)
     assert summary.lines([member], 60.0)[0]["lastEnd"] == told["lastEnd"]  # however late it is told again
     watch.put("demo-sink", replace(watch.of("demo-sink"), failure="ended, for good"))
     for _ in range(3):
         summary.lines([member], 4.0)
     summary.error("swarm-start: too slow", "c")
     assert [(one.get("instance"), one["reason"], one.get("correlationId")) for one in summary.errors()] == [
-        ("demo-sink", "ended by signal 9, and was started again (2 starts)", None),
+        ("demo-sink", "ended by signal 9, and was started again (3 starts); its log ended with: no licence", None),
         ("demo-sink", "ended, for good", None),
         (None, "swarm-start: too slow", "c"),
     ]

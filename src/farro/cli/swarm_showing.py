@@ -5,10 +5,15 @@ Printing goes through terminal.say, so that nothing that a component says steers
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from farro.cli.tables import span, table
+from farro.operations.swarm_views import ComponentView
 from farro.operations.swarms import CommandView, SwarmView
 from farro.swarm import names
+from farro.swarm.lifecycle import ComponentState
 
+_NOT_THERE = (ComponentState.PROVISIONING, ComponentState.FAILED)
 _COMMANDS = 8  # the newest are shown
 
 
@@ -57,7 +62,8 @@ def page(view: SwarmView, commands: list[CommandView]) -> str:
         lines.append(dead)
     if totals:
         counts = ", ".join(f"{totals.get(name, 0)} {name}" for name in ("healthy", "running", "enabled"))
-        lines.append(f"of {totals.get('desired', 0)} components {counts}; oldest word {span(view.max_staleness_s)} ago")
+        oldest = "" if view.max_staleness_s is None else f"; oldest word {span(view.max_staleness_s)} ago"
+        lines.append(f"of {totals.get('desired', 0)} components {counts}{oldest}")
     alive = "lives" if view.controller["alive"] else "does not run: what follows is what it said last"
     lines.append(f"controller {view.controller['instance']} {alive}")
     if view.durations:
@@ -77,21 +83,43 @@ def page(view: SwarmView, commands: list[CommandView]) -> str:
     if view.recent_errors:
         lines += ["", "Recent errors"]
         for error in view.recent_errors[-_COMMANDS:]:
-            who = error.get("instance", "")
-            lines.append(f"  {_clock(error.get('at'))}  {who + '  ' if who else ''}{error.get('reason', '')}")
+            who, why = error.get("instance", ""), _once(str(error.get("reason", "")), view)
+            lines.append(f"  {_clock(error.get('at'))}  {who + '  ' if who else ''}{why}")
     if commands:
         lines += ["", "Commands"]
         for one in commands[-_COMMANDS:]:
-            lines.append(f"  {_clock(one.begun_at)}  {command_words(one)}")
+            lines.append(f"  {_clock(one.begun_at)}  {_once(command_words(one), view)}")
     return "\n".join(lines)
+
+
+def ended_words(last_end: Mapping[str, str] | None) -> str:
+    """How it last ended, of one that does not live."""
+    if last_end is None:
+        return ""
+    words = f": {last_end['words']}" if last_end.get("words") else ""
+    return f"ended {last_end.get('how', '')} at {_clock(last_end.get('at'))}{words}"
+
+
+def _once(text: str, view: SwarmView) -> str:
+    """The reason of a failure stands at the top, of a component's in its line: below these it is not said again."""
+    known = [view.reason or "", *(one.failure or "" for one in view.components)]
+    for one in sorted(filter(None, known), key=len, reverse=True):
+        text = text.replace(one, "see above")
+    return text
 
 
 def _components(view: SwarmView) -> str:
     rows = [("COMPONENT", "ROLE", "STATE", "TPS", "STALE", "STARTS", "")]
     for one in view.components:
         tps = f"{one.tps:g}" if one.enabled and one.tps is not None else "-"  # one that stopped says what it did last
-        rows.append((one.instance, one.role, one.state, tps, span(one.staleness_s), str(one.starts), one.failure or ""))
+        rows.append((one.instance, one.role, one.state, tps, span(one.staleness_s), str(one.starts), _why(one, view)))
     return table(rows, right=(3, 4, 5))
+
+
+def _why(one: ComponentView, view: SwarmView) -> str:
+    if one.failure is not None:
+        return "see above" if one.failure in (view.reason or "") else one.failure
+    return ended_words(one.last_end) if one.state in _NOT_THERE else ""
 
 
 def _queues(view: SwarmView) -> str:

@@ -5,19 +5,19 @@ What they do lives in operations.own_swarm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
 
 from farro.cli.options import common
-from farro.cli.swarm_showing import dead_words
+from farro.cli.swarm_showing import dead_words, ended_words
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, complain, say
 from farro.cli.upkeep import Here
 from farro.operations import own_swarm, swarms
-from farro.operations.own_swarm import SLOTS, WORKERS
+from farro.operations.own_swarm import SLOTS, WORKERS, Line
 from farro.operations.swarm_place import ORCHESTRATOR
 from farro.operations.swarms import SwarmView
 
@@ -161,8 +161,10 @@ def ps(root: str | None, as_json: bool) -> None:
     for line in found:
         if line.failure is not None:
             say(f"{line.name} failed: it {line.failure}")
+        elif line.pid is None and line.last_end is not None and stands[line.swarm]:
+            say(f"{line.name} {ended_words(line.last_end)}")
     for view in views:
-        say(f"swarm {view.id}: " + (_swarm_words(view) if stands[view.id] else _dead_words(view)))
+        say(f"swarm {view.id}: " + (_swarm_words(view, found) if stands[view.id] else _dead_words(view)))
         if (letters := dead_words(view)) is not None:
             say(f"swarm {view.id}: {letters}")
     if pid is not None:
@@ -173,8 +175,10 @@ def ps(root: str | None, as_json: bool) -> None:
         complain("no orchestrator runs here: nothing that is asked of swarms is done; `farro up --detach` starts one")
 
 
-def _swarm_words(view: SwarmView) -> str:
-    return f"{view.state}, {view.health}" + (f" ({view.reason})" if view.reason else "")
+def _swarm_words(view: SwarmView, found: Sequence[Line]) -> str:
+    """The reason is not said again where it is that of a component, which was told above."""
+    known = any(line.failure in (view.reason or "") for line in found if line.failure and line.swarm == view.id)
+    return f"{view.state}, {view.health}" + (f" ({view.reason})" if view.reason and not known else "")
 
 
 def _dead_words(view: SwarmView) -> str:

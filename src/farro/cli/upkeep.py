@@ -155,7 +155,8 @@ class Here:
         end = line.last_end
         if end is not None and (before is None or end != before.last_end):
             log = os.path.relpath(line.log, self.root)
-            say(f"{end.get('at', at)[11:19]} UTC  {line.name} ended {end.get('how', '')}; its log: {log}")
+            words = f" ends with: {end['words']}" if end.get("words") else ""
+            say(f"{end.get('at', at)[11:19]} UTC  {line.name} ended {end.get('how', '')}; its log: {log}{words}")
         if before is None or _said(line) != _said(before):
             say(f"{at[11:19]} UTC  {line.name} {_said(line)}")
 

@@ -95,7 +95,7 @@ class Line:
     restarts: int
     log: str
     failure: str | None = None
-    last_end: dict[str, str] | None = None  # at, how: of the process before this one, or of one that is dead
+    last_end: dict[str, str] | None = None  # at, how, words: of the process before this one, or of one that is dead
 
 
 def lines(place: str, runtime: Runtime, clock: Clock, *, swarm: str | None = None) -> list[Line]:

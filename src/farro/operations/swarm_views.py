@@ -58,7 +58,7 @@ class ComponentView:
     enabled: bool = False
     starts: int = 0
     failure: str | None = None
-    last_end: dict[str, str] | None = None  # at, how: when it last ended, also where it was started again since
+    last_end: dict[str, str] | None = None  # at, how, words: when it last ended, also where it was started again
     tps: float | None = None
     staleness_s: float | None = None
     told: dict[str, Any] = field(default_factory=dict)  # what it adds to its status by itself

@@ -39,6 +39,7 @@ class Seen:
     exit_code: int | None = None  # of one that is dead; None: nobody saw it
     end: str | None = None  # how it last ended, for people: also of one that was started again
     end_s: float | None = None  # when that was seen
+    end_words: str | None = None  # the last line of its log then
     finished: str | None = None  # it ended well and is not started again: why not
 
     def fresh(self, now_s: float, ttl_s: float = TTL_S) -> bool:
@@ -108,6 +109,8 @@ def _health(states: list[tuple[str, Seen, ComponentState]], now_s: float, ttl_s:
     if silent:
         name, one = silent[0]
         why = "never said anything" if one.word_s is None else f"said nothing for {now_s - one.word_s:.0f} s"
+        if one.word_s is None and one.end is not None:
+            why = f"ended {one.end}; it was started {one.launches} times, and said nothing since"
         return "Unknown", _told(name, why, len(silent))
     return "Healthy", None
 

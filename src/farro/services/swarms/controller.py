@@ -338,7 +338,9 @@ class Controller:
 
     async def _say_if_changed(self, now_s: float) -> None:
         told = self._aggregate(now_s)
-        what = (self._kept.state, told.health, told.desired, told.healthy, told.running, told.enabled)
+        counts = (told.desired, told.healthy, told.running, told.enabled)
+        ends = tuple((one.launches, one.end_s) for one in map(self._watch.of, self._members()))
+        what = (self._kept.state, told.health, counts, ends)
         if what != self._last_told:
             self._last_told, self._told_s = what, now_s
             await self._say(full=False)
@@ -362,7 +364,8 @@ class Controller:
         state, io = self._kept.state, queues_of(self._kept.plan)
         told = report(self._ground, state, self._aggregate(now_s), full=full, at=at, about=correlation_id, queues=io)
         off = [name for name in self._members() if state in _STARTED_ONCE and not self._kept.wants(name)]
-        lines = self._summary.lines(list(self._members().values()), now_s, off)
+        tended = state is not SwarmState.FAILED
+        lines = self._summary.lines(list(self._members().values()), now_s, off, tended=tended)
         changed = self._summary.changed(lines)
         told.data["components"] = lines if full else changed
         told.data["errors"] = self._summary.errors()

@@ -16,7 +16,6 @@ from typing import Any
 from farro.component.surroundings import Surroundings
 from farro.errors import AlreadyRunning, FarroError
 from farro.late import dataclass
-from farro.operations.swarm_logs import last_words
 from farro.ports.runtime import Component, Limits, Runtime
 from farro.ports.runtime import Seen as Found
 from farro.services.swarms.auditing import Trail
@@ -28,7 +27,6 @@ from farro.swarm.plan import Member, SwarmPlan
 from farro.swarm.reconcile import Do
 
 ORIGIN = "controller"  # of signals: a controller does not confirm its own
-_WORDS = 300  # characters of what a component said last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +87,8 @@ class Hands:
                 bee.restart, starts=seen.starts, exit_code=seen.exit_code, ended_s=ended_s, now_s=now_s
             )
             if judged.what == "failed":
-                self._watch.put(instance, replace(seen, failure=f"{judged.why}; {self._said(instance)}"))
+                why = f"{judged.why}; {self._said(instance, seen.end_words)}"
+                self._watch.put(instance, replace(seen, failure=why))
             elif judged.what == "finished":
                 self._watch.put(instance, replace(seen, finished=judged.why))
             if judged.what != "launch":
@@ -136,11 +135,10 @@ class Hands:
     def _log(self, instance: str) -> str:
         return f"{self._ground.folder}/logs/{instance}.log"
 
-    def _said(self, instance: str) -> str:
+    def _said(self, instance: str, words: str | None) -> str:
         """Where one that is given up has told why, and the last of it."""
-        log = self._log(instance)
-        where, words = os.path.relpath(log, self._ground.cwd), last_words(log, lines=1)
-        return f"{where} ends with: {words[:_WORDS]}" if words else f"its log, {where}, is empty"
+        where = os.path.relpath(self._log(instance), self._ground.cwd)
+        return f"{where} ends with: {words}" if words else f"its log: {where}"
 
     async def ask(self, member: Member, enabled: bool, now_s: float) -> None:
         """To work, or to stop working."""

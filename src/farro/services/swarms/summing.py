@@ -31,6 +31,7 @@ class Summary:
         self._errors: deque[dict[str, Any]] = deque(maxlen=ERRORS)
         self._told: dict[str, tuple[Any, ...]] = {}  # instance → what was last told of it
         self._ends: dict[str, tuple[float, str]] = {}  # instance → when it last ended: on our clock, and for people
+        self._again: dict[str, dict[str, Any]] = {}  # instance → the error that tells of its last start
         self._noticed: dict[str, tuple[Any, ...]] = {}  # instance → the trouble that stands among the errors
 
     def error(self, reason: str, correlation_id: str | None = None, member: Member | None = None) -> None:
@@ -46,15 +47,19 @@ class Summary:
     def errors(self) -> list[dict[str, Any]]:
         return list(self._errors)
 
-    def lines(self, members: Sequence[Member], now_s: float, off: Collection[str] = ()) -> list[dict[str, Any]]:
+    def lines(
+        self, members: Sequence[Member], now_s: float, off: Collection[str] = (), *, tended: bool = True
+    ) -> list[dict[str, Any]]:
         """Of every component. `off`: those that worked, and were told to stop: by the seed's lifecycle (§5.2) they are
-        Stopped then, and Healthy only until they are first enabled."""
+        Stopped then, and Healthy only until they are first enabled. Not `tended`: nobody starts again what is dead."""
         found = []
         for member in members:
             seen, said = self._watch.of(member.instance), self._watch.said.get(member.instance)
             state = seen.state(now_s)
             if state is ComponentState.HEALTHY and member.instance in off:
                 state = ComponentState.STOPPED
+            if state is ComponentState.PROVISIONING and not seen.alive and not tended:
+                state = ComponentState.FAILED
             line: dict[str, Any] = {
                 "role": member.role,
                 "instance": member.instance,
@@ -87,7 +92,7 @@ class Summary:
         """Those of which something else is to be told than was."""
         found = []
         for line in lines:
-            what = tuple(line.get(name) for name in ("state", "enabled", "starts", "failure"))
+            what = tuple(line.get(name) for name in ("state", "enabled", "starts", "failure", "lastEnd"))
             if self._told.get(line["instance"]) != what:
                 self._told[line["instance"]] = what
                 found.append(line)
@@ -100,7 +105,7 @@ class Summary:
         known = self._ends.get(instance)
         if known is None or known[0] != seen.end_s:
             self._ends[instance] = known = (seen.end_s, earlier(self._now(), max(0.0, now_s - seen.end_s)))
-        return {"at": known[1], "how": seen.end}
+        return {"at": known[1], "how": seen.end, **({"words": seen.end_words} if seen.end_words else {})}
 
     def _notice(self, member: Member, seen: Seen, said: object) -> None:
         """Trouble of a component becomes an error once: when it is new. Starts of before this controller are not."""
@@ -110,7 +115,14 @@ class Summary:
             self.error(seen.failure, member=member)
         elif now[1] > before[1]:
             how = f"ended {seen.end}" if seen.end is not None else "ended"
-            self.error(f"{how}, and was started again ({seen.launches} starts)", member=member)
+            words = f"; its log ended with: {seen.end_words}" if seen.end_words else ""
+            again = self._again.pop(member.instance, None)
+            if (
+                again is not None and again in self._errors
+            ):  # of one that dies again and again the last time stands for all
+                self._errors.remove(again)
+            self.error(f"{how}, and was started again ({seen.launches} starts){words}", member=member)
+            self._again[member.instance] = self._errors[-1]
         if isinstance(said, str) and said != before[2]:
             self.error(said, member=member)
 

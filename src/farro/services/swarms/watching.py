@@ -6,7 +6,9 @@ What is done about it lives in swarm.reconcile and the controller.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -14,13 +16,17 @@ from dataclasses import replace
 from datetime import datetime
 
 from farro.kernel.moments import parse_timestamp
+from farro.operations.swarm_logs import last_words
 from farro.ports.runtime import Runtime
+from farro.ports.runtime import Seen as Found
 from farro.swarm import messages, restarts
 from farro.swarm.status import Seen
 
 POLL_TIMEOUT_S = 3.0
 STEADY_S = 60.0  # who lived so long is not one that dies again and again
 LATE_S = 120.0  # so old may be what a process that died had said
+WORDS = 300  # characters of what a component said last
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 _ANSWER_LIMIT = 64 << 10
 
 
@@ -76,7 +82,8 @@ class Watch:
                     ended = now_s if known.ended_s is None else known.ended_s
                     seen = replace(seen, healthy=None, enabled=None, word_s=None)
                     seen = replace(seen, ended_s=ended, exit_code=found.exit_code)
-                    seen = replace(seen, end=restarts.told(found.exit_code), end_s=ended)
+                    words = known.end_words if known.ended_s is not None else _words(found)
+                    seen = replace(seen, end=restarts.told(found.exit_code), end_s=ended, end_words=words)
                 self.put(name, seen)
 
     def hear(self, status: messages.Status, now_s: float) -> bool:
@@ -124,6 +131,18 @@ class Watch:
         if up is not None and known.launched:
             told = known.enabled if enabled is None else enabled
             self.put(instance, replace(known, word_s=now_s, healthy=up, enabled=told))
+
+
+def _words(dead: Found) -> str:
+    """The last line of its log, where that may tell why it ended. One that was killed did not know that it would be."""
+    if dead.exit_code in _KILLED:
+        return ""
+    line = last_words(dead.log, lines=1)
+    with contextlib.suppress(ValueError):
+        told = json.loads(line)  # as farro's own services log
+        if isinstance(told, dict) and isinstance(told.get("message"), str):
+            line = told["message"]
+    return line[:WORDS]
 
 
 def _asked(url: str, instance: str) -> tuple[bool | None, bool | None]:
