@@ -131,6 +131,21 @@ def test_how_a_component_ended_is_told(bench: Bench, script: str, code: int) -> 
     assert sorted(path.name for path in bench.records.iterdir() if path.name.startswith("one")) == []
 
 
+def test_one_that_is_killed_is_as_one_that_died(bench: Bench) -> None:
+    """It may be stopped, and have started others: nothing is left. Its record is, and goes on counting."""
+    assert not bench.runtime.kill("one")
+    seen = bench.runtime.launch(bench.component("trap '' TERM; sleep 100000 & echo up; wait"))
+    bench.saying("up")
+    os.kill(seen.pid or 0, signal.SIGSTOP)
+    assert bench.runtime.kill("one")
+    assert bench.living() == []
+    found = bench.another().look("one")
+    assert found is not None
+    assert (found.alive, found.exit_code, found.launches) == (False, -9, 1)
+    assert not bench.runtime.kill("one")
+    assert bench.runtime.launch(bench.component()).launches == 2
+
+
 def test_an_end_that_its_launcher_did_not_see_is_unknown(bench: Bench) -> None:
     one = launcher(bench)
     one.communicate("go\n")

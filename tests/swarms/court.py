@@ -142,6 +142,10 @@ class Puppets:
     def stop(self, names: Sequence[str], grace_s: float = 10.0) -> Sequence[Stopped]:
         return [Stopped(name=name, how="stopped") for name in names if self.alive.pop(name, None) is not None]
 
+    def kill(self, name: str) -> bool:
+        lived, self.alive[name] = self.alive[name], False
+        return lived
+
     def tidy(self) -> None: ...
 
     def _seen(self, name: str) -> Seen:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import uuid
+from pathlib import Path
+from typing import Any
 
+from farro.services.swarms.controller import Controller
+from farro.services.swarms.hands import Ground
 from farro.swarm import names
 from farro.swarm.names import Signal
-from swarms.hive import PIPELINE, SWARM, Hive, Play, bee
+from farro.swarm.status import Seen
+from farro.system.clock import ManualClock
+from swarms.court import MemoryBus, Puppets
+from swarms.hive import PIPELINE, SWARM, Hive, Play, bee, now
+
+STATUS = "ev.status-delta.generator.demo-generator"
 
 
 def test_the_sequences_of_the_seed(play: Play) -> None:
@@ -92,3 +102,51 @@ def test_a_controller_that_dies_is_followed_by_one_that_adopts(play: Play) -> No
             assert [len(hive.confirmations(one)) for one in (start, again)] == [1, 1]
 
     play(act)
+
+
+def test_a_component_that_hangs_is_ended_and_started_again(play: Play) -> None:
+    """It lives, and neither says anything nor answers. One that shall never be started again is left as it is."""
+    bees = [bee("generator", gives="raw"), bee("sink", takes="raw", restart="never")]
+    swarm = {"id": SWARM, "bees": bees, "timeouts": {"silent": 5}}
+
+    async def act(hive: Hive) -> None:
+        async with hive.controller():
+            assert (await hive.ask(Signal.TEMPLATE, swarm))["state"] == "Ready"
+            assert (await hive.ask(Signal.START))["state"] == "Running"
+            pids = {seen.name: seen.pid or 0 for seen in hive.runtime.list()}
+            before = len(hive.heard)
+            for pid in pids.values():
+                os.kill(pid, signal.SIGSTOP)
+
+            def started_again(key: str, body: dict[str, Any]) -> bool:
+                lines = body.get("data", {}).get("components", []) if key.endswith(".demo-marshal") else []
+                return any(one["instance"] == "demo-generator" and one["starts"] == 2 for one in lines)
+
+            told = await hive.until(started_again, after=before)
+            (line,) = [one for one in told["data"]["components"] if one["instance"] == "demo-generator"]
+            assert line["lastEnd"]["how"].startswith("by force: it said nothing for ")
+            assert any(one["reason"].startswith("ended by force: it said") for one in told["data"]["errors"])
+            await hive.until(lambda key, body: key == STATUS and body["enabled"], after=before)
+            living = {seen.name: seen.pid for seen in hive.runtime.list() if seen.alive}
+            assert living["demo-generator"] != pids["demo-generator"]
+            assert living["demo-sink"] == pids["demo-sink"]
+            trail = [json.loads(one) for one in (hive.folder / "swarm/audit.jsonl").read_text().splitlines()]
+            assert [one["instance"] for one in trail if one["what"] == "hung"] == ["demo-generator"]
+
+    play(act)
+
+
+def test_what_a_controller_slept_through_is_nobody_elses_silence(shm: Path) -> None:
+    """A machine that stood still, a controller that was stopped: silence counts from when it is there again."""
+    bus = MemoryBus()
+    ground = Ground(swarm=SWARM, instance="demo-marshal", bus_address="", folder=str(shm), cwd="/", env={})
+    controller = Controller(ground, bus, Puppets(bus, ManualClock()), log=lambda *_: None, now=now, durable=False)
+    began_s = controller._turned_s
+    seen = Seen(launched=True, alive=True, launched_s=began_s, word_s=began_s)
+    for second in range(1, 31):
+        controller._attend(began_s + second)
+    assert seen.silence_s(began_s + 30, controller._attentive_s) == 30
+    controller._attend(began_s + 3600)
+    assert seen.silence_s(began_s + 3600, controller._attentive_s) == 0
+    controller._attend(began_s + 3601)
+    assert seen.silence_s(began_s + 3601, controller._attentive_s) == 1

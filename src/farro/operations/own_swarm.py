@@ -32,6 +32,7 @@ from farro.swarm.plan import SwarmPlan
 SWARM = "farro"
 WORKERS, SLOTS = 2, 2  # of each role
 STOP_S = 15.0  # a worker gives its steps five seconds, and needs at most ten in all
+SILENT_S = 1800.0  # as the watchdog allows an agent: a function of a job may keep a worker's interpreter for itself
 SETTLE_S = 30.0  # after a start was confirmed: for every component to have said how it is
 ORCHESTRATOR_S = 10.0  # for it to end
 TELL_S = 15.0
@@ -75,7 +76,7 @@ def default_plan(
         bees.append(bee(name, "worker", "--role", role, "--slots", str(slots), *rest, instances=workers))
     if web:
         bees.append(bee("web", "web"))
-    return {"id": SWARM, "bees": bees, "timeouts": {"stop": STOP_S}}
+    return {"id": SWARM, "bees": bees, "timeouts": {"stop": STOP_S, "silent": SILENT_S}}
 
 
 # --- who runs ---

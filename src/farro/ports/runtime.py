@@ -95,5 +95,9 @@ class Runtime(Protocol):
         """End them, all at once, in `grace_s`; after that by force. Their records go. Names that are unknown are left
         out of the answer."""
 
+    def kill(self, name: str) -> bool:
+        """End one that hangs, by force, with all that it started; whether it lived. Its record stays, as of any that
+        died: its next launch is counted. [test_one_that_is_killed_is_as_one_that_died]"""
+
     def tidy(self) -> None:
         """Keep the logs within bounds. To be called now and then by whoever watches; by any number of them."""

@@ -109,6 +109,15 @@ class ProcessRuntime:
                 self._clock.sleep(_PAUSE_S)
             return [self._ended(record, told=record in told, deaf=record in deaf) for record in records.values()]
 
+    def kill(self, name: str) -> bool:
+        with self._locked():
+            record = self._read(name)
+            record = self._found(record) if record else record
+            alive = bool(record) and process_identity.matches(record)
+            if alive:
+                self._clear(record, record["pid"])
+            return alive
+
     def tidy(self) -> None:
         with contextlib.suppress(FileNotFoundError), leases.exclusively(f"{self._folder}/{_TIDYING}"):
             for seen in self.list():

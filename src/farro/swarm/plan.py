@@ -63,13 +63,14 @@ class Bee:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeouts:
-    """Seed 003 §8, in seconds."""
+    """Seed 003 §8, in seconds; `silent` is farro's own."""
 
     provision: Seconds = 120.0  # of one component
     ready: Seconds = 300.0  # of the swarm
     start: Seconds = 60.0  # of one component
     start_total: Seconds = 180.0
     stop: Seconds = 30.0  # of one component: then it is ended by force, and told as degraded
+    silent: Annotated[float, Bounds(at_least=5, at_most=86_400)] = 120.0  # of one component that lives: then it hangs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

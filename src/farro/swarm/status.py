@@ -40,10 +40,17 @@ class Seen:
     end: str | None = None  # how it last ended, for people: also of one that was started again
     end_s: float | None = None  # when that was seen
     end_words: str | None = None  # the last line of its log then
+    hung: str | None = None  # it was ended because it said nothing: for how long
     finished: str | None = None  # it ended well and is not started again: why not
 
     def fresh(self, now_s: float, ttl_s: float = TTL_S) -> bool:
         return self.word_s is not None and now_s - self.word_s <= ttl_s
+
+    def silence_s(self, now_s: float, attentive_s: float) -> float:
+        """How long it had the chance to say something, and did not. `attentive_s`: since when whoever judges it was
+        there all the time: what is said to one that sleeps is not heard."""
+        began_s = self.launched_s if self.word_s is None else self.word_s
+        return now_s - max(attentive_s, attentive_s if began_s is None else began_s)
 
     def state(self, now_s: float, ttl_s: float = TTL_S) -> ComponentState:
         """As the aggregate tells it."""

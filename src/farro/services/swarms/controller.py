@@ -52,6 +52,7 @@ LOOK_SOON_S = 0.2
 SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
 REST_S = 0.01  # between two turns at least, and four times what the last one took: a storm of words is one turn
 BEAT_S = 1.0  # how often it is looked whether a heartbeat is due
+LAPSE_S = 10.0  # between two turns at most, or it was not there
 TIDY_S = 30.0  # how often the runtime is asked to keep logs within bounds
 
 
@@ -74,7 +75,8 @@ class Controller:
         self._known: tuple[plan.SwarmPlan | None, dict[str, plan.Member]] = (None, {})
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
-        self._tidied_s = time.monotonic()
+        self._turned_s = self._tidied_s = time.monotonic()
+        self._attentive_s = self._turned_s  # since when nothing kept us from hearing
         self._summary = Summary(self._watch, now, lambda *what, **more: self._trail.note(*what, **more))
         self._trail = Trail(ground.folder, ORIGIN, now, log)
         self._applying = Applying(ground, bus, runtime, self._kept, self._watch, self._voice)
@@ -180,6 +182,7 @@ class Controller:
     async def _turn(self) -> float:
         """Do what is to be done now; how long nothing more is, at most."""
         now_s = time.monotonic()
+        self._attend(now_s)
         if now_s >= self._look_s or (self._ledger.open() and now_s >= self._look_s - LOOK_S + LOOK_SOON_S):
             self._look(now_s)
         try:
@@ -202,8 +205,17 @@ class Controller:
                 self._tidied_s = now_s
                 await asyncio.to_thread(self._runtime.tidy)
         except BusTrouble as error:
+            self._attentive_s = time.monotonic()
             self._log("error", str(error), {})
         return 0.0 if self.removed else LOOK_SOON_S if self._ledger.open() else LOOK_S
+
+    def _attend(self, now_s: float) -> None:
+        """Whether we were there since the last turn. A machine that stood still, a controller that was stopped, a bus
+        that kept it waiting: then the silence of others is our own."""
+        silent_s = plan.Timeouts().silent if self._kept.plan is None else self._kept.plan.timeouts.silent
+        if now_s - self._turned_s > min(LAPSE_S, silent_s / 2):
+            self._attentive_s = now_s
+        self._turned_s = now_s
 
     def _look(self, now_s: float) -> None:
         """Ask the runtime who lives."""
@@ -280,11 +292,28 @@ class Controller:
                 continue
             if not seen.launched or not seen.alive:
                 await self._hands.launch(self._kept.plan, one, now_s)
-            elif seen.healthy and seen.enabled is not None and seen.enabled != wants:
-                if seen.asked_s is None or now_s - seen.asked_s > CONFIG_S:
-                    await self._hands.ask(one, wants, now_s)
-            elif not seen.fresh(now_s):
-                self._hands.poll(one.instance, now_s)
+                continue
+            if await self._hangs(one, seen, now_s):
+                continue
+            asked = seen.asked_s is not None and now_s - seen.asked_s <= CONFIG_S
+            if seen.healthy and seen.enabled not in (None, wants) and not asked:
+                await self._hands.ask(one, wants, now_s)
+
+    async def _hangs(self, one: plan.Member, seen: status.Seen, now_s: float) -> bool:
+        """One whose word is old is asked at its health endpoint. Who does not answer there either, for as long as the
+        plan allows, is ended; one that was never heard of, and so cannot be asked, has the time to come up, too.
+        [test_a_component_that_hangs_is_ended_and_started_again]"""
+        assert self._kept.plan is not None
+        limits, policy = self._kept.plan.timeouts, self._kept.plan.bees[one.bee].restart
+        if not seen.fresh(now_s, min(status.TTL_S, limits.silent / 2)):
+            self._hands.poll(one.instance, now_s)
+        limit_s = limits.silent if seen.word_s is not None else max(limits.silent, limits.provision)
+        silence_s = seen.silence_s(now_s, self._attentive_s)
+        if silence_s < limit_s or policy == "never" or seen.hung is not None:
+            return False
+        await self._hands.end_hung(one.instance, silence_s)
+        self._look_s = now_s
+        return True
 
     # --- doing ---
 
@@ -356,8 +385,10 @@ class Controller:
         """Beside the turns: one of them may wait for a component that does not end."""
         while True:
             await asyncio.sleep(BEAT_S)
-            with contextlib.suppress(BusTrouble):
+            try:
                 await self._say_if_due(time.monotonic())
+            except BusTrouble:
+                self._attentive_s = time.monotonic()
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()

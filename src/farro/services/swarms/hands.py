@@ -132,6 +132,13 @@ class Hands:
         fresh = replace(fresh, ended_s=None, exit_code=None, launches=launches)
         self._watch.put(instance, replace(fresh, enabled=None, word_s=None, asked_s=None))
 
+    async def end_hung(self, instance: str, silence_s: float) -> None:
+        """It lives and says nothing. Once it is dead it is started again, or not, as any other that died."""
+        why = f"said nothing for {silence_s:.0f} s"
+        self._trail.note("hung", instance=instance, reason=why)
+        self._watch.put(instance, replace(self._watch.of(instance), hung=why))
+        await asyncio.to_thread(self._runtime.kill, instance)
+
     def _log(self, instance: str) -> str:
         return f"{self._ground.folder}/logs/{instance}.log"
 

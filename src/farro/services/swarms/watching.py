@@ -83,7 +83,9 @@ class Watch:
                     seen = replace(seen, healthy=None, enabled=None, word_s=None)
                     seen = replace(seen, ended_s=ended, exit_code=found.exit_code)
                     words = known.end_words if known.ended_s is not None else _words(found)
-                    seen = replace(seen, end=restarts.told(found.exit_code), end_s=ended, end_words=words)
+                    how = restarts.told(found.exit_code) if known.hung is None else f"by force: it {known.hung}"
+                    how = known.end if known.end is not None and known.ended_s is not None else how  # told already
+                    seen = replace(seen, end=how, end_s=ended, end_words=words, hung=None)
                 self.put(name, seen)
 
     def hear(self, status: messages.Status, now_s: float) -> bool:
@@ -111,6 +113,7 @@ class Watch:
                     asked_s=asked,
                     alive=True,
                     starts=1 if long else known.starts,
+                    hung=None,
                 ),
             )
             new = was != (True, healthy, status.enabled) or known.word_s is None
