@@ -149,9 +149,8 @@ class Puppets:
     def tidy(self) -> None: ...
 
     def _seen(self, name: str) -> Seen:
-        return Seen(
-            name=name, alive=self.alive[name], pid=1, argv=(), log="/dev/null", launched_at="", launches=self.launches
-        )
+        at, alive = "2026-11-16T12:00:00Z", self.alive[name]
+        return Seen(name=name, alive=alive, pid=1, argv=(), log="/dev/null", launched_at=at, launches=self.launches)
 
     async def speak(self) -> bool:
         """What those that live have to say; whether it was anything."""

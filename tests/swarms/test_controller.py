@@ -7,17 +7,13 @@ import json
 import os
 import signal
 import uuid
-from pathlib import Path
 from typing import Any
 
-from farro.services.swarms.controller import Controller
-from farro.services.swarms.hands import Ground
-from farro.swarm import names
+from farro.services.swarms.attention import Attention
+from farro.swarm import names, plan
 from farro.swarm.names import Signal
 from farro.swarm.status import Seen
-from farro.system.clock import ManualClock
-from swarms.court import MemoryBus, Puppets
-from swarms.hive import PIPELINE, SWARM, Hive, Play, bee, now
+from swarms.hive import PIPELINE, SWARM, Hive, Play, bee
 
 STATUS = "ev.status-delta.generator.demo-generator"
 
@@ -136,17 +132,23 @@ def test_a_component_that_hangs_is_ended_and_started_again(play: Play) -> None:
     play(act)
 
 
-def test_what_a_controller_slept_through_is_nobody_elses_silence(shm: Path) -> None:
+def test_what_a_controller_slept_through_is_nobody_elses_silence() -> None:
     """A machine that stood still, a controller that was stopped: silence counts from when it is there again."""
-    bus = MemoryBus()
-    ground = Ground(swarm=SWARM, instance="demo-marshal", bus_address="", folder=str(shm), cwd="/", env={})
-    controller = Controller(ground, bus, Puppets(bus, ManualClock()), log=lambda *_: None, now=now, durable=False)
-    began_s = controller._turned_s
+    limits, one = plan.Timeouts(silent=60), plan.Bee(role="sink")
+    attention = Attention()
+    began_s = attention.since_s
     seen = Seen(launched=True, alive=True, launched_s=began_s, word_s=began_s)
-    for second in range(1, 31):
-        controller._attend(began_s + second)
-    assert seen.silence_s(began_s + 30, controller._attentive_s) == 30
-    controller._attend(began_s + 3600)
-    assert seen.silence_s(began_s + 3600, controller._attentive_s) == 0
-    controller._attend(began_s + 3601)
-    assert seen.silence_s(began_s + 3601, controller._attentive_s) == 1
+
+    def judged(second: float, what: plan.Bee = one) -> tuple[float, bool]:
+        attention.turn(began_s + second, limits)
+        return (
+            round(seen.silence_s(began_s + second, attention.since_s)),
+            attention.hangs(seen, what, limits, began_s + second),
+        )
+
+    for second in range(0, 60, 5):
+        assert judged(second) == (second, False)
+    assert judged(60) == (60, True)
+    assert judged(60, plan.Bee(role="sink", restart="never")) == (60, False)
+    assert judged(3600) == (0, False)
+    assert judged(3601) == (1, False)

@@ -188,6 +188,36 @@ def test_a_copy_of_a_swarms_folder_is_no_swarm(shm: Path) -> None:
     asyncio.run(act())
 
 
+@pytest.mark.parametrize(("launches", "state"), [(1, "Running"), (2, "Provisioning")])
+def test_what_was_told_of_a_process_is_not_told_of_the_next(shm: Path, launches: int, state: str) -> None:
+    """It died and was started again a moment ago, and its controller has not said so: it does not run yet."""
+
+    async def act() -> None:
+        court = Court(shm)
+        await court.begin()
+        await ready(court)
+        told = {
+            "event": "status",
+            "kind": "status-full",
+            "version": "1.0",
+            "messageId": str(uuid.uuid4()),
+            "timestamp": "2026-11-16T12:00:00Z",
+            "role": names.CONTROLLER,
+            "instance": marshal(),
+            "swarmId": SWARM,
+            "enabled": True,
+            "state": "Running",
+            "data": {"components": [{**ABOUT, "state": "Running", "enabled": True, "starts": 1}]},
+        }
+        await hear(court, f"ev.status-full.{names.CONTROLLER}.{marshal()}", told)
+        court.puppets.alive["demo-generator"] = True
+        court.puppets.launches = launches
+        (line,) = own_swarm.lines(court.place.folder, court.puppets, court.clock)
+        assert (line.pid, line.state) == (1, state)
+
+    asyncio.run(act())
+
+
 def test_who_waits_for_a_broker_that_is_away_is_told_so(shm: Path) -> None:
     (shm / "orchestrator").mkdir()
     (shm / "orchestrator" / "orchestrator.log").write_text("started\nno RabbitMQ answers at broker:5672\n")

@@ -112,12 +112,15 @@ def lines(place: str, runtime: Runtime, clock: Clock, *, swarm: str | None = Non
             seen = runtime.look(one.instance)
             alive = seen is not None and seen.alive
             known = one.state in (ComponentState.FAILED, ComponentState.STOPPED)
+            state = one.state if alive or known else str(dead)
+            if seen is not None and alive and 0 < one.starts < seen.launches:  # that was the process before it
+                state = str(ComponentState.PROVISIONING)
             found.append(
                 Line(
                     name=one.instance,
                     role=one.role,
                     swarm=view.id,
-                    state=one.state if alive or known else str(dead),
+                    state=state,
                     enabled=alive and one.enabled,
                     pid=seen.pid if seen is not None and alive else None,
                     uptime_s=_uptime_s(seen, clock) if seen is not None and alive else None,

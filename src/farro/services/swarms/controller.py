@@ -27,6 +27,7 @@ from farro.ports.runtime import Runtime
 from farro.services.swarms import queues
 from farro.services.swarms.answering import Answers, superseded
 from farro.services.swarms.applying import Applying
+from farro.services.swarms.attention import Attention
 from farro.services.swarms.auditing import Trail
 from farro.services.swarms.hands import ORIGIN, Ground, Hands
 from farro.services.swarms.keeping import GivenUp, Kept
@@ -52,7 +53,6 @@ LOOK_SOON_S = 0.2
 SHARE = 0.05  # of its time that a controller may look; the more components, the rarer
 REST_S = 0.01  # between two turns at least, and four times what the last one took: a storm of words is one turn
 BEAT_S = 1.0  # how often it is looked whether a heartbeat is due
-LAPSE_S = 10.0  # between two turns at most, or it was not there
 TIDY_S = 30.0  # how often the runtime is asked to keep logs within bounds
 
 
@@ -75,8 +75,8 @@ class Controller:
         self._known: tuple[plan.SwarmPlan | None, dict[str, plan.Member]] = (None, {})
         self._last_told: tuple[Any, ...] = ()
         self._told_s = 0.0
-        self._turned_s = self._tidied_s = time.monotonic()
-        self._attentive_s = self._turned_s  # since when nothing kept us from hearing
+        self._tidied_s = time.monotonic()
+        self._attention = Attention()
         self._summary = Summary(self._watch, now, lambda *what, **more: self._trail.note(*what, **more))
         self._trail = Trail(ground.folder, ORIGIN, now, log)
         self._applying = Applying(ground, bus, runtime, self._kept, self._watch, self._voice)
@@ -182,7 +182,7 @@ class Controller:
     async def _turn(self) -> float:
         """Do what is to be done now; how long nothing more is, at most."""
         now_s = time.monotonic()
-        self._attend(now_s)
+        self._attention.turn(now_s, plan.Timeouts() if self._kept.plan is None else self._kept.plan.timeouts)
         if now_s >= self._look_s or (self._ledger.open() and now_s >= self._look_s - LOOK_S + LOOK_SOON_S):
             self._look(now_s)
         try:
@@ -205,17 +205,9 @@ class Controller:
                 self._tidied_s = now_s
                 await asyncio.to_thread(self._runtime.tidy)
         except BusTrouble as error:
-            self._attentive_s = time.monotonic()
+            self._attention.lapse()
             self._log("error", str(error), {})
         return 0.0 if self.removed else LOOK_SOON_S if self._ledger.open() else LOOK_S
-
-    def _attend(self, now_s: float) -> None:
-        """Whether we were there since the last turn. A machine that stood still, a controller that was stopped, a bus
-        that kept it waiting: then the silence of others is our own."""
-        silent_s = plan.Timeouts().silent if self._kept.plan is None else self._kept.plan.timeouts.silent
-        if now_s - self._turned_s > min(LAPSE_S, silent_s / 2):
-            self._attentive_s = now_s
-        self._turned_s = now_s
 
     def _look(self, now_s: float) -> None:
         """Ask the runtime who lives."""
@@ -285,6 +277,7 @@ class Controller:
             SwarmState.STOPPED,
         ):
             return
+        limits = self._kept.plan.timeouts
         for one in self._members().values():
             seen = self._watch.of(one.instance)
             wants = self._kept.wants(one.instance)
@@ -293,27 +286,14 @@ class Controller:
             if not seen.launched or not seen.alive:
                 await self._hands.launch(self._kept.plan, one, now_s)
                 continue
-            if await self._hangs(one, seen, now_s):
+            if self._attention.asks(seen, limits, now_s):
+                self._hands.poll(one.instance, now_s)
+            if self._attention.hangs(seen, self._kept.plan.bees[one.bee], limits, now_s):
+                await self._hands.end_hung(one.instance, seen.silence_s(now_s, self._attention.since_s))
                 continue
             asked = seen.asked_s is not None and now_s - seen.asked_s <= CONFIG_S
             if seen.healthy and seen.enabled not in (None, wants) and not asked:
                 await self._hands.ask(one, wants, now_s)
-
-    async def _hangs(self, one: plan.Member, seen: status.Seen, now_s: float) -> bool:
-        """One whose word is old is asked at its health endpoint. Who does not answer there either, for as long as the
-        plan allows, is ended; one that was never heard of, and so cannot be asked, has the time to come up, too.
-        [test_a_component_that_hangs_is_ended_and_started_again]"""
-        assert self._kept.plan is not None
-        limits, policy = self._kept.plan.timeouts, self._kept.plan.bees[one.bee].restart
-        if not seen.fresh(now_s, min(status.TTL_S, limits.silent / 2)):
-            self._hands.poll(one.instance, now_s)
-        limit_s = limits.silent if seen.word_s is not None else max(limits.silent, limits.provision)
-        silence_s = seen.silence_s(now_s, self._attentive_s)
-        if silence_s < limit_s or policy == "never" or seen.hung is not None:
-            return False
-        await self._hands.end_hung(one.instance, silence_s)
-        self._look_s = now_s
-        return True
 
     # --- doing ---
 
@@ -388,7 +368,7 @@ class Controller:
             try:
                 await self._say_if_due(time.monotonic())
             except BusTrouble:
-                self._attentive_s = time.monotonic()
+                self._attention.lapse()
 
     async def _say(self, *, full: bool, correlation_id: str | None = None) -> None:
         now_s, at = time.monotonic(), self._voice.now()
