@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -241,6 +242,12 @@ def test_the_demo_of_plans_shows_work_a_failure_and_a_recovery_and_leaves_nothin
     assert "stale            survivor" in out
     assert "I was killed, and here I am" in out
     assert "attempt 2  committed → agents/Runner/completed/succeeded" in out
+    blocks = out.split("\n$ ")  # everything that is listed stands under a command that can be typed in that folder
+    for command, said in (([*one.split("\n", 1), ""])[:2] for one in blocks[1:]):
+        assert "/tmp" not in command
+        assert "…" not in command
+        assert "agents/Runner/" not in said or command.startswith(("find ", "farro show ")), command
+    assert re.search(r"^\$ kill -9 \d+$", out, re.MULTILINE)
     nothing_is_left(empty)
     told = json.loads(run(empty, "--plans", "--json"))
     assert told["exit_code"] == 0
