@@ -218,6 +218,14 @@ def test_keep_leaves_it_to_explore_and_says_how(empty: Program) -> None:
     assert (root / ".git").is_dir()
     assert empty.call("status", "--root", str(root), code=0).out
     eventually(lambda: not empty.living(), "a process of the demo lives on")
+    again = out.split("And again:\n")[1]
+    env = {**empty.env, "PATH": f"{Path(FARRO).parent}:{empty.env['PATH']}"}
+    told = subprocess.run(
+        ["sh", "-ec", again], cwd=root, env=env, capture_output=True, text=True, check=False, timeout=3 * PATIENCE_S
+    )
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"job-\S+  succeeded after", told.stdout)  # and nobody needs to press Ctrl-C
+    eventually(lambda: not empty.living(), "farro stop left something")
 
 
 def test_a_folder_with_something_in_it_is_not_used(empty: Program) -> None:

@@ -245,7 +245,7 @@ def _ending(path: str, kept: bool, view: JobView, told: Told, after: scene.Tests
         say(f"  farro replay {scene.JOB}\n  git diff")
         again = " ".join(f"--role {role}" for role in scene.ROLES)
         say(f"And again:\n  git checkout . && farro start {again}")
-        say("  farro enqueue --prompt-json prompt.json && farro watch; farro stop")
+        say("  farro watch $(farro enqueue --prompt-json prompt.json); farro stop")
 
 
 def _data(
