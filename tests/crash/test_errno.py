@@ -295,6 +295,22 @@ def test_the_message_of_a_full_disk_says_what_and_what_next(shm: Path) -> None:
         store.enqueue(stage.submission())
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, r"^/.*Permission denied: this user may not write there.*`farro doctor`"),
+        (errno.EPERM, r"^/.*Operation not permitted: this user may not write there"),
+        (errno.EROFS, r"^/.*Read-only file system: the root is mounted read-only.*Mount it for writing"),
+    ],
+)
+def test_the_message_of_what_no_room_would_help_says_so(shm: Path, number: int, said: str) -> None:
+    store = stage.open_files(stage.make(str(shm / "root")), seed=1)
+    for call in (lambda: store.enqueue(stage.submission()), lambda: store.join("me", role="Runner")):
+        with placed(Errno(1, number, persistent=True)), pytest.raises(StorageTrouble, match=said) as told:
+            call()
+        assert "df -h" not in str(told.value)
+
+
 @pytest.mark.parametrize("again", ["same", "other"])
 @pytest.mark.parametrize("name", ["commit_success", "commit_with_children", "commit_unroutable", "release"])
 def test_a_commit_that_failed_may_be_tried_again(name: str, again: str, shm: Path) -> None:

@@ -118,6 +118,25 @@ def test_a_small_disk_is_told_before_it_is_full(tmp_path: Path, inodes: int, ver
     assert space["repair"] == [f"farro prune --older-than 7d --root {tmp_path}/disk/queue"]
 
 
+def test_a_root_that_is_mounted_read_only_is_told_once_and_the_repair_mounts_it_for_writing(farro: Program) -> None:
+    here = farro.path.parent / f"{farro.path.name}-here"
+    here.mkdir()
+    script = """
+        mount --bind "$ROOT" "$ROOT"; mount -o remount,ro,bind "$ROOT"
+        mkdir "$HERE/bin"; printf '#!/bin/sh\nexec "$@"\n' > "$HERE/bin/sudo"; chmod +x "$HERE/bin/sudo"
+        PATH="$HERE/bin:$PATH"
+        farro enqueue --root "$ROOT" -- true 2> "$HERE/refused" || true
+    """
+    done = apart(script + TWICE, here, {"ROOT": str(farro.path), "CHECK": "permissions"})
+    assert done.returncode == 0, done.stderr
+    told = json.loads((here / "before").read_text())["checks"]
+    assert [check["id"] for check in told if check["verdict"] == "failed"] == ["permissions"]
+    assert said(here / "before", "permissions")["found"] == f"{farro.path} is mounted read-only"
+    assert said(here / "after", "permissions")["verdict"] == "ok"
+    assert "the root is mounted read-only" in (here / "refused").read_text()
+    assert "enqueue_many" not in (here / "refused").read_text()
+
+
 @pytest.mark.parametrize("where", ["another device", "the same device"])
 def test_a_queue_that_is_mounted_apart_stops_daemons_and_is_told(farro: Program, shm: Path, where: str) -> None:
     other = shm if where == "another device" else farro.path / "other"

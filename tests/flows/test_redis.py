@@ -20,6 +20,7 @@ from farro import fleet
 from farro.kernel.states import Status
 from farro.operations.watching import Viewer
 from farro.ports.store import CARRIED_BYTES
+from farro.stores.redis.checks import set_there
 from farro.system.clock import SystemClock
 from flows.program import Program, listing, shell, steps
 from servers import RedisServer
@@ -387,14 +388,25 @@ def test_a_password_comes_from_the_environment_and_is_never_told(
         server.stop()
 
 
-def test_doctor_looks_at_the_server(on_redis: Program) -> None:
+def test_doctor_looks_at_the_server(on_redis: Program, redis_server: RedisServer) -> None:
     told = on_redis.call("doctor", "--json").json["checks"]
     found = {check["id"]: check for check in told}
     assert found["redis"]["verdict"] == "ok"
     assert found["redis-memory"]["verdict"] == "ok"
     assert found["redis-rights"]["verdict"] == "ok"
     assert found["redis-persistence"]["verdict"] == "warning"
-    assert found["redis-persistence"]["repair"]
+    assert found["redis-persistence"]["repair"] == [f"redis-cli -u {redis_server.url} CONFIG SET appendonly yes"]
+
+
+@pytest.mark.parametrize(
+    ("address", "there"),
+    [
+        ("rediss://me:secret@far:7000/3?password=secret#secret", "-u rediss://far:7000/3"),
+        ("unix:///run/redis.sock?password=secret", "-s /run/redis.sock"),
+    ],
+)
+def test_no_repair_tells_a_password(address: str, there: str) -> None:
+    assert set_there(address, "appendonly", "yes") == f"redis-cli {there} CONFIG SET appendonly yes"
 
 
 def test_doctor_asks_for_the_rights_that_the_page_gives(on_redis: Program, redis_server: RedisServer) -> None:

@@ -68,6 +68,20 @@ def test_the_config_caps_runner_where_it_says_so() -> None:
     assert gate.may_force == ("alice",)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "setting"),
+    [
+        ({"Runner": 4}, "capacity.roles.Runner"),
+        ({"DocWriter": 6}, "capacity.role_cap"),
+        ({"A": 5}, "capacity.total_cap"),
+    ],
+)
+def test_a_refusal_names_the_setting_that_refused(wanted: dict[str, int], setting: str) -> None:
+    caps = Caps(role=5, total=9, roles={"Runner": 3})
+    refusal = admit({"B": 5}, caps, wanted)
+    assert f"raise `{setting}` in the config" in str(refusal)
+
+
 # --- with a store ---
 
 

@@ -5,6 +5,7 @@ The log itself lives in observe.audit and audit_file. The probe writes beside it
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -74,6 +75,8 @@ def _probe(folder: str, policy: AuditPolicy, clock: Clock) -> Finding:
             written, kept = log.errors == 0, files(home)
             lines = b"".join(fs.read_bytes(f"{home}/{name}") for name in kept).splitlines()
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise  # told once, for the whole root
         return failed(
             f"{folder} cannot be written: {error.strerror}",
             "transitions would not be told; give the folder to whoever runs the daemons, or make room",

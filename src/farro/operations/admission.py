@@ -41,10 +41,11 @@ class Refusal:
     cap: int
     load: int  # what there is
     wanted: int  # what would be added
+    own: bool = False  # the role's own cap (capacity.roles), not the one of every role
 
     def __str__(self) -> str:
         where = "all capped roles together have" if self.role is None else f"{self.role} has"
-        setting = "total_cap" if self.role is None else "role_cap"
+        setting = "total_cap" if self.role is None else f"roles.{self.role}" if self.own else "role_cap"
         more = f"{self.wanted} more job{'s' if self.wanted != 1 else ''}"
         look = "farro ls" if self.role is None else f"farro ls --role {self.role}"
         return (
@@ -60,7 +61,7 @@ def admit(loads: Mapping[str, int], caps: Caps, wanted: Mapping[str, int]) -> Re
     for role, count in capped.items():
         cap, load = caps.of(role), loads.get(role, 0)
         if cap is not None and load + count > cap:
-            return Refusal(role=role, cap=cap, load=load, wanted=count)
+            return Refusal(role=role, cap=cap, load=load, wanted=count, own=role in caps.roles)
     if capped and caps.total is not None:
         load = sum(count for role, count in loads.items() if caps.of(role) is not None)
         if load + sum(capped.values()) > caps.total:

@@ -5,6 +5,7 @@ What is checked lives in the rooms (ports.checks); which of them there are, in a
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -86,6 +87,8 @@ def _run(check: Check, root: str) -> Finding:
         return failed(f"could not be checked: {where} is closed to you", cause, own(root))
     except (OSError, FarroError) as error:
         culprit = getattr(error, "filename", None)
+        if getattr(error, "errno", None) == errno.EROFS and str(culprit).startswith(root):
+            return ok("not tried: mounted read-only, see `permissions`")  # one cause, told once
         look = f"ls -ld {quoted(str(culprit))}" if culprit else "farro doctor --json"
         return failed(f"could not be checked: {error}", "something that it needs cannot be read or made", look)
 

@@ -199,8 +199,20 @@ def outermost(names: Sequence[str]) -> list[str]:
 # --- room, rights, time ---
 
 
+def _read_only(path: str) -> bool:
+    return hasattr(os, "statvfs") and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
 def _permissions(root: str, folders: Sequence[str]) -> Finding:
     needed = [root, f"{root}/agents", f"{root}/jobs", f"{root}/logs"]
+    if (fixed := next((path for path in needed if os.path.isdir(path) and _read_only(path)), None)) is not None:
+        point = mounts.mount_of(fixed).point
+        return failed(
+            f"{point} is mounted read-only",
+            "nothing can be queued, worked or told here; mount it for writing. dmesg says whether the kernel made it "
+            "so after an error of the disk",
+            f"sudo mount -o remount,rw {quoted(point)}",
+        )
     shut = [path for path in needed if os.path.isdir(path) and not os.access(path, os.W_OK | os.X_OK)]
     if shut:
         return failed(

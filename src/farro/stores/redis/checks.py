@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from farro.errors import FarroError
-from farro.ports.checks import Check, Finding, edit, failed, ok, warning
+from farro.ports.checks import Check, Finding, edit, failed, ok, quoted, warning
 from farro.system import fs
 
 SKEW_S = 5.0  # delays and leases go by the server's clock; people read this machine's
@@ -90,10 +91,12 @@ def checks(
         Check(
             id="redis-persistence",
             title="what survives its crash",
-            look=asked(lambda asks: _persistence(asks, config)),
+            look=asked(lambda asks: _persistence(asks, address, config)),
         ),
         Check(
-            id="redis-memory", title="its memory", look=asked(lambda asks: _memory(_info(asks.call("INFO", "memory"))))
+            id="redis-memory",
+            title="its memory",
+            look=asked(lambda asks: _memory(_info(asks.call("INFO", "memory")), address)),
         ),
         Check(id="redis-clock", title="its clock", look=asked(lambda asks: _clock(asks, now))),
         Check(id="redis-rights", title="its rights", look=asked(lambda asks: _rights(asks, name, config)), quick=True),
@@ -110,7 +113,7 @@ def _reachable(told: Mapping[str, str], address: str, config: str) -> Finding:
     return ok(f"{name} {version} answers at {address}")
 
 
-def _persistence(server: Asked, config: str) -> Finding:
+def _persistence(server: Asked, address: str, config: str) -> Finding:
     appends, syncs = _config(server, "appendonly"), _config(server, "appendfsync")
     if appends is None:
         return ok("not told: this user may not read the server's config (CONFIG GET)")
@@ -119,29 +122,38 @@ def _persistence(server: Asked, config: str) -> Finding:
             "what was acknowledged since the last snapshot is lost when the server crashes; "
             "switch it on here, and in the server's own config file"
         )
-        return warning("appendonly is off", cause, "redis-cli CONFIG SET appendonly yes")
+        return warning("appendonly is off", cause, set_there(address, "appendonly", "yes"))
     if syncs != "always":
         cause = (
             "a power cut of the server may lose the last second of what was acknowledged; "
             "`always` costs a sync for each round trip, and keeps every one"
         )
-        return warning(
-            f"appendonly yes, appendfsync {syncs}", cause, "redis-cli CONFIG SET appendfsync always", edit(config)
-        )
+        repair = set_there(address, "appendfsync", "always")
+        return warning(f"appendonly yes, appendfsync {syncs}", cause, repair, edit(config))
     return ok("appendonly yes, appendfsync always: what is acknowledged stays")
 
 
-def _memory(told: Mapping[str, str]) -> Finding:
+def _memory(told: Mapping[str, str], address: str) -> Finding:
     used, most = told.get("used_memory_human", "?"), told.get("maxmemory_human", "0B")
     policy = told.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         cause = "when its memory is full the server throws jobs away; it must refuse instead"
-        return failed(f"maxmemory-policy is {policy}", cause, "redis-cli CONFIG SET maxmemory-policy noeviction")
+        repair = set_there(address, "maxmemory-policy", "noeviction")
+        return failed(f"maxmemory-policy is {policy}", cause, repair)
     limit, has = _number(told.get("maxmemory", "0")), _number(told.get("used_memory", "0"))
     if limit and has * 10 >= limit * 9:
         cause = "beyond it every enqueue and commit is refused; remove finished jobs, or raise maxmemory"
         return warning(f"{used} of {most} are used", cause, "farro prune --older-than 7d")
     return ok(f"{used} used{f' of {most}' if limit else ', no limit'}; nothing is evicted")
+
+
+def set_there(address: str, name: str, value: str) -> str:
+    """The command that changes the config of this server, and not of whichever listens on redis-cli's own port. What
+    could hold a password is left out: doctor's words are pasted into tickets."""
+    where = urlsplit(address)
+    bare = where._replace(netloc=where.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    there = f"-s {quoted(where.path)}" if where.scheme == "unix" else f"-u {quoted(bare)}"
+    return f"redis-cli {there} CONFIG SET {name} {value}"
 
 
 def _clock(server: Asked, now: Callable[[], datetime]) -> Finding:
