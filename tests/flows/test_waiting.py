@@ -62,6 +62,20 @@ def test_wait_gives_up_after_its_time(farro: Program) -> None:
     assert "is not a duration" in farro.call("wait", "queued", "--timeout", "soon", code=2).err
 
 
+def test_wait_tells_once_that_nobody_serves_the_queue_and_goes_on(farro: Program) -> None:
+    farro.enqueue(steps(["true"]), "--id", "first")
+    farro.enqueue(steps(["true"]), "--id", "second")
+    said = "first waits: no worker of role Runner runs. What helps: farro worker --role Runner\n"
+    told = farro.call("wait", "first", "second", "--timeout", "0s", code=1).err
+    assert told.startswith(said)
+    assert told.count("waits") == 1
+    waiting = farro.start("wait", "first", "second")
+    farro.worked()
+    done = waiting.ended()
+    assert (done.code, done.out.count("succeeded after")) == (0, 2)
+    assert farro.call("wait", "first", code=0).err == ""
+
+
 def test_wait_for_more_than_a_few_finds_all_of_them(farro: Program) -> None:
     plans = "\n".join(json.dumps(steps(["true"], id=f"job-{number}")) for number in range(80))
     farro.call("enqueue", "--many", "-", stdin=plans, code=0)

@@ -9,7 +9,7 @@ import click
 
 from farro.cli.options import common, open_root
 from farro.cli.tables import Bar, seconds, span
-from farro.cli.terminal import answer, complain, flush, say
+from farro.cli.terminal import answer, complain, flush, note, say
 from farro.kernel.envelope import Lifecycle
 from farro.operations import naming, waiting
 from farro.operations.moments import seconds_between
@@ -23,7 +23,7 @@ from farro.system.clock import SystemClock
 @click.option("--any", "first", is_flag=True, help="Return when the first of them has ended.")
 @common
 def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | None, as_json: bool) -> int:
-    """Wait until the jobs have ended; prints each as it ends.
+    """Wait until the jobs have ended; prints each as it ends. What keeps one from starting is told, once, on stderr.
 
     Exit code 0: all succeeded (with --any: the first to end did). 1: one failed or was killed, or the time was over.
     """
@@ -31,6 +31,8 @@ def wait(jobs: tuple[str, ...], timeout: float | None, first: bool, root: str | 
     clock = SystemClock()
     job_ids = list(dict.fromkeys(naming.resolve(store, store.root, job) for job in jobs))
     ended: list[Ended] = []
+    for what in waiting.standing(store, store.root, job_ids, now=clock.now()):
+        note(what)
     bar = Bar("ended", len(job_ids))
     bar.draw(0)
     try:

@@ -14,6 +14,7 @@ from farro.kernel.states import Status
 from farro.late import dataclass
 
 MANAGER_AWAY_S = 30.0
+STANDS = frozenset({"no_worker", "tags", "paused", "human", "agent_dead"})  # until somebody does something about it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
 from farro.kernel.envelope import Lifecycle
+from farro.kernel.findings import STANDS, finding
 from farro.kernel.states import Status
 from farro.late import dataclass
 from farro.operations import tree
+from farro.operations.explain import facts
 from farro.ports.clock import Clock
 from farro.ports.store import Store
 
 RESCAN_S = 2.0  # the feed may lose changes, and tells nothing of a job that somebody removed
+_LOOKED_AT = 8  # jobs of which is told what keeps them
 _FEW = 64  # jobs that are looked up one by one; more are found by listing what is finished
 
 
@@ -118,6 +122,20 @@ def ends(
         yield from lookout.look(left_s)
         if left_s == 0:
             return
+
+
+def standing(store: Store, root: str, job_ids: Sequence[str], *, now: datetime) -> list[str]:
+    """What keeps jobs from starting until somebody does something, in words, with the command that helps: once for
+    each cause, and of the first few jobs. Whoever waits would else wait for nothing, and not know."""
+    told: dict[str, str] = {}
+    for job_id in job_ids[:_LOOKED_AT]:
+        view = store.find(job_id)
+        if view is None or view.lifecycle.terminal:
+            continue
+        found = finding(facts(store, root, view, now=now))
+        if found.reason in STANDS:
+            told.setdefault(found.message, f"{job_id} waits: {found.message}. What helps: {found.fix}")
+    return list(told.values())
 
 
 def _suspects(store: Store, root: str, job_ids: list[str]) -> list[str]:
