@@ -112,6 +112,48 @@ def test_a_chosen_id_twice_is_one_job_and_other_content_is_refused(farro: Progra
     assert farro.status("mine") == "succeeded"
 
 
+def test_what_is_submitted_again_is_told_for_what_it_is(farro: Program) -> None:
+    def again(*more: str) -> str:
+        done = farro.call("enqueue", "--id", "mine", *more, "--", "true", code=0)
+        assert done.out == "mine\n"
+        return done.err
+
+    assert again() == ""
+    assert again() == "mine exists already and is queued; nothing was queued.\n"
+    assert "the time that you gave is not its own" in again("--delay", "1h")
+    farro.worked()
+    assert "is succeeded, and that is final; nothing was queued" in again()
+    own = json.dumps(steps(["true"], id="own"))
+    assert farro.call("enqueue", "-", stdin=own, code=0).err == ""
+    assert (
+        farro.call("enqueue", "-", stdin=own, code=0).err == "own exists already and is queued; nothing was queued.\n"
+    )
+
+
+def test_a_plan_on_standard_input_may_be_yaml(farro: Program) -> None:
+    text = "# what it does\nid: mine\nsteps:\n- id: a\n  command: echo\n  args: [hi]\n"
+    assert farro.call("enqueue", "-", stdin=text, code=0).out == "mine\n"
+    assert farro.call("enqueue", "-", stdin="- {id: a, command: 'true'}\n", code=0).out
+    told = farro.call("enqueue", "-", stdin="steps:\n- comand: echo\n", code=2)
+    assert "<stdin>:2:3: steps[0].comand" in told.err
+    assert "not JSON" in farro.call("enqueue", "-", stdin="what is this", code=2).err
+
+
+def test_several_plan_files_are_a_job_each_or_none_is_queued(farro: Program) -> None:
+    for name in ("a", "b"):
+        (farro.path / f"{name}.json").write_text(json.dumps(steps(["echo", name], id=name)))
+    (farro.path / "bad.yaml").write_text("steps:\n- comand: echo\n")
+    (farro.path / "twice.json").write_text(json.dumps(steps(["true"], id="a")))
+    told = farro.run("enqueue", "a.json", "bad.yaml", "twice.json", code=2)
+    assert "bad.yaml:2:3: steps[0].comand" in told.err
+    assert "twice.json:1" in told.err
+    assert "a.json has the same" in told.err
+    assert "--id names one job" in farro.run("enqueue", "a.json", "b.json", "--id", "c", code=2).err
+    assert farro.call("ls", "--json").json["jobs"] == []
+    assert farro.run("enqueue", "a.json", "b.json", code=0).out == "a\nb\n"
+    assert "farro enqueue -- a.json gone" in farro.run("enqueue", "a.json", "gone", code=2).err
+
+
 def test_ls_and_show_tell_a_person_and_a_program_the_same(farro: Program) -> None:
     farro.enqueue(steps(["echo", "hi"]), "--id", "good")
     farro.enqueue(shell("echo partial; echo reason >&2; exit 3"), "--id", "bad")

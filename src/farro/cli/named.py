@@ -22,7 +22,7 @@ from farro.system.clock import SystemClock
 
 SHOWN = 200  # jobs without a name that `status --all` shows
 _LONGEST = 100  # characters of an error in a table
-TASKS_HELP = "Its tasks: a plan in any form, JSON or YAML; - reads standard input (JSON)."
+TASKS_HELP = "Its tasks: a plan in any form, JSON or YAML; - reads standard input."
 
 
 @click.group(cls=Hinting)
@@ -157,7 +157,7 @@ def _skipped(line: JobLine, state: TaskState) -> bool:
 @click.option("--job", "name", required=True, metavar="NAME", help="The job.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="If it is working, end it first.")
-@click.option("--tasks", "tasks_file", metavar="FILE", help="Other tasks than it had; - reads standard input (JSON).")
+@click.option("--tasks", "tasks_file", metavar="FILE", help="Other tasks than it had; - reads standard input.")
 @common
 def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str | None, as_json: bool) -> int:
     """Put a named job back to waiting, from its start, whatever became of it: completed, failed, lost or damaged.

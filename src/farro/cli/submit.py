@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -12,24 +13,27 @@ import click
 from farro import config, documents
 from farro.cli.command_line import AT_HELP, COMMAND, WithCommand, how_to_run, start_time, wishes
 from farro.cli.options import common, gate, open_root
-from farro.cli.terminal import answer, say
+from farro.cli.terminal import answer, note, say
 from farro.documents import Document
 from farro.errors import InputError
+from farro.kernel import ids
 from farro.operations import submit
 from farro.operations.admission import admitted
 from farro.operations.wishes import Wishes
 from farro.plans.forms import is_agent_prompt
-from farro.ports.store import Store
+from farro.ports.store import JobView, Store
 from farro.system import fs
 from farro.system.clock import SystemClock
 
 MANY_LIMIT = 256 << 20
+# How YAML begins, after comments: with a key or an item. JSON begins with a brace or a bracket.
+_YAML = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\r?\n|---[^\n]*\n)*[ \t]*(?:[A-Za-z_][\w-]*[ \t]*:(?=\s|$)|-[ \t])")
 
 
 @click.command(cls=WithCommand)
-@click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input (JSON).")
+@click.option("--plan", "plan_file", metavar="FILE", help="A plan in JSON or YAML; - reads standard input.")
 @click.option("--many", metavar="FILE.ndjson", help="A JSON plan a line; - reads standard input.")
-@click.option("--prompt-json", metavar="FILE", help="An agent prompt, JSON or YAML; - reads standard input (JSON).")
+@click.option("--prompt-json", metavar="FILE", help="An agent prompt, JSON or YAML; - reads standard input.")
 @click.option("--context-md", metavar="FILE", help="The narrative of an agent prompt; it becomes prompt.md of the job.")
 @click.option("--task", metavar="TASK", help="The task of an agent prompt: an id in tasks/, or its file.")
 @click.option("--payload", multiple=True, metavar="FILE", help="A file for an agent prompt; repeatable.")
@@ -42,7 +46,7 @@ MANY_LIMIT = 256 << 20
 @click.option("--at", metavar="TIME", help=AT_HELP)
 @click.option("--after", multiple=True, metavar="JOB", help="Only when that job has succeeded; repeatable.")
 @click.option("--after-any", multiple=True, metavar="JOB", help="When that job has ended, however; repeatable.")
-@click.argument("source", nargs=-1, metavar="[FILE | -- COMMAND [ARGS]...]")
+@click.argument("source", nargs=-1, metavar="[FILE... | -- COMMAND [ARGS]...]")
 @common
 @click.pass_context
 def enqueue(
@@ -72,11 +76,12 @@ def enqueue(
     """Queue a command, or plans, and print their ids, one a line. Everything is checked before anything is queued.
 
     What stands after -- is a command, which will run in this folder. FILE is a plan file, or - for standard input; the
-    same as --plan. A delay counts from now, also for a job that runs after others.
+    same as --plan. Of several files each is a job. A delay counts from now, also for a job that runs after others.
     """
     command: tuple[str, ...] | None = context.meta[COMMAND]
     given = [name for name in (plan_file, many, prompt_json, *source) if name is not None]
-    if (len(given) != 1) if command is None else given:
+    several = len(source) > 1 and given == list(source) and all(map(os.path.isfile, source))
+    if (len(given) != 1 and not several) if command is None else given:
         _say_what_to_name(source, command)
     wished = wishes(
         tags=tags,
@@ -95,12 +100,22 @@ def enqueue(
     wished = _resolved(store, wished, job_id)
     if command is not None:
         _refuse_enclosures(context_md, task, payload)
+        before = _before(store, job_id)
         wanted = submit.command(store, command, role=role, job_id=job_id, wishes=wished)
         made = admitted(store, wanted, gate(settings, force))
     else:
-        found = _read_many(many) if many is not None else [read_plan(given[0])]
+        found = _read_many(many) if many is not None else [read_plan(name) for name in given]
+        before = None if len(found) > 1 else _before(store, job_id or _own_id(found[0]))
         contract = config.contract(store.root, settings)
-        if prompt_json is not None or (many is None and is_agent_prompt(found[0].data)):
+        if several:
+            _refuse_enclosures(context_md, task, payload)
+            if job_id is not None:
+                raise click.UsageError(
+                    "--id names one job, and each of these files is one; give each plan its own `id`"
+                )
+            wanted = submit.of_files(store, found, role=role, wishes=wished, contract=contract)
+            made = admitted(store, wanted, gate(settings, force))
+        elif prompt_json is not None or (many is None and is_agent_prompt(found[0].data)):
             from farro.operations import prompting
 
             folder = None if given[0] == "-" else os.path.dirname(os.path.abspath(given[0]))
@@ -136,6 +151,26 @@ def enqueue(
         answer({"jobs": made})
     else:
         say("\n".join(made))
+    if before is not None:
+        _say_it_was_there(before, not_before=wished.not_before is not None)
+
+
+def _own_id(document: Document) -> str | None:
+    own = document.data.get("id") if isinstance(document.data, dict) else None
+    return own if isinstance(own, str) else None
+
+
+def _before(store: Store, job_id: str | None) -> JobView | None:
+    return store.find(job_id) if job_id is not None and ids.is_job_id(job_id) else None
+
+
+def _say_it_was_there(view: JobView, *, not_before: bool) -> None:
+    """Submitting again is safe to repeat; whoever meant a second job, or another time, must not take it for that."""
+    life = view.lifecycle
+    what = f"{life.status}, and that is final" if life.terminal else str(life.status)
+    ignored = "; the time that you gave is not its own, which stays as it was" if not_before else ""
+    again = f" To run it again: farro retry {view.job_id} --from-start" if life.terminal else ""
+    note(f"{view.job_id} exists already and is {what}; nothing was queued{ignored}.{again}")
 
 
 def _refuse_enclosures(context_md: str | None, task: str | None, payload: tuple[str, ...]) -> None:
@@ -170,7 +205,10 @@ def _say_what_to_name(source: tuple[str, ...], command: tuple[str, ...] | None) 
 
 
 def read_plan(path: str) -> Document:
-    return documents.parse(contents(path, documents.DEFAULT.size), name_of(path))
+    text = contents(path, documents.DEFAULT.size)
+    if path == "-" and _YAML.match(text):  # no name that would say what it is
+        return documents.parse_yaml(text, source=name_of(path))
+    return documents.parse(text, name_of(path))
 
 
 def _read_many(path: str) -> list[Document]:

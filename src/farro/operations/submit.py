@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 from farro.documents import Document, refusal, without_schema
-from farro.errors import BadName, InputError, Problem, UnknownJob, UnknownRole
+from farro.errors import BadDocument, BadName, InputError, Problem, UnknownJob, UnknownRole
 from farro.kernel import ids
 from farro.operations import contract as contracts
 from farro.operations import wishes as wishing
 from farro.operations.admission import Gate, admitted
 from farro.operations.contract import STRICT, Contract
 from farro.operations.wishes import Wishes
-from farro.plans.forms import Shaped
+from farro.plans.forms import Shaped, is_agent_prompt
 from farro.plans.model import Plan
 from farro.ports.store import Store, Submission
 from farro.roles.names import MANAGER
@@ -90,6 +90,32 @@ def submissions(
         )
         for plan, document in pairs
     ]
+
+
+def of_files(
+    store: Store, documents: Sequence[Document], *, role: str | None, wishes: Wishes, contract: Contract = STRICT
+) -> list[Submission]:
+    """The same for a file a job: each problem is told with the file in which it is."""
+    found: list[Submission] = []
+    refused: list[BadDocument] = []
+    first: dict[str, str] = {}
+    for document in documents:
+        if is_agent_prompt(document.data):
+            raise InputError(f"{document.source} is an agent prompt; such are queued one at a time, with --prompt-json")
+        try:
+            (one,) = submissions(
+                store, [document], role=role, job_id=None, source=document.source, wishes=wishes, contract=contract
+            )
+        except BadDocument as bad:
+            refused.append(bad)
+            continue
+        found.append(one)
+        if one.job_id is not None and first.setdefault(one.job_id, document.source) != document.source:
+            told = f"{first[one.job_id]} has the same; a job has one id, and an id one job"
+            refused.append(refusal(document.source, [document.problem(("id",), told)]))
+    if refused:
+        raise InputError("\n".join(map(str, refused)))
+    return found
 
 
 def command(
