@@ -158,6 +158,34 @@ def test_a_job_is_cancelled(agx: Agx) -> None:
     assert "no job nobody" in agx("job", "status", "nobody", code=2).err
 
 
+def test_warnings_count_steps_as_they_are_shown_and_are_told_once(farro: Program, agx: Agx) -> None:
+    told = farro.run("agx", "--text", "add", "--", "cd", "there", code=0)
+    assert "warning: step 1, command: cd changes the folder" in told.out
+    assert "warning" not in farro.run("agx", "--text", "add", "--", "true", code=0).out
+    assert "warning: step 3, args[0]: " in farro.run("agx", "--text", "add", "--", "cat", "~/names", code=0).out
+    both = farro.run("agx", "--text", "preview", code=0).out
+    assert both.count("warning: step ") == 2
+    assert agx("validate", code=0).json["warnings"][0]["path"] == "steps[0].command"
+
+
+def test_what_steps_said_on_stderr_is_shown_also_of_those_that_succeeded(farro: Program, agx: Agx) -> None:
+    for word in ("one", "two"):
+        agx("add", "--", "sh", "-c", f"echo said {word} >&2; echo told {word}", code=0)
+    worker = farro.start("worker").started()
+    done = farro.run("agx", "submit", "--wait", "--text", code=0)
+    worker.end()
+    assert done.out == "told two\n"
+    assert done.err.index("said one\n") < done.err.index("said two\n")
+
+
+def test_a_taken_name_is_refused_with_the_flag_that_replaces(farro: Program, agx: Agx) -> None:
+    agx("add", "--", "true", code=0)
+    agx("save", "mine", code=0)
+    agx("add", "--", "false", code=0)
+    assert "agx save --replace" in agx("save", "mine", code=2).err
+    agx("save", "mine", "--replace", code=0)
+
+
 def test_waiting_ends_as_the_job_does(farro: Program, agx: Agx) -> None:
     worker = farro.start("worker").started()
     agx("add", "--", "sh", "-c", "echo said; exit 7", code=0)

@@ -148,8 +148,9 @@ def _say_added(place: Place, draft: Draft, count: int, told: dict[str, Any]) -> 
     if place.as_json:
         answer({**_told(draft), "added": count, **told, **agx_show.checked_json(checked)})
         return
-    agx_show.steps(draft.plan, first=len(draft.steps) - count + 1)
-    agx_show.findings(checked)
+    first = len(draft.steps) - count + 1
+    agx_show.steps(draft.plan, first=first)
+    agx_show.findings(checked, first=first)
 
 
 @click.command()

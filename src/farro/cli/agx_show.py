@@ -5,6 +5,7 @@ Everything goes through terminal.say: nothing that a model or a job said steers 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from typing import Any
 
 from farro.cli.tables import size, span, table
 from farro.cli.terminal import say
+from farro.errors import Problem
 from farro.observe.log import printable
 from farro.operations.planning.desk import JobTold
 from farro.operations.planning.rehearsal import Rehearsal
@@ -70,12 +72,27 @@ def heading(plan: Mapping[str, Any], checked: Checked | None, *, what: str) -> s
     return f"{plan.get('plan_id') or what}: {', '.join(parts)}"
 
 
-def findings(checked: Checked) -> None:
-    """What is wrong, and what is suspicious."""
+def findings(checked: Checked, *, first: int = 1) -> None:
+    """What is wrong, and what is suspicious; of suspicions about steps those from the `first` on: the others are no
+    news to whoever adds one."""
     for problem in checked.problems:
-        say(f"wrong: {problem.render(checked.source)}")
+        say(f"wrong: {problem.render(checked.source) if problem.line else _where(problem) + problem.message}")
     for warning in checked.warnings:
-        say(f"warning: {warning.path}: {warning.message}" if warning.path else f"warning: {warning.message}")
+        found = _OF_STEP.match(warning.path)
+        if found is None or int(found[1]) + 1 >= first:
+            say(f"warning: {_where(warning)}{warning.message}")
+
+
+_OF_STEP = re.compile(r"steps\[(\d+)\]\.?")
+
+
+def _where(problem: Problem) -> str:
+    """`step 2, args[0]: `. Steps are counted as they are shown, from 1."""
+    found = _OF_STEP.match(problem.path)
+    if found is None:
+        return f"{problem.path}: " if problem.path else ""
+    rest = problem.path[found.end() :]
+    return f"step {int(found[1]) + 1}{f', {rest}' if rest else ''}: "
 
 
 def checked_json(checked: Checked) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from farro.operations.run import exit_code, failed_step
 
 
 def wait_for_one(place: Place, job_id: str) -> int:
-    """What its last step said, or the one that failed, and its exit code; with JSON, all of its result."""
+    """What its last step said, or the one that failed, the stderr of all of them, and its exit code; with JSON, all of
+    its result."""
     began = time.monotonic()
     last = JobTold(job_id=job_id, status="queued")
     if not place.as_json:
@@ -45,10 +46,11 @@ def wait_for_one(place: Place, job_id: str) -> int:
     blamed = None if last.good else failed_step(result)
     if blamed is None:
         _show_stdout(place, job_id, None)
-    else:
-        if blamed.get("stdout"):
-            _show_stdout(place, job_id, str(blamed.get("id") or blamed.get("step_number")))
-        if said := str(blamed.get("stderr") or "").rstrip("\n"):
+    elif blamed.get("stdout"):
+        _show_stdout(place, job_id, str(blamed.get("id") or blamed.get("step_number")))
+    listed = result.get("step_results")
+    for step in listed if isinstance(listed, list) else ():
+        if isinstance(step, dict) and (said := str(step.get("stderr") or "").rstrip("\n")):
             note(said)
     took = f"after {span(time.monotonic() - began)}"
     note(f"{last.job_id} {last.status} {took}{f': {last.error}' if last.error else ''}")

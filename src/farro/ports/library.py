@@ -16,6 +16,12 @@ from typing import Any, Literal, Protocol
 Kind = Literal["plan", "action"]
 
 
+def kept_already(kind: Kind, name: str) -> str:
+    """What IdConflict says, here and over the wire: which flag replaces."""
+    how = ", or replace it: agx save --replace, PLAN.SUBMIT … REPLACE" if kind == "plan" else ""
+    return f"{kind} {name} is kept already, with other content; give it another name{how}"
+
+
 class Library(Protocol):
     def put(self, kind: Kind, name: str, document: Mapping[str, Any], *, replace: bool = False) -> None: ...
 

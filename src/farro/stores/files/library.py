@@ -13,7 +13,7 @@ from typing import Any
 from farro import documents
 from farro.errors import Damaged, IdConflict
 from farro.kernel import ids
-from farro.ports.library import Kind
+from farro.ports.library import Kind, kept_already
 from farro.system import fs, leases
 
 FOLDER = "library"
@@ -37,9 +37,7 @@ class FilesLibrary:
             if there is not None and documents.canonical(there) == documents.canonical(document):
                 return
             if there is not None and not replace:
-                raise IdConflict(
-                    f"{kind} {name} is kept already, with other content; give it another name, or replace it"
-                )
+                raise IdConflict(kept_already(kind, name))
             text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
             fs.write_atomic(path, text.encode("utf-8", "surrogatepass") + b"\n", sync=self._durable)
             if self._durable:

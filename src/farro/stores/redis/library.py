@@ -14,7 +14,7 @@ from typing import Any
 from farro import documents
 from farro.errors import Damaged, IdConflict
 from farro.kernel import ids
-from farro.ports.library import Kind
+from farro.ports.library import Kind, kept_already
 from farro.stores.redis.keys import Keys
 from farro.stores.redis.server import Server
 
@@ -38,7 +38,7 @@ class RedisLibrary:
     def put(self, kind: Kind, name: str, document: Mapping[str, Any], *, replace: bool = False) -> None:
         text = documents.canonical(document)
         if self._ask("EVAL", _PUT, 1, self._key(kind), ids.check_job_id(name), text, int(replace)) != 1:
-            raise IdConflict(f"{kind} {name} is kept already, with other content; give it another name, or replace it")
+            raise IdConflict(kept_already(kind, name))
 
     def get(self, kind: Kind, name: str) -> Mapping[str, Any] | None:
         text = self._ask("HGET", self._key(kind), ids.check_job_id(name))
