@@ -63,6 +63,22 @@ def test_history_shows_an_attempt_whose_agent_died_and_who_decided_then(farro: P
     assert places == sorted(places)
 
 
+def test_history_tells_what_an_attempt_without_a_result_did(farro: Program) -> None:
+    farro.enqueue(steps(["echo", "good"], ["sh", "-c", "touch started; exec sleep 600"], ["true"]), "--id", "one")
+    worker = farro.start("worker", "--workers", "1")
+    eventually((farro.path / "started").exists, "the step did not start")
+    (running,) = farro.call("history", "one", "--json", code=0).json["attempts"]
+    assert [(step["id"], step["exit_code"], step["error"]) for step in running["steps"]] == [
+        ("1", 0, None),
+        ("2", None, "runs"),
+    ]
+    worker.kill()
+    farro.call("watchdog", "--once", code=0)
+    page = farro.call("history", "one", code=0).out
+    assert re.search(r"step 1 +exit 0 .*\n +step 2 +- .*nothing tells how it ended\n", page)
+    assert re.search(r"^  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z  created$", page, re.MULTILINE)
+
+
 def test_history_reads_the_audit_log(farro: Program) -> None:
     farro.enqueue(steps(["true"]), "--id", "one")
     line = {"ts": "2026-11-15T12:00:00.000Z", "event": "looked_at", "actor": "auditor", "job_id": "one", "code": 7}

@@ -108,6 +108,14 @@ def test_a_program_that_an_earlier_step_makes_is_no_warning(farro: Program) -> N
     assert "warning" not in farro.call("plan", "lint", "-", stdin=json.dumps({"steps": steps}), code=0).out
 
 
+@pytest.mark.parametrize("command", ["./run --fast", "/bin/echo hi"])
+def test_a_line_is_no_program_that_an_earlier_step_could_make(farro: Program, command: str) -> None:
+    steps = [{"id": "a", "command": "true"}, {"id": "b", "command": command}]
+    told = farro.call("plan", "lint", "-", stdin=json.dumps({"steps": steps}), code=0).out
+    assert f"warning: steps[1].command: {command} was not found" in told
+    assert "put its words into args" in told
+
+
 def test_lint_answers_as_json(farro: Program) -> None:
     (farro.path / "p.yaml").write_text(PLAN)
     good, bad = farro.call("plan", "lint", "--json", "p.yaml", "-", stdin="[]", code=2).json["plans"]

@@ -57,7 +57,7 @@ def _page(told: History) -> None:
     for attempt in told.attempts:
         moments.append((attempt.started_at or life.created_at, 2 * attempt.number, _began(attempt)))
     for hop in life.hops:
-        note = f": {indented(hop.note, 27)}" if hop.note else ""
+        note = f": {indented(hop.note, 28)}" if hop.note else ""
         moments.append((hop.at, 2 * hop.attempt + 1, f"{hop.reason} → {hop.to} by {hop.by}{note}"))
     if life.not_before and not life.terminal:
         moments.append((life.not_before, 1 << 30, "may start then, not before"))
@@ -94,14 +94,14 @@ def _steps(attempt: AttemptTold) -> str:
     rows = [
         (
             f"step {step.id}",
-            f"exit {step.exit_code}",
+            "-" if step.exit_code is None else f"exit {step.exit_code}",
             span(step.duration_s),
             _remark(step),
         )
         for step in attempt.steps
     ]
     missing = (attempt.steps_total or 0) - len(attempt.steps)
-    page = table(rows, indent=" " * 27)
+    page = table(rows, indent=" " * 28)
     return page + (f"\n{' ' * 27}{missing} more not started" if missing > 0 else "")
 
 
@@ -128,5 +128,5 @@ def _codes(line: Any) -> str:
 
 
 def _clock(stamp: str) -> str:
-    """2026-01-31 12:00:00.000, as long as every other: columns stay in line."""
-    return stamp.replace("T", " ").rstrip("Z")
+    """2026-01-31 12:00:00.000Z, as long as every other: columns stay in line."""
+    return stamp.replace("T", " ")

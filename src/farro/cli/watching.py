@@ -77,7 +77,7 @@ def _one(store: Store, job_id: str, clock: Clock, as_json: bool) -> int:
             data = {"at": timestamp(clock.now()), "job_id": job_id, "role": life.role, "status": life.status}
             answer({**data, "attempt": life.attempt, "step": last.step})
         else:
-            say(f"{timestamp(clock.now())[11:19]}  {job_id}  {_state(last)}")
+            say(f"{timestamp(clock.now())[11:19]}Z  {job_id}  {_state(last)}")
         flush()
     if last is not None and last.lifecycle.status is Status.FAILED and not as_json:
         note(f"`farro logs {job_id}` has what it said, `farro retry {job_id}` runs it again from where it failed")

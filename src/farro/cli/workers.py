@@ -40,7 +40,7 @@ def _row(line: WorkerLine) -> tuple[str, str, str, str, str, str, str, str, str]
         line.role or "-",
         line.host or "-",
         "-" if line.pid is None else str(line.pid),
-        "-" if line.since is None else line.since.partition(".")[0].replace("T", " "),
+        "-" if line.since is None else f"{line.since[:19].replace('T', ' ')}Z",
         line.job or "-",
         ", ".join(line.tags) or "-",
         few or "-",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from farro.kernel.moments import timestamp
 from farro.kernel.states import Reason, Status
 from farro.late import dataclass
 from farro.observe.audit_reading import Trail
-from farro.operations import fleet, tree
+from farro.operations import fleet, steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.operations.succession import fact_of, in_order
 from farro.ports.store import JobView, Store
@@ -111,7 +111,9 @@ def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail
         ended_at=end.at if end is not None else None,
         duration_s=seconds_between(started, end.at if end is not None else None) if duration_s is None else duration_s,
         outcome=None if end is None else _outcome(life, end),
-        steps=tuple(_step(item) for item in _own_steps(result) if isinstance(item, dict)),
+        steps=tuple(_step(item) for item in _own_steps(result) if isinstance(item, dict))
+        if result
+        else tuple(_so_far(folder, number, running=running)),
         steps_total=total if isinstance(total := result.get("steps_total"), int) else None,
     )
 
@@ -161,6 +163,16 @@ def _started(
 def _own_steps(result: Mapping[str, Any]) -> Iterable[Any]:
     """A decision of the manager carries on what the last role did; that is told there."""
     return () if "decision" in result else result.get("step_results") or ()
+
+
+def _so_far(folder: str, number: int, *, running: bool) -> Iterator[StepTold]:
+    """The steps of an attempt that has no result: it runs, or its worker died. What its folder says of them."""
+    ended = {line["id"]: line for line in steps.lines(folder, number) if isinstance(line.get("id"), str)}
+    yield from map(_step, ended.values())
+    for name in steps.begun(folder, number):
+        if name not in ended:
+            what = "runs" if running else "began; nothing tells how it ended"
+            yield StepTold(id=name, exit_code=None, duration_s=None, tries=1, error=what)
 
 
 def _step(item: Mapping[str, Any]) -> StepTold:

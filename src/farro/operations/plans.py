@@ -94,17 +94,24 @@ def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
         cwd = ground.cwd if step.cwd is None else os.path.join(ground.cwd, step.cwd)
         if step.cwd is not None and (why := _no_folder(cwd, may_appear=turn > 0)) is not None:
             yield (*at, "cwd"), why
+        env = {**ground.env, **step.env}
         found = commands.find(
             step,
             tools=ground.tools,
-            env={**ground.env, **step.env},
+            env=env,
             cwd=cwd,
             attempt_dir=ground.cwd,
-            may_appear=turn > 0,
+            may_appear=turn > 0 and not _is_line(step.command, env.get("PATH"), cwd),
             confined=plan.allowed_paths is not None,
         )
         if isinstance(found, Missing):
             yield (*at, "command" if step.tool == commands.UNIX else "tool"), found.message
+
+
+def _is_line(command: str, path: str | None, cwd: str) -> bool:
+    """Whether this is rather a program with its words than a program of that name, which an earlier step makes."""
+    first, *words = command.split() or [command]
+    return bool(words) and (words[0].startswith("-") or commands.which(first, path, cwd) is not None)
 
 
 def _no_folder(path: str, *, may_appear: bool) -> str | None:

@@ -246,7 +246,7 @@ class JobScreen(Screen[None]):
         if life.hops:
             told.append("\n History\n", style="bold")
         for hop in life.hops:
-            told.append(f"  {texts.plain(hop.at[:19].replace('T', ' '))}  ", style="dim")
+            told.append(f"  {texts.plain(hop.at[:19].replace('T', ' '))}Z  ", style="dim")
             told.append(f"attempt {hop.attempt}  {hop.reason} → {texts.plain(hop.to)}")
             told.append(f"  by {texts.plain(hop.by)}" if hop.by else "", style="dim")
             told.append("\n")

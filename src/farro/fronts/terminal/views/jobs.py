@@ -162,7 +162,7 @@ def _remark(view: JobView, about: str) -> Cell:
     if life.error and life.status is Status.FAILED:
         return Cell(texts.plain(f"{life.error.get('message')}")[:300], "quiet")
     if life.status is Status.QUEUED and life.not_before:
-        return Cell(f"{about}  (not before {texts.plain(life.not_before[:16].replace('T', ' '))})".strip(), "quiet")
+        return Cell(f"{about}  (not before {texts.plain(life.not_before[:16].replace('T', ' '))}Z)".strip(), "quiet")
     return Cell(about, "quiet" if life.terminal else "plain")
 
 
