@@ -22,12 +22,13 @@ from typing import Any
 
 import pytest
 
+from farro.cli.agq import reached
 from farro.errors import InputError
 from farro.kernel.outcome import ErrorInfo, Failed, Report
 from farro.stores.agq import results
 from farro.stores.agq.line import Address
 from flows.program import Daemon, Program
-from support import eventually
+from support import ROOT, eventually
 
 AGW = os.path.join(os.path.dirname(sys.executable), "agw")
 TTL_S = 1.0
@@ -247,6 +248,32 @@ def test_a_result_is_taken_once(queue: Queue) -> None:
         assert between.lost == 1
     assert queue.commits("r1") == 1
     assert queue.told("r1")["attempt"] == "1"
+
+
+def test_agq_says_how_a_worker_is_started(farro: Program) -> None:
+    front = farro.start("agq", "--bind", "127.0.0.1:0")
+    assert front.process.stdout is not None
+    assert re.search(r" started.*agw --store agq://127\.0\.0\.1:[1-9]\d*", front.process.stdout.readline())
+    front.end()
+    assert reached("::1") == "[::1]"
+    assert reached("0.0.0.0") == reached("::") == socket.gethostname()
+
+
+def test_the_worker_of_the_page_waits_for_its_queue_and_works(queue: Queue) -> None:
+    page = Path(ROOT, "docs/agq.md").read_text()
+    queue.server.end()
+    script = page.split("```python\n")[1].split("```")[0].replace("port=6380", f"port={queue.port}")
+    worker = Daemon([sys.executable, "-c", script], queue.farro.path, queue.farro.env)
+    assert worker.process.stderr is not None
+    queue.workers.append(worker)
+    assert "trying again" in worker.process.stderr.readline()
+    queue.server = queue.start()
+    steps = [{"step_number": 1, "tool": "unix", "command": "seq", "args": ["3"]}]
+    steps.append({"step_number": 2, "tool": "unix", "command": "wc", "args": ["-l"], "input_from_step": 1})
+    queue.push({"id": "good", "plan_id": "p", "steps": steps})
+    queue.push({"id": "bad", "plan_id": "p", "steps": [{"step_number": 1, "tool": "unix", "command": "no-such"}]})
+    assert queue.result("good")["step_results"][-1]["stdout"].strip() == "3"
+    assert queue.result("bad")["step_results"][0]["exit_code"] == 127
 
 
 def test_workers_outlive_agq(queue: Queue) -> None:

@@ -55,6 +55,12 @@ def far(agx: Agx, queue: str, monkeypatch: pytest.MonkeyPatch) -> Agx:
     return run
 
 
+def test_who_has_no_worker_is_told_how_one_reaches_that_queue(far: Agx, queue: str) -> None:
+    far("add", "--", "true", code=0)
+    told = far("--text", "submit", "--role", "CodeReviewer", code=0).err
+    assert told == f"no worker is alive that could take it; start one with: agw --store {queue} --role CodeReviewer\n"
+
+
 def test_a_plan_is_handed_in_over_resp_and_its_end_is_told(far: Agx) -> None:
     far("new", "loud", code=0)
     far("add", "--", "echo hello | tr a-z A-Z", code=0)

@@ -10,6 +10,7 @@ import ipaddress
 import os
 import random
 import resource
+import socket
 from collections.abc import Callable
 from importlib import metadata
 
@@ -90,7 +91,8 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
             except OSError as error:
                 raise StorageTrouble(f"farro agq cannot listen on {host}:{port}: {error.strerror or error}") from error
             signals.end(server.stop)
-            log("info", "agq started", {"host": there[0], "port": there[1], "key": key is not None, "pid": os.getpid()})
+            told = {"host": there[0], "port": there[1], "key": key is not None, "pid": os.getpid()}
+            log("info", "agq started", {**told, "workers": f"agw --store agq://{reached(there[0])}:{there[1]}"})
             await server.ended()
 
         asyncio.run(serve())
@@ -103,6 +105,13 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
     finally:
         store.close()
     return 0
+
+
+def reached(host: str) -> str:
+    """The name by which a worker finds it: 0.0.0.0 is every address of this machine, and none to go to."""
+    if ipaddress.ip_address(host).is_unspecified:
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 def address_of(text: str) -> tuple[str, int]:

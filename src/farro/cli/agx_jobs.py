@@ -124,7 +124,7 @@ def workers(place: Place) -> None:
     if place.as_json:
         answer({"workers": [asdict(one) for one in found]})
     elif not found:
-        say("no workers; start one with: farro worker")
+        say(f"no workers; start one with: {place.worker()}")
     else:
         rows = [("WORKER", "ROLE", "ALIVE", "JOB", "TAGS", "HOST")]
         for one in found:

@@ -84,6 +84,11 @@ class Place:
     def remote(self) -> bool:
         return self.store is not None and self.store.startswith(REMOTE)
 
+    def worker(self, role: str = "Runner") -> str:
+        """The command that starts a worker for what is handed in here."""
+        words = [*(["agw"] if self.remote else ["farro", "worker"]), *(["--store", self.store] if self.store else [])]
+        return " ".join([*words, *(["--role", role] if role != "Runner" else [])])
+
     @cached_property
     def _read(self) -> tuple[str | None, Settings]:
         """Where no root is, the person's own will be made once something is handed in."""

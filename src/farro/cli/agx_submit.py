@@ -156,5 +156,4 @@ def warn_if_idle(place: Place, asked: Ticket, plan: dict[str, Any]) -> None:
     """Whoever is new here waits for a worker that nobody started."""
     role = asked.role or plan.get("role") or "Runner"
     if not any(worker.alive and worker.role == role for worker in place.desk.workers()):
-        start = "farro worker" if role == "Runner" else f"farro worker --role {role}"
-        note(f"no worker is alive that could take it; start one with: {start}")
+        note(f"no worker is alive that could take it; start one with: {place.worker(role)}")

@@ -33,7 +33,7 @@ def wait_for_one(place: Place, job_id: str) -> int:
             for last in place.desk.follow(job_id):
                 show(f"{last.job_id}  {agx_show.state(last)}")
                 if last.status == "queued" and not any(worker.alive for worker in place.desk.workers()):
-                    show(f"{last.job_id}  queued; no worker is alive, start one with: farro worker")
+                    show(f"{last.job_id}  queued; no worker is alive, start one with: {place.worker()}")
     except KeyboardInterrupt:
         note(f"{job_id} goes on; `agx job status {job_id}` tells how it does")
         return 130
