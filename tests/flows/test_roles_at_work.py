@@ -73,6 +73,20 @@ def test_a_prompt_goes_from_role_to_role_over_http(farro: Program, openai: Calla
     assert "approved" in (farro.folder("polite") / "result.md").read_text()
 
 
+def test_logs_have_the_answer_itself_after_the_manager_took_the_job_on(
+    farro: Program, openai: Callable[..., FakeProvider]
+) -> None:
+    openai(fake.says(CHANGE))
+    farro.run("manager", "--once", code=0)  # who was never there is away
+    enqueue(farro, "polite", routing={"mode": "manager"})
+    farro.run("worker", "--role", "SeniorEngineer", "--drain", code=0)
+    farro.run("manager", "--once", code=0)
+    assert farro.run("show", "polite", "--json", code=0).json["attempt"] == 2  # the manager's, which says nothing
+    assert json.loads(farro.run("logs", "polite", "--stdout", code=0).out)["summary"] == "It says please now."
+    assert farro.run("logs", "polite", "--json", code=0).json["attempt"] == 1
+    assert farro.run("logs", "polite", "--attempt", "2", code=0).out == ""
+
+
 def test_a_busy_provider_is_asked_four_times_and_then_by_the_next_attempt(
     farro: Program, openai: Callable[..., FakeProvider]
 ) -> None:

@@ -16,9 +16,12 @@ import pytest
 
 from farro.fronts.http import looking
 from farro.fronts.http import running as serving_of_answers
+from farro.kernel.moves import Move
 from farro.kernel.outcome import Succeeded
+from farro.kernel.states import Reason, Status
 from farro.operations import tree
 from farro.ports.store import Submission
+from farro.roles.workflow import Code
 from http_stage import REPORT, TOKEN, Front, Hands, submission
 from support import eventually
 
@@ -226,6 +229,8 @@ def test_the_output_of_steps_is_read_whole_or_from_its_end(front: Front) -> None
     assert front.get(f"/api/jobs/{job_id}/logs?step=9").status == 400
     with_stream = front.events(f"/api/jobs/{job_id}/logs/stream?stream=stdout&tail=1")
     stream = iter(with_stream)
+    kind, begin = next(stream)
+    assert (kind, begin["attempt"], begin["earlier"]["lines"], begin["earlier"]["bytes"]) == ("begin", 1, 999, 8881)
     assert next(stream) == ("state", {"job_id": job_id, "status": "in_progress", "attempt": 1, "terminal": False})
     assert next(stream)[1]["text"] == "line 999\n"
     with (step / "stdout").open("ab") as file:
@@ -292,6 +297,67 @@ def test_what_is_searched_for_is_bounded_and_a_made_up_cursor_is_no_fault_of_our
         assert front.get(f"/api/jobs?{query}&cursor={'9' * 5000}").status == 200, query
     assert front.get(f"/api/jobs?text={'a+' * 101}").status == 422
     assert front.get("/api/jobs?" + "&".join(f"tag=t{number}" for number in range(21))).status == 422
+
+
+def routed_by_the_manager(front: Front) -> str:
+    """A job that a role worked on, and that waits for a person: the manager's attempt said nothing."""
+    job_id = front.store.enqueue(submission(role="SeniorEngineer"))
+    for role, to, said in (("SeniorEngineer", "Manager", "the answer\n"), ("Manager", "Manager", None)):
+        agent = front.store.join("hands", role=role)
+        claim = front.store.claim(agent)
+        assert claim is not None
+        if said is not None:
+            step = Path(claim.folder) / "steps" / "1"
+            step.mkdir(parents=True)
+            (step / "stdout").write_text(said)
+        asked = {} if said else {"waits": True, "route": {"code": str(Code.HUMAN)}}
+        move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=to, note=None, **asked)
+        front.store.commit(claim, Succeeded(report=REPORT), move)
+        front.store.leave(agent)
+    return job_id
+
+
+def test_output_is_that_of_the_last_attempt_that_has_some(front: Front) -> None:
+    job_id = routed_by_the_manager(front)
+    told = front.get(f"/api/jobs/{job_id}/logs").json
+    assert (told["attempt"], [one["text"] for one in told["output"]]) == (1, ["the answer\n"])
+    assert front.get(f"/api/jobs/{job_id}/logs?attempt=2").json["output"] == []
+    story = front.get(f"/api/jobs/{job_id}/history").json["attempts"]
+    assert [(one["number"], one["output"]) for one in story] == [(1, True), (2, False)]
+    stream = front.events(f"/api/jobs/{job_id}/logs/stream?tail=10")
+    assert next(iter(stream)) == ("begin", {"attempt": 1, "earlier": None})
+    assert stream.until(lambda kind, data: kind == "output")[1]["text"] == "the answer\n"
+    stream.close()
+
+
+def test_earlier_output_is_read_page_by_page_and_all_of_it_is_saved(front: Front) -> None:
+    job_id, home = running(front)
+    lines = {
+        step: [f"{step} {number}\n" for number in range(count)] for step, count in (("a", 25), ("b", 0), ("c", 40))
+    }
+    for step, own in lines.items():
+        (home / step).mkdir(parents=True)
+        (home / step / "stdout").write_text("".join(own))
+    whole = "".join("".join(own) for own in lines.values())
+    seen, mark, counts = "", "", []
+    while mark is not None:
+        told = front.get(f"/api/jobs/{job_id}/logs?tail=10{mark}").json
+        seen = "".join(one["text"] for one in told["output"]) + seen
+        mark = told["earlier"] and f"&before={told['earlier']['before']}"
+        counts.append(told["earlier"] and told["earlier"]["lines"])
+    assert seen == whole
+    assert counts == [55, 45, 35, 25, 15, 5, None]
+    alone = front.get(f"/api/jobs/{job_id}/logs?tail=10&step=a").json
+    assert (alone["output"][0]["text"], alone["earlier"]["lines"]) == ("".join(lines["a"][-10:]), 15)
+    for wrong in ("nonsense", "c3Rkb3V0", "%21"):
+        assert front.get(f"/api/jobs/{job_id}/logs?before={wrong}").status == 400, wrong
+    saved = front.get(f"/api/jobs/{job_id}/logs/whole")
+    assert saved.body.decode() == whole
+    assert saved.headers["content-type"] == "application/octet-stream"
+    assert saved.headers["content-disposition"] == f'attachment; filename="{job_id}.log"'
+    assert front.get(f"/api/jobs/{job_id}/logs/whole?step=c").body.decode() == "".join(lines["c"])
+    assert front.get("/api/jobs/nobody/logs/whole").code == "unknown_job"
+    assert front.get(f"/api/jobs/{job_id}/logs/whole?tail=3").status == 422
 
 
 def test_a_link_in_the_place_of_output_hides_nothing_and_shows_nothing(front: Front) -> None:

@@ -40,7 +40,7 @@ _HALF_COLOUR = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
 @click.option("--step", metavar="ID", help="Only this step.")
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only what the steps said on stdout.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only what the steps said on stderr.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; else the latest.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt; else the last that has output.")
 @common
 def logs(
     job: str | None,

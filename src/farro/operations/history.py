@@ -19,6 +19,7 @@ from farro.late import dataclass
 from farro.observe.audit_reading import Trail
 from farro.operations import fleet, steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
+from farro.operations.steps import has_output
 from farro.operations.succession import fact_of, in_order
 from farro.ports.store import JobView, Store
 from farro.system import fs
@@ -47,6 +48,7 @@ class AttemptTold:
     outcome: str | None  # the reason code of the decision; None: it is running, or nobody decided
     steps: tuple[StepTold, ...]
     steps_total: int | None
+    output: bool  # steps were begun in it, or its runner spoke: there is something for `farro logs --attempt`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +117,7 @@ def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail
         if result
         else tuple(_so_far(folder, number, running=running)),
         steps_total=total if isinstance(total := result.get("steps_total"), int) else None,
+        output=has_output(folder, number),
     )
 
 

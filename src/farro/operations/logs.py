@@ -26,8 +26,9 @@ from farro.system import fs
 
 STREAMS = ("stdout", "stderr")
 RUNNER = "runner"  # what a runner of its own said itself: a tool's print, a crash
-RUNNER_LOG = "runner.log"
+RUNNER_LOG = steps.RUNNER_LOG
 BLOCK = 256 << 10
+COUNTED = 256 << 20  # bytes whose lines are counted
 POLL_S = 0.2  # output that grows tells nobody; a job that moves on does
 
 
@@ -47,7 +48,7 @@ class Chosen:
 
     step: str | None = None
     streams: Sequence[str] = STREAMS
-    attempt: int | None = None  # None: the latest
+    attempt: int | None = None  # None: the last that has output
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +72,14 @@ def output(store: Store, root: str, job_id: str, chosen: Chosen) -> Output:
                 raise InputError(f"{job_id} has no attempt {chosen.attempt}; there is {there}")
             if not numbers:
                 return Output(view=view, attempt=None, sources=())
-            attempt = numbers[-1] if chosen.attempt is None else chosen.attempt
+            attempt = _last_with_output(folder, numbers) if chosen.attempt is None else chosen.attempt
             return Output(view=view, attempt=attempt, sources=tuple(_sources(folder, attempt, chosen)))
     raise UnknownJob(f"{job_id} moves faster than it can be read; try again")
+
+
+def _last_with_output(folder: str, numbers: Sequence[int]) -> int:
+    """What a person asks for who names no attempt: the hops of the manager between two roles have nothing to show."""
+    return next((number for number in reversed(numbers) if steps.has_output(folder, number)), numbers[-1])
 
 
 def check_step(store: Store, told: Output, step: str) -> None:
@@ -172,13 +178,14 @@ def read(path: str, offset: int, end: int | None = None) -> Iterator[bytes]:
         os.close(fd)
 
 
-def tail_offset(path: str, lines: int, most: int | None = None) -> tuple[int, int]:
-    """Where the last `lines` lines of a file begin, and how many there are (fewer when it is short). Read from the end:
-    a file of gigabytes costs as much as its last lines do. `most`: bytes that are looked at, at the most: gigabytes may
-    be one line."""
+def tail_offset(path: str, lines: int, most: int | None = None, end: int | None = None) -> tuple[int, int]:
+    """Where the last `lines` lines of a file, or of its first `end` bytes, begin, and how many there are (fewer when it
+    is short). Read from the end: a file of gigabytes costs as much as its last lines do. `most`: bytes that are looked
+    at, at the most: gigabytes may be one line."""
     fd = fs.open_read(path)
     try:
-        end = os.fstat(fd).st_size
+        size = os.fstat(fd).st_size
+        end = size if end is None else min(end, size)
         if lines <= 0 or end == 0:
             return end, 0
         found = 0 if os.pread(fd, 1, end - 1) == b"\n" else 1  # an unfinished last line is a line too
@@ -197,15 +204,62 @@ def tail_offset(path: str, lines: int, most: int | None = None) -> tuple[int, in
         os.close(fd)
 
 
-def last_lines(sources: Sequence[Source], lines: int, most: int | None = None) -> list[tuple[Source, int]]:
+def last_lines(
+    sources: Sequence[Source], lines: int, most: int | None = None, end: int | None = None
+) -> list[tuple[Source, int]]:
     """The last `lines` lines of all of them together, as one reads them: where to begin in each. `most`: see
-    `tail_offset`."""
+    `tail_offset`; `end`: of the last of them only so many bytes are there."""
     begin: list[tuple[Source, int]] = []
     for source in reversed(sources):
-        offset, found = tail_offset(source.path, lines, most)
+        offset, found = tail_offset(source.path, lines, most, end)
         lines -= found
+        end = None
         begin.append((source, offset))
     return list(reversed(begin))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier:
+    """What lies before the lines that are shown: all of the sources before this one, and its first `offset` bytes."""
+
+    source: Source
+    offset: int
+    size: int  # bytes
+    lines: int | None  # None: there is too much to count
+
+
+def earlier(begin: Sequence[tuple[Source, int]]) -> Earlier | None:
+    """None: all of it is shown. `begin` is where each is shown from."""
+    hidden = [(source, offset) for source, offset in begin if offset > 0]
+    if not hidden:
+        return None
+    size = sum(offset for _, offset in hidden)
+    counted = sum(_lines_before(source.path, offset) for source, offset in hidden) if size <= COUNTED else None
+    return Earlier(source=hidden[-1][0], offset=hidden[-1][1], size=size, lines=counted)
+
+
+def _lines_before(path: str, offset: int) -> int:
+    count, last = 0, b"\n"
+    for block in read(path, 0, offset):
+        count, last = count + block.count(b"\n"), block[-1:]
+    return count + (last != b"\n")  # an unfinished line is a line too
+
+
+def whole(store: Store, root: str, job_id: str, chosen: Chosen) -> Iterator[bytes]:
+    """All that was said so far, as `farro logs` writes it into a pipe, in blocks. A job may move on between two files:
+    the next is found where it lies by then."""
+    told = output(store, root, job_id, chosen)
+    fixed = Chosen(step=chosen.step, streams=chosen.streams, attempt=told.attempt)
+    return (block for source in told.sources for block in _found(store, root, job_id, fixed, source))
+
+
+def _found(store: Store, root: str, job_id: str, chosen: Chosen, source: Source) -> Iterator[bytes]:
+    try:
+        yield from read(source.path, 0)
+    except FileNotFoundError:
+        for other in output(store, root, job_id, chosen).sources:
+            if (other.step, other.stream) == (source.step, source.stream):
+                yield from read(other.path, 0)
 
 
 # --- following ---------------------------------------------------------------------------------------------------
@@ -261,7 +315,7 @@ class Follower:
         except FileNotFoundError:
             return  # it moved on: the next look finds it
         if self._attempt is None and numbers:
-            self._attempt = numbers[-1]
+            self._attempt = _last_with_output(folder, numbers)
         for number in numbers:
             if self._attempt is not None and number >= self._attempt:
                 if self._chosen.attempt is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from farro.system import fs
 
+RUNNER_LOG = "runner.log"  # what a runner of its own said itself
 _PROMPT_LIMIT = 16 << 20
 _BLOCK = 256 * 1024
 
@@ -29,6 +30,12 @@ def begun(folder: str, attempt: int) -> list[str]:
         return sorted(times, key=times.__getitem__)
     listed = {name: place for place, name in enumerate(_listed(read_prompt(folder)))}
     return sorted(times, key=lambda name: (times[name], listed.get(name, len(listed)), name))
+
+
+def has_output(folder: str, attempt: int) -> bool:
+    """Whether steps were begun in it, or its runner had something to say. A manager's attempt has neither."""
+    home = f"{folder}/attempts/{attempt:04d}"
+    return bool(fs.subdirectories(f"{home}/steps")) or fs.exists(f"{home}/{RUNNER_LOG}")
 
 
 def lines(folder: str, attempt: int) -> list[Mapping[str, Any]]:

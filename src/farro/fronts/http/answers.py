@@ -196,11 +196,21 @@ class OutputTold:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierTold:
+    """What lies before the lines that are told; `before` asks for it."""
+
+    before: str
+    lines: int | None  # null: there is too much to count
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Logs:
     job_id: str
     status: Status
     attempt: int | None
     output: tuple[OutputTold, ...]
+    earlier: EarlierTold | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,7 @@ class Web:
             Route("/healthz", self._health, methods=["GET"]),
             Route("/api/events", self._events, methods=["GET"]),
             Route("/api/jobs/{job}/logs/stream", self._follow, methods=["GET"]),
+            Route("/api/jobs/{job}/logs/whole", self._whole, methods=["GET"]),
             *found,
         ]
 
@@ -97,6 +98,10 @@ class Web:
     async def _follow(self, request: Request) -> Response:
         assert self._followers is not None
         return await self._followers.follow(request)
+
+    async def _whole(self, request: Request) -> Response:
+        assert self._followers is not None
+        return await self._followers.whole(request)
 
 
 def _by_method(answers: Mapping[str, Answers]) -> Answers:

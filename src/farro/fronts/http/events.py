@@ -148,8 +148,15 @@ class Hub:
 class Stream(Response):
     """Bytes as they come. A reader that takes none of them for a while is left alone."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], done: Any = None) -> None:
-        super().__init__(media_type="text/event-stream")
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        done: Any = None,
+        *,
+        kind: str = "text/event-stream",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(media_type=kind, headers=headers)
         del self.headers["content-length"]
         self.headers["X-Accel-Buffering"] = "no"
         self._chunks = chunks

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from farro.documents.json_schema import schema
 from farro.fronts.http.answers import Failure
 from farro.fronts.http.endpoints import Endpoint, Nothing
+from farro.fronts.http.looking import FollowQuery, SaidQuery
 from farro.kernel import ids
 from farro.late import dataclass
 from farro.plans.model import ID_PATTERN
@@ -160,6 +161,7 @@ def _apart() -> dict[str, Any]:
     """What is no endpoint: streams, which do not end, and what needs no token."""
     job = {"name": "job", "in": "path", "required": True, "schema": _NAMED["job"]}
     stream = {"200": {"description": "Server-Sent Events", "content": {"text/event-stream": {"schema": {}}}}}
+    saved = {"200": {"description": "The bytes", "content": {"application/octet-stream": {"schema": {}}}}}
     health = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     told = {"content": {"application/json": {"schema": health}}}
     return {
@@ -180,8 +182,17 @@ def _apart() -> dict[str, Any]:
                 "operationId": "get_jobs_by_job_logs_stream",
                 "summary": "What a job's steps say, as they say it.",
                 "tags": ["events"],
-                "parameters": [job],
+                "parameters": [job, *_queries(FollowQuery)],
                 "responses": {**stream, **_refusals()},
+            }
+        },
+        "/api/jobs/{job}/logs/whole": {
+            "get": {
+                "operationId": "get_jobs_by_job_logs_whole",
+                "summary": "All that a job's steps said, to be saved.",
+                "tags": ["jobs"],
+                "parameters": [job, *_queries(SaidQuery)],
+                "responses": {**saved, **_refusals()},
             }
         },
         "/healthz": {

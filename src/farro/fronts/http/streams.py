@@ -1,4 +1,5 @@
-"""What a job's steps say, as they say it: Server-Sent Events of one job's output, to its end.
+"""What a job's steps say, as they say it: Server-Sent Events of one job's output, to its end; and all of it, to be
+saved.
 
 Finding and reading the files is operations.logs; changes of all jobs are `events`.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from farro.errors import FarroError
 from farro.fronts.http import looking, queries, troubles
 from farro.fronts.http.events import BEAT, Hub, Stream, event
 from farro.fronts.http.house import House
-from farro.fronts.http.looking import LogsQuery
+from farro.fronts.http.looking import FollowQuery, SaidQuery
 from farro.fronts.http.running import Pool
 from farro.kernel.envelope import Lifecycle
 from farro.operations import logs
@@ -40,30 +41,56 @@ class Followers:
 
     async def follow(self, request: Request) -> Response:
         try:
-            query: LogsQuery = queries.read(LogsQuery, request.query_params)
-            if self._count >= MOST:
-                raise troubles.Wrong(503, "busy", f"{MOST} logs are followed already")
-            follower = await self._pool.run(lambda: self._open(request.path_params["job"], query))
+            query: FollowQuery = queries.read(FollowQuery, request.query_params)
+            self._check_count()
+            follower, begin = await self._pool.run(lambda: self._open(request.path_params["job"], query))
         except FarroError as error:
             return troubles.response(error)
         self._count += 1
-        return Stream(self._said(follower), done=self._left)
+        return Stream(self._said(follower, begin), done=self._left)
+
+    async def whole(self, request: Request) -> Response:
+        """All that was said so far, as bytes to be saved: however much, it is in nobody's memory."""
+        try:
+            query: SaidQuery = queries.read(SaidQuery, request.query_params)
+            self._check_count()
+            view = await self._pool.run(lambda: looking.found(self._house, request.path_params["job"]))
+            house = self._house
+            blocks = await self._pool.run(lambda: logs.whole(house.store, house.root, view.job_id, query.chosen))
+        except FarroError as error:
+            return troubles.response(error)
+        self._count += 1
+        plain = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in view.job_id)
+        headers = {"Content-Disposition": f'attachment; filename="{plain}.log"', "Content-Security-Policy": "sandbox"}
+        return Stream(self._blocks(blocks), done=self._left, kind="application/octet-stream", headers=headers)
+
+    async def _blocks(self, blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
+        while not self._hub.closed and (block := await self._pool.run(lambda: next(blocks, b""))):
+            yield block
+
+    def _check_count(self) -> None:
+        if self._count >= MOST:
+            raise troubles.Wrong(503, "busy", f"{MOST} logs are followed already")
 
     def _left(self) -> None:
         self._count -= 1
 
-    def _open(self, job: str, query: LogsQuery) -> Follower:
+    def _open(self, job: str, query: FollowQuery) -> tuple[Follower, dict[str, Any]]:
+        """Who follows, and what is told first: the attempt, and what lies before the lines that come."""
         view = looking.found(self._house, job)
         told = logs.output(self._house.store, self._house.root, view.job_id, query.chosen)
         follower = Follower(self._house.store, self._house.root, view.job_id, query.chosen)
+        earlier = None
         if query.tail is not None:
-            follower.skip_to(logs.last_lines(told.sources, query.tail, looking.LOG_BYTES))
-        return follower
+            begin = logs.last_lines(told.sources, query.tail, looking.LOG_BYTES)
+            follower.skip_to(begin)
+            earlier = looking.earlier_data(begin)
+        return follower, {"attempt": told.attempt, "earlier": earlier}
 
-    async def _said(self, follower: Follower) -> AsyncIterator[bytes]:
+    async def _said(self, follower: Follower, begin: dict[str, Any]) -> AsyncIterator[bytes]:
         state: dict[str, Any] | None = None
         halves: dict[tuple[int, str | None, str], codecs.IncrementalDecoder] = {}
-        yield b"retry: 1000\n\n"
+        yield b"retry: 1000\n\n" + event("begin", begin)
         quiet_s = 0.0
         pause_s = LOOK_S
         while not self._hub.closed:

@@ -72,7 +72,7 @@ class LogAsked:
     job: JobName
     step: Annotated[str | None, Told("Only this step.")] = None
     stream: Annotated[Literal["stdout", "stderr"] | None, Told("Only this stream; else both.")] = None
-    attempt: Annotated[int | None, Told("This attempt; else the latest.")] = None
+    attempt: Annotated[int | None, Told("This attempt; else the last that has output.")] = None
     tail: Annotated[
         int, Bounds(at_least=1, at_most=10_000), Told("The last so many lines of all streams together.")
     ] = 200

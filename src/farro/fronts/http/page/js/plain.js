@@ -6,8 +6,6 @@
 // eslint-disable-next-line no-control-regex
 const TRICKS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 const TRICK = new RegExp(TRICKS.source);
-// eslint-disable-next-line no-control-regex
-const COLOURS = /\u001b\[[0-9;:]*m/g;
 
 const named = (char) => {
   const code = char.charCodeAt(0);
@@ -20,6 +18,3 @@ export const plain = (text) => {
   const whole = typeof text === "string" ? text : String(text);
   return TRICK.test(whole) ? whole.replace(TRICKS, named) : whole;
 };
-
-/* Output of programs: their colours are left out, a carriage return before a line's end as well. */
-export const output = (text) => text.replace(COLOURS, "").replace(/\r+\n/g, "\n");

@@ -54,8 +54,17 @@ export const between = (start, end) => (start && end ? (Date.parse(end) - Date.p
 export function ago(text) {
   const seconds = since(text);
   if (seconds === null || Number.isNaN(seconds)) return "–";
-  if (seconds < -1) return `in ${coarse(-seconds)}`;
+  if (seconds < -1) return `in ${untilThen(-seconds)}`;
   return seconds < 2 ? "now" : `${coarse(seconds)} ago`;
+}
+/* What is to come is said closer than what was: "in 1h" of a job that was delayed by two would look like a mistake. */
+function untilThen(seconds) {
+  const minutes = Math.ceil(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  const two = (whole, rest) => (rest.startsWith("0") ? whole : `${whole} ${rest}`);
+  if (seconds < 60) return coarse(seconds);
+  if (minutes < 60) return `${minutes}m`;
+  return hours < 24 ? two(`${hours}h`, `${minutes % 60}m`) : two(`${Math.floor(hours / 24)}d`, `${hours % 24}h`);
 }
 export function coarse(seconds) {
   if (seconds < 60) return `${Math.floor(seconds)}s`;

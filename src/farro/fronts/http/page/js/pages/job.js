@@ -1,5 +1,6 @@
 /* One job: how it stands, what it was asked, what it did and said. Logs live in logs.js, the plan's picture in plan.js. */
 import { act, doTo, possible, retryFrom } from "../acts.js";
+import { bare } from "../ansi.js";
 import { get, path, text } from "../api.js";
 import { icon } from "../icons.js";
 import { logs } from "../logs.js";
@@ -72,6 +73,7 @@ export function job(ctx, route) {
       e: { told: "Retry", run: () => allowed().includes("retry") && perform("retry") },
       K: { told: "Kill", run: () => allowed().includes("kill") && perform("kill") },
       f: { told: "Follow the output", run: () => stream && stream.follow() },
+      "/": { told: "Search the output", run: () => { choose("output"); requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector(".logs input[type=search]")?.focus())); } },
       ...Object.fromEntries(TABS.map(([tab, name], i) => [String(i + 1), { told: name, run: () => choose(tab) }])),
     },
     actions: () => (page.job ? allowed().map((name) => button(act(name).word, () => perform(name), { key: name, sign: act(name).sign, kind: { kill: "danger", retry: "primary", "force-complete": "ghost" }[name] || "" })) : null),
@@ -116,8 +118,14 @@ export function job(ctx, route) {
     return page.story.attempts.flatMap((attempt) => attempt.steps).filter((one) => one.id === step).at(-1) || null;
   }
 
+  /* The attempts that have output, each with the role that made it. */
+  function spoken() {
+    const roles = new Map(page.job.hops.map((hop) => [hop.attempt, hop.role]));
+    return page.story.attempts.filter((one) => one.output).map((one) => ({ number: one.number, role: roles.get(one.number) || page.job.role, at: one.started_at }));
+  }
+
   function shown() {
-    if (page.tab === "output") return stream ? stream.view(page.job) : loading();
+    if (page.tab === "output") return stream ? stream.view(page.job, spoken()) : loading();
     if (page.tab === "result") return result();
     if (page.tab === "prompt") return prompt();
     if (page.tab === "files") return files();
@@ -135,7 +143,7 @@ export function job(ctx, route) {
     if (steps && steps.length) {
       return h("div.stack", steps.slice(0, 100).map((step, i) => h("div.stack.tight", { key: i },
         h("div.row", state(step.success ? "succeeded" : "failed", { text: `Step ${step.id || step.step_number}` }), h("span.quiet.num", `exit ${step.exit_code ?? "–"}`), step.duration_s !== undefined ? h("span.quiet.num", duration(step.duration_s)) : null),
-        step.error ? h("p.error", step.error) : null, step.stdout ? h("pre.code.box", { tabindex: 0 }, step.stdout) : null, step.stderr ? h("pre.code.box.stderr", { tabindex: 0 }, step.stderr) : null)));
+        step.error ? h("p.error", step.error) : null, step.stdout ? h("pre.code.box", { tabindex: 0 }, bare(step.stdout)) : null, step.stderr ? h("pre.code.box.stderr", { tabindex: 0 }, bare(step.stderr)) : null)));
     }
     return h("p.quiet", page.job.terminal ? "It left no result." : "There is no result before the job ends.");
   }
