@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
+import farro
 from browser.conftest import Visit
 from browser.site import Site
 
@@ -177,3 +178,28 @@ def test_colours_follow_the_system_and_a_switch_is_remembered(furnished: Site, v
     page.reload()
     page.locator("main").wait_for()
     assert page.evaluate(ground) == light
+
+
+def test_a_page_is_as_long_as_what_it_shows(fresh: Site, visit: Come) -> None:
+    """Words for screen readers stand in rows that are scrolled out of sight, and must not be below the page."""
+    visited = visit(fresh)
+    longer = "() => document.documentElement.scrollHeight - Math.round(document.getElementById('app').offsetHeight)"
+    assert visited.open("inbox").evaluate(longer) == 0
+    with farro.open(fresh.root) as queue:
+        agents = [queue.store.join("slot", role="Runner") for _ in range(120)]
+        page = visited.open("overview")
+        expect(page.get_by_role("region", name="Workers").locator("tbody tr")).to_have_count(len(agents))
+        assert page.evaluate(longer) == 0
+        for agent in agents:
+            queue.store.leave(agent)
+
+
+def test_a_narrow_head_has_no_room_for_the_foot_nor_the_roots_name(furnished: Site, visit: Come) -> None:
+    visited = visit(furnished)
+    page = visited.open("overview")
+    where, foot = page.locator(".brand .where"), page.locator(".nav .foot")
+    expect(where).to_have_text("shop")
+    expect(foot).to_be_visible()
+    page.set_viewport_size({"width": 800, "height": 900})
+    expect(where).to_be_hidden()
+    expect(foot).to_be_hidden()

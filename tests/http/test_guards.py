@@ -19,7 +19,8 @@ from http_stage import TOKEN, Front
 from support import eventually
 
 KEY = hashlib.sha256(f"farro session {TOKEN}".encode()).digest()
-APART = (("GET", "/"), ("GET", "/page/x"), ("GET", "/api/events"), ("GET", "/api/jobs/x/logs/stream"))
+_STREAMS = ("/api/events", "/api/jobs/x/logs/stream", "/api/jobs/x/logs/whole")
+APART = (("GET", "/"), ("GET", "/page/x"), *(("GET", path) for path in _STREAMS))
 ROUTES = sorted({(one.method, re.sub(r"{[^}]*}", "x", one.path)) for one in ENDPOINTS} | set(APART))
 
 
