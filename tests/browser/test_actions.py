@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -199,3 +201,28 @@ def test_a_command_is_enqueued_from_the_page(fresh: Site, visit: Come) -> None:
     expect(page.get_by_role("tab", name="Output")).to_be_visible()
     program(fresh.root, "worker", "--drain")
     expect(page.get_by_role("log")).to_contain_text("two words|it's|")
+
+
+def test_a_queue_is_paused_and_goes_on(fresh: Site, visit: Come) -> None:
+    with farro.open(fresh.root) as queue:
+        queue.enqueue(["echo", "held"], id="held")
+    page = visit(fresh).open("overview")
+    page.get_by_role("button", name="Pause the queue of Runner").click()
+    dialog = page.get_by_role("dialog", name="Pause the queue of Runner?")
+    dialog.get_by_label("Why").fill("the disk is full")
+    dialog.get_by_role("button", name="Pause").click()
+    lane = page.get_by_role("table", name="Queues per role").get_by_role("row").filter(has_text="Runner")
+    expect(lane).to_contain_text(re.compile(r"Paused (now|\d+s ago) by \S+: the disk is full"))
+    page.goto(f"{fresh.url}/#/board")
+    expect(page.get_by_role("list", name="Paused queues")).to_have_text("Runner is paused")
+    page.goto(f"{fresh.url}/#/job/held")
+    notice = page.locator(".notice")
+    expect(notice).to_contain_text("The queue of Runner is paused by")
+    expect(notice).to_contain_text("farro resume Runner")
+    program(fresh.root, "resume", "Runner")  # elsewhere: the page hears of it though no job changed
+    expect(notice).not_to_contain_text("is paused")
+    program(fresh.root, "pause", "Runner")
+    notice.get_by_role("button", name="Resume the queue").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    expect(notice).not_to_contain_text("is paused")
+    assert json.loads(program(fresh.root, "pause", "--json").stdout) == {"paused": {}}

@@ -60,6 +60,38 @@ def test_those_who_keep_the_house_are_no_slots(any_front: Front) -> None:
     any_front.store.leave(keeper)
 
 
+def test_a_queue_is_paused_with_a_reason_and_goes_on(any_front: Front) -> None:
+    (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
+    stream = any_front.events()
+    assert next(iter(stream))[0] == "hello"
+    done = any_front.post("/api/queues/Runner/pause", {"why": "the disk is full"})
+    assert (done.status, done.json["changed"]) == (200, True)
+    paused = done.json["paused"]
+    assert (paused["by"], paused["why"]) == ("web-tester", "the disk is full")
+    hands = Hands(any_front.store)
+    assert hands.one() is None
+
+    def told(kind: str, data: Any) -> bool:
+        return kind == "counts" and {line["role"]: line["paused"] for line in data["queues"]}["Runner"] == paused
+
+    stream.until(told)  # though no job changed
+    stream.close()
+    lines = any_front.get("/api/queues").json
+    assert {line["role"]: line["paused"] for line in lines["queues"] if line["paused"]} == {"Runner": paused}
+    assert lines["total"]["paused"] is None
+    why = any_front.get(f"/api/jobs/{job_id}/explain").json
+    assert why["reason"] == "paused"
+    assert "the disk is full" in why["message"]
+    again = any_front.post("/api/queues/Runner/pause", {"why": "another"}).json
+    assert (again["changed"], again["paused"]) == (False, paused)
+    assert any_front.post("/api/queues/Runner/resume").json == {"role": "Runner", "changed": True, "paused": None}
+    assert any_front.post("/api/queues/Runner/resume").json["changed"] is False
+    assert hands.one() == job_id
+    hands.leave()
+    assert any_front.post("/api/queues/Nobody/pause").code == "unknown_role"
+    assert any_front.post("/api/queues/Runner/pause", {"why": "x" * 501}).status == 422
+
+
 def test_the_past_is_what_the_queues_were(any_front: Front) -> None:
     (job_id,) = any_front.post("/api/jobs", {"command": ["true"]}).json["jobs"]
     hands = Hands(any_front.store)

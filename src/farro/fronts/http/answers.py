@@ -154,9 +154,19 @@ class Whole(Life):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PausedTold:
+    """A queue that gives out no job: who said so, since when, and why."""
+
+    by: str
+    at: str
+    why: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Queue:
     role: str
     cap: int | None
+    paused: PausedTold | None
     queued: int
     delayed: int
     waiting: int

@@ -64,15 +64,17 @@ def queues(house: House, asked: Asked) -> Any:
 
 
 def queue_lines(house: House) -> list[dict[str, Any]]:
-    """A line for each role, those of the root first, without its workers."""
+    """A line for each role, those of the root first, without its workers. Pages are told when one differs."""
     counts = house.catalog.counts()
     known = list(house.store.roles())
     names = known + sorted(role for role in counts if role not in known)
     nothing = Counts()
+    paused = house.store.paused()
     return [
         {
             "role": role,
             "cap": house.settings.cap_of(role) if role in known else None,
+            "paused": asdict(paused[role]) if role in paused else None,
             **asdict(counts.get(role, nothing)),
         }
         for role in names
@@ -80,8 +82,8 @@ def queue_lines(house: House) -> list[dict[str, Any]]:
 
 
 def _summed(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    names = [name for name in answers.Queue.__dataclass_fields__ if name not in ("role", "cap")]
-    return {"role": TOTAL, "cap": None, **{name: sum(line[name] for line in lines) for name in names}}
+    names = [name for name in answers.Queue.__dataclass_fields__ if name not in ("role", "cap", "paused")]
+    return {"role": TOTAL, "cap": None, "paused": None, **{name: sum(line[name] for line in lines) for name in names}}
 
 
 # --- figures -----------------------------------------------------------------------------------------------------

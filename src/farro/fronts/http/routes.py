@@ -5,12 +5,13 @@ What each does lives in the module of its noun.
 
 from __future__ import annotations
 
-from farro.fronts.http import acting, keeping, looking, measures, openapi, overview, past, shelf, swarms, tasks, trying
+from farro.fronts.http import acting, keeping, looking, measures, openapi, overview, past, queues, shelf, swarms, tasks, trying
 from farro.fronts.http.endpoints import Asked, Endpoint, get
 from farro.fronts.http.house import House
 
 _NOUNS: tuple[Endpoint, ...] = (
     *overview.ENDPOINTS,
+    *queues.ENDPOINTS,
     *measures.ENDPOINTS,
     *looking.ENDPOINTS,
     *acting.ENDPOINTS,

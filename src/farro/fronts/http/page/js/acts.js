@@ -59,6 +59,27 @@ export async function retryFrom(job, step, { after } = {}) {
   });
 }
 
+/* A queue gives out no job, or does again. after(paused): how it stands now. */
+export async function switchQueue(role, pause, { after } = {}) {
+  const word = pause ? "Pause" : "Resume";
+  const send = async ({ why = "" }) => {
+    try {
+      const done = await post(path("queues", role, word.toLowerCase()), why.trim() ? { why: why.trim() } : {});
+      if (done.changed) toast("ok", `The queue of ${role} ${pause ? "is paused" : "goes on"}`);
+      else toast("warning", pause ? `The queue of ${role} was paused already, by ${done.paused.by}` : `The queue of ${role} was not paused`);
+      if (after) after(done.paused);
+      return null;
+    } catch (error) {
+      return { "": error.message };
+    }
+  };
+  await ask({
+    send, title: `${word} the queue of ${role}?`, yes: word,
+    text: pause ? "No worker takes a job of it until it is resumed. What runs goes on, and jobs are queued as ever." : "Workers take its jobs again.",
+    fields: pause ? [{ name: "why", label: "Why", hint: "Told to whoever asks why a job does not begin." }] : [],
+  });
+}
+
 const AT_ONCE = 200;
 
 export async function doToMany(name, ids) {

@@ -77,6 +77,12 @@ const context = {
     else location.hash = hash;
     if (replace) route = readRoute(hash);
   },
+  /* A queue was paused (told: by, at, why) or goes on (null): seen at once, before the server tells it to all. */
+  queuePaused(role, told) {
+    const queue = (shared.queues || []).find((one) => one.role === role);
+    if (queue) queue.paused = told;
+    redraw();
+  },
   failed(error) {
     if (error.name === "AbortError") return;
     if (error.status === 0 || error.status === 401) { shared.trouble = error; redraw(); }

@@ -20,6 +20,7 @@ const ICONS = {
   retry: line("M13.25 8a5.25 5.25 0 1 1-1.6-3.77", "M13.5 3.25v2.5h-2.5"),
   stop: line("M4.5 4.5h7v7h-7z"),
   play: line("M5 3.5l7 4.5-7 4.5z"),
+  pause: line("M5.5 3.5v9M10.5 3.5v9"),
   plus: line("M8 3.5v9M3.5 8h9"),
   left: line("M9.75 3.75l-4.25 4.25 4.25 4.25"),
   right: line("M6.25 3.75l4.25 4.25-4.25 4.25"),
@@ -45,7 +46,7 @@ const ICONS = {
 for (const [also, of] of Object.entries({
   running: "in_progress", pending: "queued", idle: "queued", busy: "in_progress", ok: "succeeded", ready: "succeeded",
   error: "failed", dead: "failed", warning: "stale", degraded: "stale", stopped: "killed", starting: "in_progress",
-  stopping: "waiting", unknown: "skipped", gone: "skipped",
+  stopping: "waiting", paused: "waiting", unknown: "skipped", gone: "skipped",
 })) ICONS[also] = ICONS[of];
 
 export function icon(name, size = 16, extra = {}) {

@@ -19,6 +19,9 @@ export function state(name, { chip = false, text = null, size = 14 } = {}) {
 
 export const moment = (text) => (text ? h("time.num", { datetime: text, title: clock(text, true) }, ago(text)) : h("span.quiet", "–"));
 
+/* A queue that gives out no job: since when, by whom, why. */
+export const pausedWords = ({ at, by, why }) => `${at ? `${ago(at)} ` : ""}by ${by}${why ? `: ${why}` : ""}`;
+
 export const jobAddress = (id) => `#/job/${encodeURIComponent(id)}`;
 export const jobLink = (id, text) => h("a.mono", { href: jobAddress(id), title: id }, text || shortId(id));
 

@@ -4,7 +4,7 @@ import { act, doToMany, possible } from "../acts.js";
 import { get, query } from "../api.js";
 import { icon } from "../icons.js";
 import { newJob } from "../new_job.js";
-import { button, failure, jobAddress, standing, state } from "../parts.js";
+import { button, failure, jobAddress, pausedWords, standing, state } from "../parts.js";
 import { h } from "../view.js";
 import { ago, coarse, count, many, said, shortId, since, tinyId } from "../words.js";
 
@@ -183,9 +183,15 @@ export function board(ctx, route) {
     const pickAll = (event) => { for (const row of lane.jobs || []) { if (event.target.checked) picked.add(row.job_id); else picked.delete(row.job_id); } ctx.redraw(); };
     return h("section.lane", { key: lane.status, "data-state": lane.status, "aria-labelledby": `lane-${lane.status}` },
       h("header", h("input", { type: "checkbox", "aria-label": `Select the shown jobs of ${said(lane.status)}`, checked: chosen > 0 && chosen === shown.length, indeterminate: chosen > 0 && chosen < shown.length, disabled: !shown.length, on: { change: pickAll } }), h("h2", { id: `lane-${lane.status}` }, state(lane.status)), h("span.num.quiet.end", { "data-count": lane.status }, number)),
+      lane.status === "queued" ? halted(queues) : null,
       lane.error ? failure(lane.error, () => loads.get(lane.status)()) : null,
       lane.jobs === null ? h("p.none", { "aria-busy": "true" }, "Loading …") : lane.jobs.length ? h("ol", { "aria-label": `${said(lane.status)} jobs` }, lane.jobs.map(card)) : h("p.none", narrowed ? "No match." : HINTS[lane.status]),
       lane.next && lane.jobs && lane.jobs.length ? (lane.wanted < MOST ? button(`Show more`, () => { lane.wanted = Math.min(lane.wanted * 2, MOST); loads.get(lane.status)(); }, { kind: "ghost", "aria-label": `Show more of ${said(lane.status)}` }) : h("p.none", `The first ${MOST}. Search or filter for others.`)) : null);
+  }
+
+  function halted(queues) {
+    const paused = (queues || []).filter((queue) => queue.paused && queue.queued + queue.delayed + queue.waiting && (!filter.roles.length || filter.roles.includes(queue.role)));
+    return paused.length ? h("ul.halted.small", { "aria-label": "Paused queues" }, paused.map((queue) => h("li", { key: queue.role, title: `Paused ${pausedWords(queue.paused)}` }, state("paused", { text: `${queue.role} is paused`, size: 12 })))) : null;
   }
 
   function card(row) {

@@ -1,5 +1,5 @@
 /* One job: how it stands, what it was asked, what it did and said. Logs live in logs.js, the plan's picture in plan.js. */
-import { act, doTo, possible, retryFrom } from "../acts.js";
+import { act, doTo, possible, retryFrom, switchQueue } from "../acts.js";
 import { bare } from "../ansi.js";
 import { get, path, text } from "../api.js";
 import { icon } from "../icons.js";
@@ -14,7 +14,7 @@ const TABS = [["output", "Output"], ["result", "Result"], ["prompt", "Prompt"], 
 
 export function job(ctx, route) {
   const id = route.args[0] || "";
-  const page = { job: null, plan: null, story: null, explain: null, error: null, tab: route.query.get("tab") || null, step: route.query.get("step"), result: null, source: false, file: null, fileText: null };
+  const page = { job: null, plan: null, story: null, explain: null, error: null, tab: route.query.get("tab") || null, step: route.query.get("step"), result: null, source: false, file: null, fileText: null, paused: null };
   const aborted = new AbortController();
   const at = (...rest) => path("jobs", id, ...rest);
   let stream = null;
@@ -36,8 +36,9 @@ export function job(ctx, route) {
     ctx.redraw();
   }, 700);
   reload();
-  // No event tells that a step began: it is looked at while the job runs.
-  const timer = setInterval(() => { if (page.job && page.job.status === "in_progress" && !document.hidden) reload(); }, 2000);
+  // No event tells that a step began, nor surely that a queue goes on which was paused for a moment: these are looked at.
+  const changing = () => page.job && (page.job.status === "in_progress" || (page.explain && page.explain.reason === "paused"));
+  const timer = setInterval(() => { if (changing() && !document.hidden) reload(); }, 2000);
 
   async function readResult() {
     const whole = page.job;
@@ -79,7 +80,11 @@ export function job(ctx, route) {
     actions: () => (page.job ? allowed().map((name) => button(act(name).word, () => perform(name), { key: name, sign: act(name).sign, kind: { kill: "danger", retry: "primary", "force-complete": "ghost" }[name] || "" })) : null),
     heard(kind, data) {
       const own = page.job ? page.job.job_id : id;
-      if (["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.some((one) => one.job_id === own))) reload();
+      // Nothing happens to a job whose queue is paused: the counts tell it.
+      const queue = kind === "counts" && page.job ? data.queues.find((one) => one.role === page.job.role) : null;
+      const switched = queue && Boolean(queue.paused) !== page.paused;
+      if (queue) page.paused = Boolean(queue.paused);
+      if (switched || ["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.some((one) => one.job_id === own))) reload();
     },
     stop: () => { aborted.abort(); clearInterval(timer); reload.stop(); if (stream) stream.stop(); },
     view() {
@@ -102,7 +107,7 @@ export function job(ctx, route) {
         error ? h("p.strong.wrapped", error.message, h("span.tag.cause", error.category)) : null,
         whole.damaged ? h("p", `Damaged: ${whole.damaged}`) : null,
         why && (!error || why !== error.message) ? h("p.soft", why) : null,
-        why && explain.fix ? h("div", command(explain.fix)) : null));
+        why && explain.fix ? h("div.row.wrap", command(explain.fix), explain.reason === "paused" && !ctx.readOnly() ? button("Resume the queue", () => switchQueue(whole.role, false, { after: reload }), { sign: "play" }) : null) : null));
   }
 
   function plan() {

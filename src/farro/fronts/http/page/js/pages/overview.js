@@ -1,9 +1,10 @@
 /* The overview: how much, how fast, who works, what needs care. One job's story is on its own page. */
 import { get, query } from "../api.js";
 import { bars, legend, lines, spark } from "../charts.js";
+import { switchQueue } from "../acts.js";
 import { icon } from "../icons.js";
 import { newJob } from "../new_job.js";
-import { button, empty, failure, jobLink, loading, moment, panel, segments, state } from "../parts.js";
+import { button, empty, failure, jobLink, loading, moment, panel, pausedWords, segments, state } from "../parts.js";
 import { h } from "../view.js";
 import { coarse, count, duration, many, said, usd } from "../words.js";
 
@@ -52,7 +53,7 @@ export function overview(ctx, route) {
         figures(page, total),
         nothing ? h("section.panel", empty("No jobs yet", "Enqueue a command, or watch a whole task go through the roles.", "farro enqueue -- make test", "farro demo")) : null,
         h("div.two", throughput(page), latency(page)),
-        lanes(queues, page),
+        lanes(queues, page, ctx),
         h("div.two", workers(page, total), h("div.stack", costs(page), alerts(page.alerts))));
     },
   };
@@ -89,26 +90,26 @@ function latency(page) {
     own ? lines({ label: "Latency", start: series.start, end: series.end, stepS: series.step_s, series: [{ name: "p95", mark: "p95", values: own.latency_p95_s }, { name: "p50", mark: "p50", values: own.latency_p50_s }] }) : loading());
 }
 
-function lanes(queues, page) {
+function lanes(queues, page, ctx) {
   const byRole = new Map(page.stats ? page.stats.stats.map((line) => [line.role, line]) : []);
   const most = Math.max(...queues.map((queue) => queue.queued + queue.delayed + queue.waiting), 20);
-  const active = (queue) => ["queued", "delayed", "waiting", "in_progress", "workers", ...ENDS].some((field) => queue[field]);
+  const active = (queue) => ["queued", "delayed", "waiting", "in_progress", "workers", "paused", ...ENDS].some((field) => queue[field]);
   const shown = queues.filter(active);
   const idle = queues.filter((queue) => !active(queue));
   return panel("Queues", { flush: true, note: idle.length ? `${many(shown.length, "role")} in use, ${idle.length} idle` : many(shown.length, "role"), class: "lanes" },
     h("div.scroll", h("table.table", { "aria-label": "Queues per role" },
-      h("thead", h("tr", ["Role", "Queued", "Running", "Ended"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "Course"), h("th.right", { scope: "col" }, "p95"), h("th.right", { scope: "col" }, "Workers"))),
-      h("tbody", shown.map((queue) => lane(queue, byRole.get(queue.role), page.series && page.series.roles[queue.role], most)),
-        shown.length ? null : h("tr", h("td.quiet", { colspan: 7 }, "No role has jobs or workers."))))),
+      h("thead", h("tr", ["Role", "Queued", "Running", "Ended"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, "Course"), h("th.right", { scope: "col" }, "p95"), h("th.right", { scope: "col" }, "Workers"), ctx.readOnly() ? null : h("th", { scope: "col" }, h("span.unseen", "Actions")))),
+      h("tbody", shown.map((queue) => lane(queue, byRole.get(queue.role), page.series && page.series.roles[queue.role], most, ctx)),
+        shown.length ? null : h("tr", h("td.quiet", { colspan: 8 }, "No role has jobs or workers."))))),
     idle.length ? h("p.idle.small.quiet", "Idle: ", idle.map((queue) => queue.role).join(", ")) : null);
 }
 
-function lane(queue, stats, series, most) {
+function lane(queue, stats, series, most, ctx) {
   const waits = [queue.delayed && `${count(queue.delayed)} delayed`, queue.waiting && `${count(queue.waiting)} waiting`].filter(Boolean).join(", ");
   const address = (status) => `#/board${query({ role: queue.role, status })}`;
   const share = (value) => `${Math.max((value / most) * 100, value ? 1.5 : 0)}%`;
   return h("tr", { key: queue.role },
-    h("th.role", { scope: "row" }, h("a", { href: `#/board${query({ role: queue.role })}` }, queue.role)),
+    h("th.role", { scope: "row" }, h("a", { href: `#/board${query({ role: queue.role })}` }, queue.role), queue.paused ? h("p.paused.small", state("paused", { text: "Paused", size: 12 }), h("span.quiet", " ", pausedWords(queue.paused))) : null),
     h("td.depth", h("div.row",
       h("a.num.figure", { href: address("queued"), "aria-label": `${queue.queued} queued` }, count(queue.queued)),
       queue.queued + queue.waiting + queue.delayed ? h("span.bar", { "aria-hidden": "true" }, h("i", { "data-state": "queued", style: { width: share(queue.queued) } }), h("i", { "data-state": "waiting", style: { width: share(queue.waiting + queue.delayed) } })) : null,
@@ -117,7 +118,8 @@ function lane(queue, stats, series, most) {
     h("td", h("div.row.ends", ENDS.map((status) => (queue[status] || status === "succeeded" ? h("a.state.num", { key: status, href: address(status), "data-state": queue[status] ? status : "none", title: `${queue[status]} ${said(status).toLowerCase()}` }, icon(status, 14), count(queue[status]), h("span.unseen", said(status))) : null)))),
     h("td", series ? spark(series.succeeded.map((value, i) => value + series.failed[i] + series.killed[i]), { label: `Ended jobs of ${queue.role} over the time shown` }) : h("span.quiet", "–")),
     h("td.right.num", stats ? duration(stats.latency_p95_s) : "–"),
-    h("td.right.num", queue.workers ? `${queue.busy}/${queue.workers}` : h("span.quiet", "none")));
+    h("td.right.num", queue.workers ? `${queue.busy}/${queue.workers}` : h("span.quiet", "none")),
+    ctx.readOnly() ? null : h("td.right", button(queue.paused ? "Resume" : "Pause", () => switchQueue(queue.role, !queue.paused, { after: (told) => ctx.queuePaused(queue.role, told) }), { kind: "ghost", sign: queue.paused ? "play" : "pause", "aria-label": `${queue.paused ? "Resume" : "Pause"} the queue of ${queue.role}` })));
 }
 
 function workers(page, total) {
@@ -130,7 +132,7 @@ function workers(page, total) {
         h("td", one.role || h("span.quiet", "keeper")),
         h("td", one.job ? jobLink(one.job) : h("span.quiet", one.alive ? "idle" : state("dead", { text: "lease lost" }))),
         h("td", moment(one.since)))))))
-      : empty("Nobody works here", total && total.queued ? `${many(total.queued, "job")} wait for a worker.` : "Start the workers, the manager and the watchdog.", "farro up --detach", "farro worker"));
+      : empty("Nobody works here", total && total.queued ? `${many(total.queued, "job waits", "jobs wait")} for a worker.` : "Start the workers, the manager and the watchdog.", "farro up --detach", "farro worker"));
 }
 
 function firing(told) {
