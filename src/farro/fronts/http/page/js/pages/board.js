@@ -140,7 +140,7 @@ export function board(ctx, route) {
     view() {
       const { queues } = ctx.shared;
       const roles = ctx.shared.info ? ctx.shared.info.roles : [];
-      return h("div.board", { class: picked.size ? "picking" : "" }, tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7rem, 0.5fr)" : "minmax(10.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
+      return h("div.board", { class: picked.size ? "picking" : "" }, tools(roles), bar(), h("div.columns", { style: { "--lanes": shownLanes().map((status) => (lanes.get(status).jobs && !lanes.get(status).jobs.length ? "minmax(7.75rem, 0.5fr)" : "minmax(10.5rem, 1fr)")).join(" ") } }, shownLanes().map((status) => column(lanes.get(status), queues))));
     },
   };
 
