@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -160,7 +161,8 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
     eventually((farro.path / "started").exists, "the step did not start")
     farro.enqueue(steps(["true"]), "--id", "behind")
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([FARRO, "watch"], cwd=farro.path, env=farro.env, stdout=theirs, stderr=theirs)
+    env = {**farro.env, "TERM": "xterm"}
+    process = subprocess.Popen([FARRO, "watch"], cwd=farro.path, env=env, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
     until = time.monotonic() + PATIENCE_S
@@ -180,3 +182,31 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
     assert b"Traceback" not in said
     assert b"running" in said
     assert b"step 1" in said
+
+
+def test_a_dumb_terminal_gets_lines_and_no_drawing(farro: Program) -> None:
+    """An editor's shell and a script's pty show escape sequences as they are."""
+    assert b"  Runner  queued\r\n" in on_a_dumb_terminal(farro, "watch", until=b"queued\r\n")
+    on_a_dumb_terminal(farro, "top", until=b"`farro watch` (a line a change)")
+    assert b"ok       config " in on_a_dumb_terminal(farro, "doctor", until=b" failed\r\n")
+
+
+def on_a_dumb_terminal(farro: Program, command: str, *, until: bytes) -> bytes:
+    ours, theirs = pty.openpty()
+    env = {name: value for name, value in farro.env.items() if name != "NO_COLOR"} | {"TERM": "dumb"}
+    process = subprocess.Popen([FARRO, command], cwd=farro.path, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    until_s = time.monotonic() + PATIENCE_S
+    try:
+        while until not in said:
+            assert time.monotonic() < until_s, said
+            farro.enqueue(steps(["true"]))  # watch tells of what changes, and nobody knows since when it looks on
+            while until not in said and select.select([ours], [], [], 0.1)[0]:
+                said += os.read(ours, 65536)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert b"\x1b" not in said
+    return said

@@ -6,13 +6,14 @@ What is checked lives in the rooms; running and judging it, in operations.doctor
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 
 from farro import checkup, config
 from farro.cli.options import asked_store, common
 from farro.cli.tables import table
-from farro.cli.terminal import answer, at_terminal, say
+from farro.cli.terminal import answer, draws, say
 from farro.errors import NotARoot
 from farro.operations import doctor as operations
 from farro.operations.doctor import Examination, Result
@@ -88,7 +89,7 @@ def _explain(result: Result) -> None:
 def _say(line: str, verdict: str) -> None:
     """The first word in colour, at a terminal that wants colours."""
     word, rest = line[: len(verdict)], line[len(verdict) :]
-    if at_terminal() and not os.environ.get("NO_COLOR"):
+    if draws(sys.stdout) and not os.environ.get("NO_COLOR"):
         click.echo(click.style(word, fg=_COLOURS[verdict]), nl=False)
         say(rest)
     else:

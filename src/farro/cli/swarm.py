@@ -23,7 +23,7 @@ from farro.cli.swarm_logs import logs
 from farro.cli.swarm_looking import ls, status, watch
 from farro.cli.swarm_showing import command_words
 from farro.cli.tables import seconds, span
-from farro.cli.terminal import answer, complain, note, say
+from farro.cli.terminal import answer, complain, draws, note, say
 from farro.documents import Document
 from farro.errors import InputError
 from farro.operations import swarm_changes, swarm_service, swarms
@@ -248,7 +248,7 @@ class Asking:
 
     def _wait(self, asked: Asked) -> CommandView | None:
         """With a line on a terminal that says for how long."""
-        show = sys.stderr is not None and sys.stderr.isatty() and not self._as_json
+        show = draws(sys.stderr) and not self._as_json
         began_s = self._clock.monotonic_s()
         # Beyond the command's own time: it then ends by itself, and says how.
         limit_s = self._timeout_s if self._timeout_s is not None else asked.timeout_ms / 1000 + 120

@@ -5,6 +5,7 @@ How it is laid out lives in swarm_showing.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 import click
@@ -13,7 +14,7 @@ from farro import hive
 from farro.cli.options import common, read_root
 from farro.cli.swarm_showing import listing, page
 from farro.cli.tables import seconds
-from farro.cli.terminal import answer, at_terminal, complain, say
+from farro.cli.terminal import answer, complain, draws, say
 from farro.operations import swarms
 from farro.system.clock import SystemClock
 
@@ -51,7 +52,7 @@ def ls(removed: bool, root: str | None, as_json: bool) -> None:
 def watch(name: str, every_s: float, once: bool, root: str | None, as_json: bool) -> None:
     """Watch a swarm until Ctrl-C, or until it is removed. With --json: an object a line when something changed."""
     place, clock, told = _place(root), SystemClock(), None
-    live = at_terminal() and not as_json
+    live = draws(sys.stdout) and not as_json
     while True:
         view, commands = swarms.look(place, name), swarms.commands(place, name)
         shown = {**asdict(view), "commands": [asdict(one) for one in commands]}

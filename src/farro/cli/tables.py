@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from farro.cli.terminal import say
+from farro.cli.terminal import draws, say
 from farro.kernel.moments import parse_duration
 from farro.kernel.moments import span as span
 
@@ -65,7 +65,7 @@ class Bar:
     def __init__(self, label: str, total: int, *, least: int = 4) -> None:
         self._label = label
         self._total = total
-        self._stream = sys.stderr if total >= least and sys.stderr is not None and sys.stderr.isatty() else None
+        self._stream = sys.stderr if total >= least and draws(sys.stderr) else None
 
     def draw(self, done: int) -> None:
         filled = self._WIDTH * min(done, self._total) // max(1, self._total)

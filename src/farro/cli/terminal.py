@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -44,6 +44,11 @@ def note(text: str) -> None:
 
 def at_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def draws(stream: TextIO | None) -> bool:
+    """A terminal that can go back over what it shows: not an editor's shell or a script's, which calls itself dumb."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def raw(data: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from farro.cli.options import common, gate, open_root, person
-from farro.cli.terminal import answer, at_terminal
+from farro.cli.terminal import answer, draws
 from farro.errors import InputError
 from farro.ports.store import Store
 from farro.settings import Settings
@@ -40,8 +40,10 @@ def top(light: bool, root: str | None, as_json: bool) -> int:
         if (error.name or "").startswith("farro"):
             raise
         raise InputError("farro top needs the textual library; install it with: pip install 'farro[tui]'") from error
-    if not at_terminal() or sys.stdin is None or not sys.stdin.isatty():
-        raise InputError("farro top draws on a terminal; elsewhere use `farro watch` (a line a change) or --json")
+    if not draws(sys.stdout) or sys.stdin is None or not sys.stdin.isatty():
+        raise InputError(
+            "farro top needs a terminal that is not dumb; elsewhere use `farro watch` (a line a change) or --json"
+        )
     clock = SystemClock()
     hands = Hands(
         store=store,

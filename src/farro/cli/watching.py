@@ -15,7 +15,7 @@ import click
 
 from farro.cli.options import common, open_root
 from farro.cli.tables import span, table
-from farro.cli.terminal import answer, at_terminal, flush, note, raw, say
+from farro.cli.terminal import answer, draws, flush, note, raw, say
 from farro.kernel.moments import timestamp
 from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
@@ -49,7 +49,7 @@ _LEAVE = b"\x1b[?25h\x1b[?1049l"
 def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> int:
     """Watch the queues live, until Ctrl-C; or one JOB until it ends, with exit code 0 when it succeeded.
 
-    Into a pipe, and with --json, a line for each change.
+    Into a pipe, at a dumb terminal, and with --json: a line for each change.
     """
     store, _ = open_root(root)
     clock = SystemClock()
@@ -57,7 +57,7 @@ def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> 
         if job is not None:
             return _one(store, naming.resolve(store, store.root, job), clock, as_json)
         with contextlib.suppress(KeyboardInterrupt), signals.terminated_politely():
-            if as_json or not at_terminal():
+            if as_json or not draws(sys.stdout):
                 _lines(store, clock, as_json, interval)
             else:
                 _screen(store, clock, interval)
