@@ -72,3 +72,12 @@ def test_every_command_answers_as_json_and_takes_a_root(name: str) -> None:
     assert command.help
     if not isinstance(command, click.Group) or command.invoke_without_command:  # else it only leads to others
         assert {"--root", "--json"} <= options(name)
+
+
+@pytest.mark.parametrize("name", ["", *(name for name in TYPED if name.split()[0] != "agx")])
+def test_help_fits_a_terminal_of_eighty_columns_and_cuts_no_sentence(name: str) -> None:
+    """Lines of examples are not wrapped, and of a subcommand click tells one line, cut where it is too long."""
+    command = TYPED[name] if name else farro
+    told = command.get_help(click.Context(command, info_name=f"farro {name}".rstrip(), terminal_width=78))
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+    assert [line for line in told.splitlines()[1:] if line.endswith("...")] == []

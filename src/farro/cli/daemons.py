@@ -137,7 +137,7 @@ def watchdog(once: bool, root: str | None, as_json: bool) -> int:
 @daemon
 def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) -> int:
     """Route work from role to role as its task says, and finish it. Stale jobs are queued again while attempts remain,
-    else killed with the reason; schedules/*.json run when they are due. One acts at a time, others wait."""
+    else killed with the reason; what is in schedules/ runs when it is due. One acts at a time, others wait."""
 
     from farro.cli import serving
 
@@ -161,7 +161,7 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
 @click.option("--once", is_flag=True, help="Run what is due now, then exit.")
 @daemon
 def scheduler(once: bool, root: str | None, as_json: bool) -> int:
-    """Run schedules/*.json when they are due. For who runs no manager, which does this too; any number may run."""
+    """Run what is in schedules/ when it is due. For who runs no manager, which does this too; any number may run."""
     from farro.cli import serving
     from farro.services.scheduler import Scheduler
 

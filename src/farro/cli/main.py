@@ -145,10 +145,10 @@ def farro() -> None:
 
     \b
     Start here:
-      farro run -- make test            run a command now, and keep what it said
-      farro enqueue -- make test        queue it: --delay 10m, --after JOB, or --plan FILE
-      farro worker --drain              work the queue until it is empty
-      farro ls                          see what became of it
+      farro run -- make test      run a command now, and keep what it said
+      farro enqueue -- make test  queue it; also --delay 10m, --after JOB
+      farro worker --drain        work the queue until it is empty
+      farro ls                    see what became of it
 
     Exit codes: 0 done, 1 failed, 2 wrong use or bad input, 3 refused.
     """

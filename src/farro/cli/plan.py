@@ -124,7 +124,7 @@ def show(source: str, form: str | None, ascii_only: bool, output: str | None, ro
 
     \b
     FILE is JSON or YAML; - is standard input. JOB is an id, or its beginning.
-    Thick lines carry one step's output to the next one's input; thin ones only order.
+    Thick lines carry a step's output to another's input; thin ones only order.
     """
     if form is not None and as_json:
         raise click.UsageError(f"--json and --{form} are two forms of the same; keep one")

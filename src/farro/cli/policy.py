@@ -17,7 +17,7 @@ def policy() -> None:
     """What jobs run under, pinned in one file."""
 
 
-@policy.command()
+@policy.command(short_help="Write policy.lock.json, or check it.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when the file is not what it would be.")
 @common
 def lock(check: bool, root: str | None, as_json: bool) -> int:

@@ -24,7 +24,8 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
     A schedule is a file in schedules/, such as schedules/nightly.json:
       {"cron": "30 2 * * MON-FRI", "zone": "Europe/Berlin",
        "plan": {"steps": [{"id": "tidy", "command": "make", "args": ["clean"]}]}}
-    cron     minute hour day-of-month month day-of-week, or @hourly @daily @weekly @monthly
+    cron     minute hour day-of-month month day-of-week;
+             or @hourly @daily @weekly @monthly
     zone     UTC (the default), or a name such as Europe/Berlin
     plan     the plan, or plan_file: its file, named from the schedule's folder
     missed   run_once (the default), skip, or run_all: what happens to runs
@@ -49,7 +50,7 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
                 complain(problem)
 
 
-@schedules.command("run")
+@schedules.command("run", short_help="Run one schedule now, beside its timetable.")
 @click.argument("name")
 @common
 @click.pass_context
@@ -65,7 +66,7 @@ def run(context: click.Context, name: str, root: str | None, as_json: bool) -> N
         say(job_id)
 
 
-@schedules.command("check")
+@schedules.command("check", short_help="Check schedule files, and tell every problem.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @common
 @click.pass_context

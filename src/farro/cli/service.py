@@ -71,7 +71,7 @@ def install(
     say(LINGER)
 
 
-@service.command()
+@service.command(short_help="Stop and remove them.")
 @common
 def uninstall(root: str | None, as_json: bool) -> None:
     """Stop and remove the units that `farro service install` made for this root. Jobs stay as they are."""

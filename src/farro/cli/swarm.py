@@ -49,13 +49,13 @@ def swarm() -> None:
     """Sets of components that are kept in the state that was asked for.
 
     \b
-      farro swarm apply demo.yaml       make the swarm of that plan, or give it that plan
-      farro swarm start demo            let its components work, in the order of their queues
-      farro swarm status demo           how each of them does
-      farro swarm logs demo             what they write
-      farro swarm dead demo             items that they could not work
-      farro swarm stop demo             they stop working, and stay
-      farro swarm remove demo           they end, and their queues go
+      farro swarm apply demo.yaml  make the swarm of that plan, or change it
+      farro swarm start demo       let its components work, in their order
+      farro swarm status demo      how each of them does
+      farro swarm logs demo        what they write
+      farro swarm dead demo        items that they could not work
+      farro swarm stop demo        they stop working, and stay
+      farro swarm remove demo      they end, and their queues go
     """
 
 
@@ -128,7 +128,7 @@ def apply(
     return here.finish(asked, wanted.id, changes=changes.lines)
 
 
-@swarm.command()
+@swarm.command(short_help="Let the components of a swarm work.")
 @click.argument("name", metavar="SWARM")
 @waiting
 def start(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
@@ -137,7 +137,7 @@ def start(name: str, no_wait: bool, timeout_s: float | None, key: str | None, ro
     return here.finish([here.ask(Signal.START, name, key=key)], name)
 
 
-@swarm.command()
+@swarm.command(short_help="Let them stop working; they stay.")
 @click.argument("name", metavar="SWARM")
 @waiting
 def stop(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
@@ -147,7 +147,7 @@ def stop(name: str, no_wait: bool, timeout_s: float | None, key: str | None, roo
     return here.finish([here.ask(Signal.STOP, name, key=key)], name)
 
 
-@swarm.command()
+@swarm.command(short_help="Remove a stopped swarm, with its queues.")
 @click.argument("name", metavar="SWARM")
 @waiting
 def remove(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:

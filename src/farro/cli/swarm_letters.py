@@ -25,7 +25,7 @@ _SHOWN = 20
 _WIDTH = 100  # characters of an item in the table
 
 
-@click.command()
+@click.command(short_help="Items that they could not work: look, send again, drop.")
 @click.argument("name", metavar="SWARM")
 @click.argument("queue", metavar="[QUEUE]", required=False)
 @click.option("--resend", is_flag=True, help="Send them again, into the queue in which they died.")

@@ -19,7 +19,7 @@ _TAIL = 50
 _LOOK_S = 0.2
 
 
-@click.command()
+@click.command(short_help="What the components of a swarm wrote.")
 @click.argument("name", metavar="SWARM")
 @click.argument("instance", metavar="[INSTANCE]", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is written, until Ctrl-C.")

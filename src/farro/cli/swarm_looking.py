@@ -19,7 +19,7 @@ from farro.operations import swarms
 from farro.system.clock import SystemClock
 
 
-@click.command()
+@click.command(short_help="How a swarm and its components do.")
 @click.argument("name", metavar="[SWARM]", required=False)
 @common
 def status(name: str | None, root: str | None, as_json: bool) -> None:
