@@ -13,13 +13,13 @@ from flows.program import FARRO, Program, steps
 from support import need
 
 
-def offered(farro: Program, line: str, env: Mapping[str, str] | None = None) -> list[str]:
-    """What Tab offers at the end of `line`."""
+def offered(farro: Program, line: str, env: Mapping[str, str] | None = None, *, kind: str = "plain") -> list[str]:
+    """What Tab offers at the end of `line`; `file` and `dir` are for the shell, which looks for them itself."""
     words = line.split(" ")
     asked = {"_FARRO_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = farro.run(env={**asked, **(env or {})}, code=0)
     assert done.err == ""
-    return [row.split(",", 1)[1] for row in done.out.split() if row.startswith("plain,")]
+    return [row.split(",", 1)[1] for row in done.out.split() if row.startswith(f"{kind},")]
 
 
 def test_commands_and_options_are_offered(farro: Program) -> None:
@@ -54,6 +54,34 @@ def test_names_of_jobs_are_offered(farro: Program) -> None:
     assert offered(farro, "farro status --job n") == ["nightly"]
     assert offered(farro, "farro show n") == ["nightly"]
     assert offered(farro, "farro job create n") == []
+
+
+def test_names_of_swarms_are_offered_where_a_swarm_is_meant(farro: Program) -> None:
+    (farro.path / "schedules").mkdir()
+    (farro.path / "schedules" / "nightly.json").write_text("{}")
+    for folder, name in (("demo", "desired.json"), ("orchestrator", "about.json")):
+        (farro.path / "swarms" / folder).mkdir(parents=True)
+        (farro.path / "swarms" / folder / name).write_text("{}")
+    assert offered(farro, "farro swarm start ") == ["demo"]
+    assert offered(farro, "farro swarm status ") == ["demo"]
+    assert offered(farro, "farro swarm create ") == []
+    assert offered(farro, "farro agx new ") == []
+
+
+def test_files_and_folders_are_left_to_the_shell(farro: Program) -> None:
+    farro.enqueue(steps(("true",)), "--id", "fresh")
+    for line in (
+        "swarm apply ",
+        "enqueue --prompt-json ",
+        "enqueue ",
+        "edit --file ",
+        "agx submit --input ",
+        "up --plan ",
+    ):
+        assert offered(farro, f"farro {line}fr", kind="file") == ["fr"], line
+    assert offered(farro, "farro run --cwd fr", kind="dir") == ["fr"]
+    assert offered(farro, "farro plan show fr") == ["fresh"]
+    assert offered(farro, "farro plan show fr", kind="file") == ["fr"]
 
 
 def test_what_is_offered_is_bounded(farro: Program) -> None:

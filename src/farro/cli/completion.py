@@ -1,4 +1,4 @@
-"""`farro completion`, and what Tab offers beside commands and options: jobs, roles, schedules, files.
+"""`farro completion`, and what Tab offers beside commands and options: jobs, roles, schedules, swarms, files.
 
 Which commands exist lives in cli.main; click speaks the shells' protocols. Looking for names must be quick and must not
 fail: a wrong config, or no root at all, offers nothing.
@@ -23,7 +23,7 @@ from farro.kernel import ids
 OFFERED = 200  # names; nobody reads more
 LOOKED_AT = 20_000  # names: Tab must not read a queue of a million
 _JOBS = {"job", "jobs", "named", "job_id", "job_ids", "after", "after_any"}
-_FILES = {"plan_file", "tasks_file", "many", "source", "files"}
+_FOLDERS = {"root", "folder", "cwd"}
 
 
 @click.command()
@@ -52,9 +52,9 @@ def completion(context: click.Context, shell: str, root: str | None, as_json: bo
 
 
 def equip(command: click.Command) -> None:
-    """Tell every parameter of a command what its values are, by what it is called: once, for all commands."""
+    """Tell every parameter of a command what its values are, by what it, or its value, is called: once, for all."""
     for parameter in command.params:
-        name = (parameter.name or "").lower()
+        name, value = (parameter.name or "").lower(), parameter.metavar or ""
         if parameter._custom_shell_complete is not None or isinstance(parameter.type, click.Choice):
             continue
         if "--job" in parameter.opts:
@@ -63,12 +63,14 @@ def equip(command: click.Command) -> None:
             parameter._custom_shell_complete = _jobs
         elif name in ("role", "roles"):
             parameter._custom_shell_complete = _roles
-        elif name in ("root", "folder"):
+        elif name in _FOLDERS:
             parameter._custom_shell_complete = _folders
-        elif name in _FILES:
-            parameter._custom_shell_complete = _some_file
-        elif name == "name" and isinstance(parameter, click.Argument):
+        elif "FILE" in value:
+            parameter._custom_shell_complete = _jobs_or_file if "JOB" in value else _some_file
+        elif value == "SCHEDULE":
             parameter._custom_shell_complete = _schedules
+        elif value.strip("[]") == "SWARM" and command.name != "create":  # whose name must be a new one
+            parameter._custom_shell_complete = _swarms
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             equip(inner)
@@ -116,12 +118,24 @@ def _schedules(context: click.Context, parameter: click.Parameter, incomplete: s
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 
+def _swarms(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Those that were ever asked for: which of them were removed only their files tell, and none is opened."""
+    root = _root(context)
+    known = [] if root is None else sorted(_names(f"{root}/swarms"))
+    found = [name for name in known if os.path.exists(f"{root}/swarms/{name}/desired.json")]
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)][:OFFERED]
+
+
 def _folders(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(incomplete, type="dir")]
 
 
 def _some_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(incomplete, type="file")]
+
+
+def _jobs_or_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [*_jobs(context, parameter, incomplete), *_some_file(context, parameter, incomplete)]
 
 
 def _root(context: click.Context) -> str | None:

@@ -51,7 +51,7 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
 
 
 @schedules.command("run", short_help="Run one schedule now, beside its timetable.")
-@click.argument("name")
+@click.argument("name", metavar="SCHEDULE")
 @common
 @click.pass_context
 def run(context: click.Context, name: str, root: str | None, as_json: bool) -> None:
