@@ -21,6 +21,7 @@ PAGES = [
     "docs/everyday.md",
     "docs/tools.md",
     "docs/agx.md",
+    "docs/migrate.md",
     "docs/ops/runbook.md",
 ]
 SERVER = "redis://queue.example:6379/0"  # on a page: whoever reads it has one of their own, and so has the test

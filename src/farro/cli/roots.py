@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from farro.operations.presets import Added
 
 AGENTS = ("claude", "codex", "gemini")
+_STORE_LINE = f"{roots.CONFIG}: store"  # among what was made: a line, not a file
 
 
 @click.command()
@@ -50,14 +51,14 @@ def init(folder: str | None, agents: tuple[str, ...], store: str | None, root: s
     made = roots.init(path, settings)
     if store is not None and store != settings.store:
         if (by_hand := roots.set_store(path, store)) is None:
-            made.append(f"{roots.CONFIG}: store")
+            made.append(_STORE_LINE)
         else:
             terminal.complain(f"the config is YAML, which farro does not rewrite; put this into it: {by_hand}")
     if not agents:
         if as_json:
             answer({"root": path, "made": made})
         else:
-            _say_made(path, made, was_root)
+            _say_made(path, made, was_root, store)
         return
     from farro.operations import presets
 
@@ -67,18 +68,21 @@ def init(folder: str | None, agents: tuple[str, ...], store: str | None, root: s
         told = {"made": list(added.made), "kept": list(added.kept), "by_hand": added.by_hand}
         answer({"root": path, "made": made, "agents": told})
         return
-    _say_made(path, made, was_root)
+    _say_made(path, made, was_root, store)
     _say_agents(path, agents, added)
 
 
-def _say_made(path: str, made: list[str], was_root: bool) -> None:
+def _say_made(path: str, made: list[str], was_root: bool, store: str | None) -> None:
+    missing = [name for name in made if name != _STORE_LINE]
     if not made:
         say(f"{path} is a farro root already; nothing was missing")
-    elif was_root:
-        named = [name for name in made if not any(name.startswith(f"{other}/") for other in made)]
-        say(f"{path} is whole again; made {', '.join(named)}")
-    else:
+    elif not was_root:
         say(f"{path} is a farro root now. Queue something with: farro enqueue -- COMMAND, or --plan FILE")
+    elif missing:
+        named = [name for name in missing if not any(name.startswith(f"{other}/") for other in missing)]
+        say(f"{path} is whole again; made {', '.join(named)}")
+    if was_root and _STORE_LINE in made:
+        say(f"{path}/{roots.CONFIG} says `store: {store}` now; restart what runs here")
 
 
 def _say_agents(path: str, agents: tuple[str, ...], added: Added) -> None:
