@@ -11,6 +11,7 @@ export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 # command:package
 needed=(
   git:git
+  curl:curl
   strace:strace
   mkfs.ext4:e2fsprogs
   mkfs.xfs:xfsprogs

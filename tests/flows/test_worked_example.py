@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from flows.program import PATIENCE_S, Program
-from support import ROOT
+from servers import free_port
+from support import ROOT, need
 
 PAGES = [
     "README.md",
@@ -21,10 +22,12 @@ PAGES = [
     "docs/everyday.md",
     "docs/tools.md",
     "docs/agx.md",
+    "docs/http.md",
     "docs/migrate.md",
     "docs/ops/runbook.md",
 ]
 SERVER = "redis://queue.example:6379/0"  # on a page: whoever reads it has one of their own, and so has the test
+PORT = "127.0.0.1:8420"  # of `farro web`; somebody may use it where the test runs
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -69,6 +72,9 @@ def test_the_worked_example_prints_what_the_page_says(
     page = Path(ROOT, name).read_text(encoding="utf-8")
     if any(SERVER in command for command, _ in examples(page)):
         page = page.replace(SERVER, request.getfixturevalue("redis_server").url)
+    if any("curl" in command for command, _ in examples(page)):
+        need("curl")
+        page = page.replace(PORT, f"127.0.0.1:{free_port()}")
     found = list(examples(page))
     assert found
     env = {**empty.env, "PATH": os.pathsep.join((os.path.dirname(sys.executable), empty.env["PATH"]))}
