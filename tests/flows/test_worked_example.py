@@ -94,6 +94,14 @@ def test_the_worked_example_prints_what_the_page_says(
         assert pattern(printed).fullmatch(said), f"$ {command}\n--- the page\n{printed}\n--- printed\n{said}"
 
 
+def test_what_the_readme_has_agx_add_needs_no_shell(farro: Program) -> None:
+    """It stands among lines that need a server and are not run."""
+    lines = re.findall(r"^agx add -- '(.*?)'", Path(ROOT, "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert lines
+    for line in lines:
+        assert farro.run("agx", "add", "--", line, code=0).json["warnings"] == []
+
+
 @pytest.mark.parametrize(
     ("printed", "said", "fits"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,12 @@ def test_the_page_begins_with_the_sections_of_the_help() -> None:
 
 def test_no_command_is_in_two_sections_of_the_help() -> None:
     assert len(HELP) == sum(len(section) for section in HEADED.values())
+
+
+def test_the_page_has_every_other_name_of_the_program() -> None:
+    project = tomllib.loads(Path(ROOT, "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = re.findall(r"^\| `([a-z-]+)` \|", PAGE.split("\n## Other names\n")[1], re.MULTILINE)
+    assert sorted(listed) == sorted(project["scripts"])
 
 
 @pytest.mark.parametrize("name", TYPED)
