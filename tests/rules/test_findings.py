@@ -32,7 +32,13 @@ CASES = [
     (
         replace(QUEUED, status=Status.FAILED, terminal=True, error="step_failed: exit code 3"),
         "finished",
-        "failed, and that is final: step_failed: exit code 3",
+        "failed, and that is final: step_failed: exit code 3; `farro logs j` has what it said",
+        "farro retry j",
+    ),
+    (
+        replace(QUEUED, status=Status.KILLED, terminal=True, error="killed: killed by an operator"),
+        "finished",
+        "killed, and that is final: killed: killed by an operator",
         "farro show j",
     ),
     (

@@ -89,7 +89,10 @@ def _rules(facts: Facts) -> Iterator[Finding]:
         )
     if facts.terminal:
         why = f": {facts.error}" if facts.error else ""
-        yield Finding(reason="finished", message=f"it is {facts.status}, and that is final{why}", fix=show)
+        failed = facts.status is Status.FAILED  # one that was killed somebody wanted ended, or another's end did
+        why += f"; `farro logs {job}` has what it said" if failed else ""
+        message = f"it is {facts.status}, and that is final{why}"
+        yield Finding(reason="finished", message=message, fix=f"farro retry {job}" if failed else show)
     match facts.status:
         case Status.IN_PROGRESS:
             yield _in_progress(facts)
