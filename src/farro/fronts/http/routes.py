@@ -5,7 +5,20 @@ What each does lives in the module of its noun.
 
 from __future__ import annotations
 
-from farro.fronts.http import acting, keeping, looking, measures, openapi, overview, past, queues, shelf, swarms, tasks, trying
+from farro.fronts.http import (
+    acting,
+    keeping,
+    looking,
+    measures,
+    openapi,
+    overview,
+    past,
+    queues,
+    shelf,
+    swarms,
+    tasks,
+    trying,
+)
 from farro.fronts.http.endpoints import Asked, Endpoint, get
 from farro.fronts.http.house import House
 
