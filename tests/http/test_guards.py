@@ -9,6 +9,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,17 @@ def test_the_token_is_its_owners_alone_wherever_the_folder_is_copied_to(front: F
     kept = [path for path in (front.root / "jobs/.web").rglob("*") if path.is_file() and path.name != "address"]
     assert len(kept) >= 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+
+
+@pytest.mark.parametrize("left", [b"", b"\n", bytes(49)], ids=["nothing", "a line", "zeros"])
+def test_a_token_that_lost_its_bytes_is_made_anew(tmp_path: Path, left: bytes) -> None:
+    """After a power cut the file may be there and empty: everybody could have said what it holds."""
+    (tmp_path / "jobs/.web").mkdir(parents=True)
+    (tmp_path / "jobs/.web/token").write_bytes(left)
+    made = web_access.token(str(tmp_path), os.urandom)
+    assert len(made) == 48
+    assert web_access.token(str(tmp_path), os.urandom) == made
+    assert (tmp_path / "jobs/.web/token").stat().st_mode & 0o077 == 0
 
 
 def test_a_change_by_cookie_needs_the_origin_of_our_own_page(front: Front) -> None:

@@ -26,12 +26,16 @@ _WORD = 24  # bytes of randomness
 
 
 def token(root: str, random_bytes: Callable[[int], bytes]) -> str:
-    """The token of this root; made where there is none."""
+    """The token of this root; made where there is none. A power cut may keep the name of the file and lose its bytes:
+    nothing, or zeros, is no token, for everybody knows it."""
     home = f"{root}/{FOLDER}"
     path = f"{home}/token"
     _make(home)
     with contextlib.suppress(FileNotFoundError):
-        return fs.read_bytes(path, _LIMIT).decode().strip()
+        kept = fs.read_bytes(path, _LIMIT).decode("utf-8", "replace").strip()
+        if kept and kept.isprintable():
+            return kept
+        fs.unlink(path)
     made = random_bytes(_WORD).hex()
     whole = f"{home}/{fs.TEMPORARY}{made[:16]}"  # complete when it appears under its name
     fs.create_private(whole, made.encode() + b"\n")

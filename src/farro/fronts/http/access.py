@@ -138,7 +138,7 @@ class Guard:
 
     def _bears_token(self, headers: Headers) -> bool:
         kind, _, token = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and _same(token.strip(), self._access.token)
+        return kind.lower() == "bearer" and bool(self._access.token) and _same(token.strip(), self._access.token)
 
     def _session_s(self, headers: Headers) -> float:
         """For how many seconds it lasts; nothing: there is none, or it is over."""
