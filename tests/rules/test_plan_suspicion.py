@@ -83,6 +83,27 @@ def test_words_that_a_program_reads_itself_are_not(command: str, args: list[str]
     assert told(plan({"command": command, "args": args})) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("sh", ["-c", "echo {{input.name}}"]),
+        ("/bin/bash", ["-ec", "rm -r '{{ input }}'"]),
+        ("bash", ["-e", "-c", "ls {{input.a.b}}", "x"]),
+        ("python3", ["-c", "print('{{input.name}}')"]),
+        ("perl", ["-e", "{{input.code}}"]),
+    ],
+)
+def test_an_input_that_is_written_into_a_script_is_suspicious(command: str, args: list[str]) -> None:
+    ((path, message),) = suspicions(plan({"command": command, "args": args}))
+    assert "input" in args[path[3]]  # type: ignore[index]
+    assert "may be commands" in message
+
+
+def test_an_input_that_is_an_argument_of_a_script_is_not() -> None:
+    assert told(plan({"command": "sh", "args": ["-c", 'echo "$1"', "sh", "{{input.name}}"]})) == []
+    assert told(plan({"command": "echo", "args": ["-e", "{{input.name}}"]})) == []
+
+
 def test_words_of_the_shell_are_no_commands() -> None:
     assert "say `cwd` in the steps that shall run there" in told(plan({"command": "cd", "args": ["/tmp"]}))[0]
     assert "say `env` in the steps that need it" in told(plan({"command": "export", "args": ["A=1"]}))[0]

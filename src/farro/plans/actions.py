@@ -19,7 +19,7 @@ from farro.late import dataclass, field
 from farro.plans.model import Id
 
 MAX_INPUTS = 100
-_PLACEHOLDER = re.compile(r"\{\{\s*input((?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
+PLACEHOLDER = re.compile(r"\{\{\s*input((?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ def filled(plan: Mapping[str, Any], value: Any) -> dict[str, Any]:
 def _with_args(step: Any, text: Any) -> Any:
     if not isinstance(step, dict) or not isinstance(step.get("args"), list):
         return step
-    args = [_PLACEHOLDER.sub(text, arg) if isinstance(arg, str) else arg for arg in step["args"]]
+    args = [PLACEHOLDER.sub(text, arg) if isinstance(arg, str) else arg for arg in step["args"]]
     return {**step, "args": args}
 
 
@@ -66,7 +66,7 @@ def problems(plan: Mapping[str, Any], inputs: tuple[Any, ...], name: str) -> lis
     """What the plan asks of an input and one of them does not have, and placeholders where none are filled in."""
     found: list[Problem] = []
     for path, text in _texts(plan):
-        for match in _PLACEHOLDER.finditer(text):
+        for match in PLACEHOLDER.finditer(text):
             if not (len(path) == 4 and path[2] == "args"):
                 found.append(_problem(path, f"{match[0]} is filled in only in args of plan {name}'s steps"))
                 continue
@@ -79,7 +79,7 @@ def problems(plan: Mapping[str, Any], inputs: tuple[Any, ...], name: str) -> lis
 
 def fields(plan: Mapping[str, Any]) -> list[str]:
     """What the plan's arguments want of an input, in their order: `path`, `size.width`."""
-    wanted = (match[1][1:] for _, text in _texts(plan) for match in _PLACEHOLDER.finditer(text))
+    wanted = (match[1][1:] for _, text in _texts(plan) for match in PLACEHOLDER.finditer(text))
     return list(dict.fromkeys(wanted))
 
 

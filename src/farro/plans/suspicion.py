@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from farro.documents import show
+from farro.plans.actions import PLACEHOLDER
 from farro.plans.forms import Fault
 from farro.plans.measure import together
 from farro.plans.model import Plan, Step
@@ -28,6 +29,8 @@ _READS_VARIABLES = _READS_SIGNS | {"envsubst", "perl", "python", "python3", "env
 _WANTS_FILES = frozenset(
     {"ls", "rm", "cp", "mv", "cat", "wc", "head", "tail", "du", "chmod", "chown", "touch", "md5sum"}
 )
+_SCRIPTED = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node")
+_SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*[ce]")  # sh -c, bash -ec, perl -e
 _SHELL_ONLY = {
     "cd": "changes the folder of that step alone; say `cwd` in the steps that shall run there",
     "export": "sets nothing for other steps; say `env` in the steps that need it",
@@ -49,12 +52,27 @@ def suspicions(plan: Plan) -> Iterator[Fault]:
         if step.tool == "unix":
             if (why := _SHELL_ONLY.get(step.command)) is not None:
                 yield (*at, "command"), f"{step.command} {why}"
+            if (place := _filled_in_script(step)) is not None:
+                message = (
+                    "each input becomes a part of this script, and may be commands; hand it over as an argument "
+                    "behind it, as in sh -c 'echo \"$1\"' sh '{{input.field}}'"
+                )
+                yield (*at, "args", place), message
             for place, word in enumerate(step.args):
                 if (why := _shell_word(step, word)) is not None:
                     yield (*at, "args", place), f"{show(word)} {why}"
         if plan.timeout is not None and step.timeout is not None and step.timeout > plan.timeout:
             message = f"{step.timeout:g} s is more than the whole plan may take ({plan.timeout:g} s)"
             yield (*at, "timeout"), message
+
+
+def _filled_in_script(step: Step) -> int | None:
+    """Which argument is a script that an action's inputs would be written into."""
+    if _SCRIPTED.fullmatch(step.command.rsplit("/", 1)[-1]):
+        for place, word in enumerate(step.args[1:], 1):
+            if _SCRIPT_FOLLOWS.fullmatch(step.args[place - 1]) and PLACEHOLDER.search(word):
+                return place
+    return None
 
 
 def _shell_word(step: Step, word: str) -> str | None:
