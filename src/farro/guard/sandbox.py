@@ -211,6 +211,7 @@ _OF_B = (
     "chmod, chown and utime of files of the worker's own user: under the root this is seen afterwards and fails the "
     "job (not when times are set to now, nor times in farro's own folders, nor beyond 50000 names); elsewhere not",
     "what other processes show of themselves in /proc (names, arguments)",
+    "priority and processors of an ordinary user's other processes, and System V shared memory of the same user",
     "locks of farro's own files: while it holds one, whoever needs that one waits",
     "a folder that is allowed and holds .git or farro's own folders: nothing new can be made directly in it",
 )
