@@ -128,6 +128,22 @@ def test_what_is_protected_inside_an_allowed_folder_can_be_read_only(box: Box) -
     assert not (box.inside / ".git/hook").exists()
 
 
+def test_a_folder_that_holds_something_protected_is_not_put_aside(box: Box) -> None:
+    """Another in its place, with another .git: whoever runs git there next runs its hooks."""
+    repository = box.inside / "a/repo"
+    (repository / ".git").mkdir(parents=True)
+    (repository / ".git/config").write_text("text\n")
+    (repository / "file").write_text("text\n")
+    box.confinement = replace(box.confinement, protected=(str(repository / ".git"),))
+    for script in ("mv in/a/repo in/gone", "mv in/a in/gone"):
+        assert (
+            box.run("sh", "-c", f"{script}; mkdir -p in/a/repo/.git && echo planted > in/a/repo/.git/config").code != 0
+        )
+    assert (repository / ".git/config").read_text() == "text\n"
+    assert box.run("sh", "-c", "echo new > in/a/repo/file").code == 0
+    assert (repository / "file").read_text() == "new\n"
+
+
 def test_what_is_hidden_cannot_be_read(box: Box) -> None:
     (box.folder / "secrets").mkdir()
     (box.folder / "secrets/key").write_text("secret\n")

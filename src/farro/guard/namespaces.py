@@ -193,6 +193,8 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         words += ["--ro-bind-try", network_names, network_names]
     for path in (*confinement.writable, *((confinement.tmp,) if confinement.tmp is not None else ())):
         words += ["--bind-fd", str(pinned[path]), path]
+    for path in _on_the_way(confinement):
+        words += ["--bind-fd", str(pinned[path]), path]
     for path in confinement.protected:
         words += ["--ro-bind-fd", str(pinned[path]), path]
     for path in confinement.hidden:
@@ -201,6 +203,18 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         elif os.path.exists(path):
             words += ["--ro-bind", "/dev/null", path]
     return [*words, "--chdir", cwd]
+
+
+def _on_the_way(confinement: Confinement) -> list[str]:
+    """Folders between one that may be written and what is protected in it, from above. Each is bound to where it is:
+    one that could be renamed would take what is protected along, and another be made in its place."""
+    found: dict[str, None] = {}
+    for path in confinement.protected:
+        for folder in confinement.writable:
+            if within(path, folder):
+                parts = path[len(folder) + 1 :].split("/")[:-1]
+                found.update((f"{folder}/{'/'.join(parts[: n + 1])}", None) for n in range(len(parts)))
+    return [path for path in sorted(found) if path not in confinement.writable]
 
 
 class Pinned:
@@ -212,7 +226,8 @@ class Pinned:
         try:
             for path in tmp:
                 self.fds[_TMP] = paths.pin(path)  # of its own: bubblewrap closes each that it has bound
-            for path in dict.fromkeys((*confinement.writable, *tmp, *confinement.protected)):
+            on_the_way = _on_the_way(confinement)
+            for path in dict.fromkeys((*confinement.writable, *tmp, *on_the_way, *confinement.protected)):
                 self.fds[path] = paths.pin(path)
         except BaseException:
             self.__exit__()
