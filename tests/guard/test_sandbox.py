@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -187,6 +188,26 @@ def test_a_variable_that_cannot_be_one_opens_nothing(box: Box, name: str, value:
     assert isinstance(came, NotStarted)
     assert came.reason == "bad_argument"
     assert not (box.folder / "opened").exists()
+
+
+def test_links_that_a_step_left_in_its_tmp_lead_bubblewrap_nowhere(level_a: Sandbox) -> None:
+    """What is bound below /tmp needs a folder there; bubblewrap sees the whole machine (/oldroot) as it makes it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as home, tempfile.TemporaryDirectory(dir="/var/tmp") as outside:
+        folder = Path(home, "deep")
+        folder.mkdir()
+        box = Box(folder, level_a)
+        (folder / "tmp").mkdir()
+        box.confinement = replace(box.confinement, tmp=str(folder / "tmp"))
+        (folder / "tmp" / Path(home).name).symlink_to(f"/oldroot{outside}")
+        box.run("true")
+        assert list(Path(outside).iterdir()) == []
+        with tempfile.NamedTemporaryFile(dir="/tmp") as program:
+            (folder / "tmp" / Path(program.name).name).symlink_to(f"/oldroot{outside}/planted")
+            box.confinement = replace(box.confinement, readable=(str(folder), program.name))
+            came = box.start("true")
+            assert isinstance(came, NotStarted)
+            assert came.reason == "refused"
+        assert list(Path(outside).iterdir()) == []
 
 
 def test_it_has_no_capability_and_gets_none(box: Box) -> None:

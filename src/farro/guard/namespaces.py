@@ -26,7 +26,7 @@ import select
 import signal
 import sys
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from farro.guard import bounds as bounding
@@ -51,6 +51,7 @@ _PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
 
 def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
     """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    _refuse_links(launch)
     with Pinned(launch.confinement) as pinned:
 
         def begin() -> Process | NotStarted:
@@ -183,6 +184,8 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         words += ["--size", str(_SHARED_BYTES), "--tmpfs", _TMP]
     else:
         words += ["--bind-fd", str(pinned[_TMP]), _TMP]
+        for folder in _skeleton(confinement, file, cwd):
+            words += ["--size", str(1 << 20), "--perms", "0755", "--tmpfs", folder]
     bound: list[str] = []
     for path in (*confinement.readable, cwd, file):
         # Not what is there already: a link in it, such as the python of a venv, leads nowhere while this is built.
@@ -203,6 +206,29 @@ def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str,
         elif os.path.exists(path):
             words += ["--ro-bind", "/dev/null", path]
     return [*words, "--chdir", cwd]
+
+
+def _skeleton(confinement: Confinement, file: str, cwd: str) -> list[str]:
+    """Folders directly in /tmp below which something is bound. They are made anew for each process: what lies in the
+    job's own /tmp was left by steps, a link among it perhaps, and bubblewrap would make folders where that leads, with
+    the whole machine still in sight."""
+    return sorted({f"{_TMP}/{first}" for first, deeper, _ in _below_tmp(confinement, file, cwd) if deeper})
+
+
+def _refuse_links(launch: Launch) -> None:
+    """What is bound directly in /tmp has its place in the job's own, and bubblewrap makes a file where a link leads."""
+    confinement = launch.confinement
+    for first, deeper, _ in _below_tmp(confinement, launch.file, launch.cwd):
+        if confinement.tmp is not None and not deeper and os.path.islink(f"{confinement.tmp}/{first}"):
+            raise paths.PathRefused(f"{_TMP}/{first} is a link that an earlier step has left there")
+
+
+def _below_tmp(confinement: Confinement, file: str, cwd: str) -> Iterator[tuple[str, str, str]]:
+    """Each path that is bound in /tmp, as its first name, a slash where there is more, and the rest."""
+    tmp = () if confinement.tmp is None else (confinement.tmp,)
+    for path in (*confinement.readable, *confinement.writable, *tmp, *confinement.protected, cwd, file):
+        if path != _TMP and within(path, _TMP):
+            yield path[len(_TMP) + 1 :].partition("/")
 
 
 def _on_the_way(confinement: Confinement) -> list[str]:
