@@ -127,12 +127,20 @@ def test_an_empty_page_says_what_to_do_next(bare: Site, visit: Come, place: str,
     expect(page.locator("main")).to_contain_text(command)
 
 
-def test_an_unknown_job_is_told_and_an_unknown_page_leads_home(furnished: Site, visit: Come) -> None:
+def test_an_unknown_job_or_page_is_told(furnished: Site, visit: Come) -> None:
     visited = visit(furnished)
     page = visited.open("job/nobody-knows-it")
     expect(page.get_by_role("alert")).to_contain_text("no job nobody-knows-it")
-    page.goto(f"{furnished.url}/#/elsewhere")
-    expect(page).to_have_title("(3) Overview · farro")
+    for place in ("elsewhere", "constructor", "board/of/nothing", "overview/x", "job/parcel-01/logs"):
+        page.goto(f"{furnished.url}/#/{place}")
+        expect(page).to_have_title("(3) No such page · farro")
+        expect(page.get_by_role("main")).to_contain_text(f"Nothing is at #/{place}.")
+    page.goto(f"{furnished.url}/#/swarm/nobody")
+    expect(page.get_by_role("alert")).to_have_text("There is no swarm nobody here.")
+    page.goto(f"{furnished.url}/#/task/nobody")
+    expect(page.get_by_role("alert")).to_contain_text("nobody")
+    page.goto(f"{furnished.url}/#/job/parcel-01?tab=nonsense")
+    expect(page.get_by_role("tab", name="Output")).to_have_attribute("aria-selected", "true")
     page.goto(f"{furnished.url}/#/jobs")  # without an id, as somebody may type it
     expect(page).to_have_title("(3) Board · farro")
     # The browser itself notes each answer 404.

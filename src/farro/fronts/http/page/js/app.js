@@ -8,6 +8,7 @@ import { board } from "./pages/board.js";
 import { history } from "./pages/history.js";
 import { inbox } from "./pages/inbox.js";
 import { job } from "./pages/job.js";
+import { nowhere } from "./pages/nowhere.js";
 import { overview } from "./pages/overview.js";
 import { swarms } from "./pages/swarms.js";
 import { tasks } from "./pages/tasks.js";
@@ -16,6 +17,7 @@ import { draw } from "./view.js";
 import { serverTime } from "./words.js";
 
 const PAGES = { "": overview, overview, board, job, jobs: job, tasks, task: tasks, inbox, swarms, swarm: swarms, history };
+const NAMING = new Set([job, tasks, inbox, swarms]); // those of which an address names one thing
 const SECTION = { "": "overview", job: "board", jobs: "board", task: "tasks", swarm: "swarms" };
 const RELOAD_MS = 1000;
 const TICK_MS = 1000;
@@ -91,9 +93,9 @@ const context = {
 
 function follow() {
   const next = readRoute(location.hash);
-  const make = PAGES[next.page];
-  if (!make) { location.replace("#/overview"); return; }
-  if (make === job && !next.args.length) { location.replace("#/board"); return; }
+  const known = Object.hasOwn(PAGES, next.page) ? PAGES[next.page] : null;
+  if (known === job && !next.args.length) { location.replace("#/board"); return; }
+  const make = known && next.args.length <= (NAMING.has(known) ? 1 : 0) ? known : nowhere;
   if (shown && shown.stay && route && PAGES[route.page] === make && shown.stay(next)) { route = next; redraw(); return; }
   if (shown && shown.stop) shown.stop();
   route = next;

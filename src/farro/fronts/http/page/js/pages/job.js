@@ -14,7 +14,7 @@ const TABS = [["output", "Output"], ["result", "Result"], ["prompt", "Prompt"], 
 
 export function job(ctx, route) {
   const id = route.args[0] || "";
-  const page = { job: null, plan: null, story: null, explain: null, error: null, tab: route.query.get("tab") || null, step: route.query.get("step"), result: null, source: false, file: null, fileText: null, paused: null };
+  const page = { job: null, plan: null, story: null, explain: null, error: null, tab: TABS.some(([tab]) => tab === route.query.get("tab")) ? route.query.get("tab") : null, step: route.query.get("step"), result: null, source: false, file: null, fileText: null, paused: null };
   const aborted = new AbortController();
   const at = (...rest) => path("jobs", id, ...rest);
   let stream = null;

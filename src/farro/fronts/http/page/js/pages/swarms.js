@@ -13,12 +13,14 @@ const HEALTH = { Healthy: "ok", Degraded: "warning", Unknown: "unknown" };
 const REFRESH_MS = 2000;
 
 export function swarms(ctx, route) {
-  const page = { swarms: null, chosen: route.args[0] || null, plan: null, configured: {}, commands: [], role: null, error: null };
+  const page = { swarms: null, chosen: route.args[0] || null, plan: null, configured: {}, commands: [], role: null, error: null, missing: null };
   const aborted = new AbortController();
   const reload = ctx.paced(async () => {
     try {
       page.swarms = (await get("/api/swarms", aborted.signal)).swarms;
-      if (!page.swarms.some((one) => one.id === page.chosen)) page.chosen = page.swarms.length ? page.swarms[0].id : null;
+      const there = page.swarms.some((one) => one.id === page.chosen);
+      if (page.chosen && !there) page.missing = page.chosen;
+      if (!there) page.chosen = page.swarms.length ? page.swarms[0].id : null;
       if (page.chosen) {
         const [plan, told] = await Promise.all([get(path("swarms", page.chosen, "plan"), aborted.signal).catch(() => null), get(path("swarms", page.chosen, "commands"), aborted.signal)]);
         page.plan = plan && plan.plan;
@@ -32,7 +34,7 @@ export function swarms(ctx, route) {
   reload();
   const timer = setInterval(() => { if (!document.hidden) reload(); }, REFRESH_MS); // swarms do not speak through the store's changes
   const current = () => (page.swarms || []).find((one) => one.id === page.chosen) || null;
-  const choose = (id) => { Object.assign(page, { chosen: id, plan: null, configured: {}, commands: [], role: null }); ctx.go(`#/swarm/${encodeURIComponent(id)}`, { replace: true }); reload(); ctx.redraw(); };
+  const choose = (id) => { Object.assign(page, { chosen: id, plan: null, configured: {}, commands: [], role: null, missing: null }); ctx.go(`#/swarm/${encodeURIComponent(id)}`, { replace: true }); reload(); ctx.redraw(); };
 
   async function send(verb) {
     const swarm = current();
@@ -87,9 +89,10 @@ export function swarms(ctx, route) {
     view() {
       if (page.error && !page.swarms) return page.error.code === "swarms_missing" ? h("section.panel", empty("No swarms here", page.error.message)) : failure(page.error, reload);
       if (!page.swarms) return loading("Reading the swarms");
-      if (!page.swarms.length) return h("section.panel", empty("No swarm yet", "farro's own services run as one; your own programs as others.", "farro up --detach", "farro swarm create demo"));
+      const gone = page.missing ? h("p.error", { role: "alert" }, `There is no swarm ${page.missing} here${page.chosen ? `; this is ${page.chosen}` : ""}.`) : null;
+      if (!page.swarms.length) return h("section.panel", gone, empty("No swarm yet", "farro's own services run as one; your own programs as others.", "farro up --detach", "farro swarm create demo"));
       const swarm = current();
-      return h("div.stack",
+      return h("div.stack", gone,
         page.swarms.length > 1 ? h("nav.row.wrap", { "aria-label": "Swarms" }, page.swarms.map((one) => h("button.button", { key: one.id, type: "button", "aria-pressed": String(one.id === page.chosen), on: { click: () => choose(one.id) } }, h("span.state", { "data-state": mark(one.state) }, icon(mark(one.state), 14)), one.id))) : null,
         swarm ? detail(swarm) : null);
     },
