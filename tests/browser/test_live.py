@@ -130,6 +130,21 @@ def test_a_session_that_ended_says_how_to_sign_in(fresh: Site, visit: Come) -> N
     visited.expected = ("401",)
 
 
+def test_who_signs_out_is_told_how_to_come_back(fresh: Site, visit: Come) -> None:
+    visited = visit(fresh)
+    link = fresh.link()
+    page = visited.page
+    page.goto(link)
+    page.goto(link)  # once more, by who is in: the dashboard, and not a refusal
+    page.get_by_role("button", name="Sign out").click()
+    expect(page).to_have_title("farro: sign in")
+    expect(page.get_by_role("main")).to_contain_text("farro web --link")
+    page.goto(link)
+    expect(page.get_by_role("main")).to_contain_text("it was used already")
+    assert page.evaluate("() => getComputedStyle(document.querySelector('pre')).borderTopStyle") == "solid"
+    visited.expected = ("401",)
+
+
 def test_counts_change_on_the_overview_without_a_reload(fresh: Site, visit: Come) -> None:
     page = visit(fresh).open("overview")
     page.evaluate(MARK)

@@ -80,11 +80,14 @@ def test_a_link_works_once_and_its_session_reads_and_changes(front: Front) -> No
     first, second = front.get(link, token=None), front.get(link, token=None)
     assert (first.status, second.status) == (303, 401)
     assert b"farro web --link" in second.body
+    assert b"used already" in second.body
     kept = first.headers["set-cookie"]
     assert "httponly" in kept.lower()
     assert "samesite=strict" in kept.lower()
     cookie = {"Cookie": kept.partition(";")[0]}
     assert front.get("/api", token=None, headers=cookie).status == 200
+    again = front.get(link, token=None, headers=cookie)
+    assert (again.status, again.headers["location"]) == (303, "/")
     own = {**cookie, "Origin": f"http://{front.host}"}
     assert front.post("/api/jobs", {"command": ["true"]}, token=None, headers=own).status == 201
     assert front.post("/logout", token=None, headers=own).status == 204

@@ -11,6 +11,7 @@ of the request is parsed.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import ipaddress
@@ -44,14 +45,32 @@ HEADERS: Mapping[str, str] = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 
-SIGN_IN = """<!doctype html>
+_STYLE = """:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
+main { max-width: 34rem; margin: 12vh auto 0; padding: 0 1rem; }
+h1 { font-size: 1.25rem; }
+pre { padding: 0.75rem 1rem; border: 1px solid; border-radius: 0.375rem; overflow-x: auto; }
+small { opacity: 0.8; }"""
+_SIGN_IN = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>farro: sign in</title></head>
-<body><main><h1>farro</h1>
-<p>This address needs a link that works once. Have one printed where farro runs, and open it here:</p>
+<title>farro: sign in</title><style>{style}</style></head>
+<body><main><h1>farro: sign in</h1>
+<p>{what}</p>
+<p>Have a link printed where farro runs, in its root, and open it here:</p>
 <pre>farro web --link</pre>
-<p>Programs send <code>Authorization: Bearer TOKEN</code> instead.</p></main></body></html>
+<p><small>Each link signs in one browser, once, and is good for an hour. Programs send
+<code>Authorization: Bearer TOKEN</code> instead.</small></p></main></body></html>
 """
+_NO_SESSION = "This browser is not signed in: it never was, it signed out, or its seven days are over."
+_NO_LINK = "This link does not work any more: it was used already, or it is more than an hour old."
+
+
+def sign_in(what: str, headers: Mapping[str, str] | None = None) -> Response:
+    """What a person sees who is not let in. The page's own files are behind the door, so it brings its style along."""
+    allowed = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; frame-ancestors 'none'"
+    text = _SIGN_IN.format(style=_STYLE, what=what)
+    told = {**(headers or {}), "Content-Security-Policy": policy}
+    return Response(text, status_code=401, media_type="text/html", headers=told)
 
 
 class Guard:
@@ -73,7 +92,7 @@ class Guard:
             self._judge(scope)
         except Wrong as wrong:
             if wrong.status == 401 and _wants_page(scope):
-                answer = Response(SIGN_IN, status_code=401, media_type="text/html", headers=wrong.headers)
+                answer = sign_in(_NO_SESSION, wrong.headers)
             else:
                 answer = troubles.response(wrong)
             await answer(scope, receive, guarded)
@@ -162,7 +181,9 @@ class Guard:
     def _login(self, scope: Scope) -> Response:
         code = QueryParams(scope["query_string"]).get("code", "")
         if scope["method"] != "GET" or not code or not self._access.use_code(code):
-            return Response(SIGN_IN, status_code=401, media_type="text/html")
+            if scope["method"] == "GET" and self._session_s(Headers(scope=scope)) > 0:
+                return RedirectResponse("/", status_code=303)  # opened once more by who is in already
+            return sign_in(_NO_LINK if code else _NO_SESSION)
         until = str(int(self._access.now_s()) + SESSION_S)
         answer = RedirectResponse("/", status_code=303)
         answer.set_cookie(

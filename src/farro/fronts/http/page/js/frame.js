@@ -1,5 +1,7 @@
 /* The frame around the shown page: navigation, head, banner. What stands inside comes from the page. */
+import { post } from "./api.js";
 import { grain, icon } from "./icons.js";
+import { toast } from "./overlay.js";
 import { h } from "./view.js";
 import { count } from "./words.js";
 import { showKeys } from "./keys.js";
@@ -40,12 +42,18 @@ export function frame({ shared, section, shown, live, redraw }) {
         h("div.pulse", { "data-link": shared.link }, h("i"), LINKS[shared.link], info && info.read_only ? ", read-only" : "", h("span.end", info ? info.version : "")),
         h("div.tools",
           h("button.button.ghost.icon", { type: "button", "aria-label": `Colours: ${told}. Switch`, title: `Colours: ${told}`, on: { click: () => { switchTheme(); redraw(); } } }, icon(sign)),
-          h("button.button.ghost.icon", { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", on: { click: showKeys } }, icon("keyboard"))))),
+          h("button.button.ghost.icon", { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", on: { click: showKeys } }, icon("keyboard")),
+          h("button.button.ghost.icon", { type: "button", "aria-label": "Sign out", title: "Sign out", on: { click: signOut } }, icon("out"))))),
     h("div.page", { key: "page" },
       banner(shared, live),
       h("header.head", { key: "head" }, shown.crumb ? h("a.crumb", { href: shown.crumb()[0] }, shown.crumb()[1]) : null, h("h1.clip", shown.heading ? shown.heading() : shown.title()), h("div.row.end", shown.actions ? shown.actions() : null)),
       h("main", { id: "main", tabindex: -1, key: "main" }, shown.view())),
   ];
+}
+
+/* The session ends on the server; what answers then says how to come back. */
+async function signOut() {
+  try { await post("/logout"); location.replace("/"); } catch (error) { toast("error", `Not signed out. ${error.message}`); }
 }
 
 function banner(shared, live) {

@@ -21,6 +21,7 @@ const ICONS = {
   stop: line("M4.5 4.5h7v7h-7z"),
   play: line("M5 3.5l7 4.5-7 4.5z"),
   pause: line("M5.5 3.5v9M10.5 3.5v9"),
+  out: line("M6.5 2.75h-4v10.5h4", "M6.25 8h7.25M10.75 5.25l2.75 2.75-2.75 2.75"),
   plus: line("M8 3.5v9M3.5 8h9"),
   left: line("M9.75 3.75l-4.25 4.25 4.25 4.25"),
   right: line("M6.25 3.75l4.25 4.25-4.25 4.25"),
