@@ -227,3 +227,33 @@ def test_the_head_of_every_lane_has_room(fresh: Site, visit: Come, width: int) -
             queue.enqueue(["true"], id=f"one-{number}")
     expect(page.locator(".card")).to_have_count(3)
     assert page.evaluate(f"({narrow})().map((el) => el.textContent)") == []
+
+
+TIMES = """async () => {
+  const { ago, dayClock, now } = await import("/page/js/words.js");
+  const away = (seconds) => ago(new Date(now() + seconds * 1000).toISOString());
+  const [today, year] = [new Date(now()), new Date(now()).getFullYear()];
+  const other = new Date(year, today.getMonth() < 6 ? 11 : 0, 15, 12, 30, 15);
+  return {
+    ahead: [30.5, 90, 7140, 7199.5, 129600, 172800].map(away), behind: [-90, -7140, -129600].map(away),
+    days: [today, other, new Date(2001, 1, 3, 4, 5, 6)].map((one) => dayClock(one.toISOString())),
+  };
+}"""
+
+
+def test_times_are_said_with_their_day_and_what_is_to_come_is_not_rounded_away(furnished: Site, visit: Come) -> None:
+    page = visit(furnished).open("overview")
+    told = page.evaluate(TIMES)
+    assert told["ahead"] == ["in 30s", "in 2m", "in 1h 59m", "in 2h", "in 1d 12h", "in 2d"]
+    assert told["behind"] == ["1m ago", "1h ago", "1d ago"]
+    today, other, long_ago = told["days"]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", today)
+    assert re.fullmatch(r"(12|01)-15 12:30", other)
+    assert long_ago == "2001-02-03 04:05"
+
+
+def test_an_end_in_the_timeline_has_the_time_of_the_end(furnished: Site, visit: Come) -> None:
+    (attempt,) = furnished.ask("/api/jobs/nightly-1/history")["attempts"]
+    assert attempt["ended_at"] > attempt["started_at"]
+    page = visit(furnished).open("job/nightly-1")
+    expect(page.locator(".timeline time").last).to_have_attribute("datetime", attempt["ended_at"])

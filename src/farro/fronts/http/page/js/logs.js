@@ -199,7 +199,7 @@ export function logs(id, step, redraw) {
           several ? h("select.input.narrow", { "aria-label": "Attempt", value: String(wanted ?? ""), on: { change: (event) => { wanted = Number(event.target.value) || null; anew(); } } },
             h("option", { value: "" }, wanted === null && attempt !== null ? `The last: ${attempt}, ${roleOf(attempts, attempt)}` : "The last"),
             attempts.map((one) => h("option", { key: one.number, value: String(one.number) }, `Attempt ${one.number}, ${one.role}${one.at ? `, ${clock(one.at)}` : ""}`))) : null,
-          begun ? h("span.quiet.num", { "data-lines": "" }, told(shown, lines.length, earlier, dropped, searched)) : null,
+          begun && (lines.length || job.attempt) ? h("span.quiet.num", { "data-lines": "" }, told(shown, lines.length, earlier, dropped, searched)) : null,
           chosen ? h("span.tag", `step ${chosen}`) : null,
           h("div.search.end", icon("search", 14), h("input.input", { type: "search", "aria-label": "Search the output", placeholder: "Search the output", value: searched, autocomplete: "off", on: { input: (event) => search(event.target.value) } })),
           h("button.button.ghost", { type: "button", "aria-pressed": String(wrapped), on: { click: () => { wrapped = !wrapped; redraw(); } } }, "Wrap"),

@@ -3,7 +3,7 @@ import { fit, graph, levels } from "./graph.js";
 import { icon } from "./icons.js";
 import { facts, state } from "./parts.js";
 import { h } from "./view.js";
-import { duration, said } from "./words.js";
+import { duration, many, said } from "./words.js";
 
 const shell = (step) => /^(\/bin\/)?(ba|da|z)?sh$/.test(step.command || "") && (step.args || [])[0] === "-c" && step.args.length === 2;
 
@@ -22,7 +22,7 @@ export function planGraph(plan, chosen, choose) {
   const listed = edges.length === 0;
   if (listed) plan.steps.slice(1).forEach((step, i) => edges.push({ from: plan.steps[i].id, to: step.id, listed: true }));
   return graph({
-    label: `Plan with ${plan.steps.length} steps`, nodes: plan.steps, edges, chosen, choose,
+    label: `Plan with ${many(plan.steps.length, "step")}`, nodes: plan.steps, edges, chosen, choose,
     size: deep(plan.steps, edges) > 4 ? { width: 128, height: 46, gapX: 22, gapY: 12 } : { width: 176, height: 46, gapX: 40, gapY: 12 },
     edge: (one) => ({ kind: one.pipe ? "pipe" : one.listed ? "listed" : "" }),
     node: (step) => ({

@@ -80,6 +80,12 @@ export function clock(text, withDay = false) {
   const time = `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
   return withDay || moment.toDateString() !== new Date(now()).toDateString() ? `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())} ${time}` : time;
 }
+/* The day and the time, as far as they do not go without saying: in narrow columns, with the whole in a title. */
+export function dayClock(text) {
+  const [day, time] = clock(text, true).split(" ");
+  if (time === undefined || clock(text).length === time.length) return clock(text);
+  return `${day.startsWith(`${new Date(now()).getFullYear()}-`) ? day.slice(5) : day} ${time.slice(0, 5)}`;
+}
 export const shortClock = (text) => { const moment = new Date(text); return `${two(moment.getHours())}:${two(moment.getMinutes())}`; };
 
 /* A minted id is long; its end tells jobs of one second apart. */

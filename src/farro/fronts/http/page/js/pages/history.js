@@ -116,7 +116,7 @@ export function history(ctx, route) {
   }
 
   function lines() {
-    return panel(page.at ? "What had just happened" : "What happened last", { flush: true }, page.lines ? h("div.scroll.taller", { tabindex: 0, role: "region", "aria-label": "Audit log" }, h("table.table", h("tbody", page.lines.map((line, i) => h("tr", { key: `${line.ts}${line.job_id}${i}` }, h("td.num", h("button.plain", { type: "button", title: "Go to this moment", on: { click: () => move(Date.parse(line.ts)) } }, clock(line.ts).slice(-8))), h("td", h("span.strong", line.event)), h("td", line.job_id ? jobLink(line.job_id) : ""), h("td.mono.small.quiet.clip", line.actor || "")))))) : loading());
+    return panel(page.at ? "What had just happened" : "What happened last", { flush: true }, page.lines ? h("div.scroll.taller", { tabindex: 0, role: "region", "aria-label": "Audit log" }, h("table.table", h("tbody", page.lines.map((line, i) => h("tr", { key: `${line.ts}${line.job_id}${i}` }, h("td.num", h("button.plain", { type: "button", title: "Go to this moment", on: { click: () => move(Date.parse(line.ts)) } }, clock(line.ts))), h("td", h("span.strong", line.event)), h("td", line.job_id ? jobLink(line.job_id) : ""), h("td.mono.small.quiet.clip", line.actor || "")))))) : loading());
   }
 
   function jobs() {

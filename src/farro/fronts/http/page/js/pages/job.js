@@ -8,7 +8,7 @@ import { markdown } from "../markdown.js";
 import { button, command, copyButton, failure, facts, jobAddress, jobLink, loading, moment, panel, segments, standing, state, tabs } from "../parts.js";
 import { planGraph, stepFacts } from "../plan.js";
 import { h } from "../view.js";
-import { ago, between, bytes, capital, clock, duration, many, said, shortId, since, usd, whither } from "../words.js";
+import { ago, between, bytes, capital, clock, dayClock, duration, many, said, shortId, since, usd, whither } from "../words.js";
 
 const TABS = [["output", "Output"], ["result", "Result"], ["prompt", "Prompt"], ["files", "Files"], ["audit", "Audit"]];
 
@@ -210,7 +210,7 @@ export function job(ctx, route) {
     return panel("Timeline", { note: many(page.story.attempts.length, "attempt") }, h("ol.timeline", list.map((event, i) => h("li", { key: i, "data-state": event.state },
       h("span.knot", icon(event.state, 14, event.state === "in_progress" ? { class: "spin" } : {})),
       h("div.grow", h("div", h("span.strong", event.who), " ", h("span.soft", event.what)), event.meta ? h("p.small.quiet", event.meta) : null, event.note ? h("p.small.soft.note", event.note) : null),
-      h("time.num.small.quiet", { datetime: event.at, title: event.at ? clock(event.at, true) : "" }, event.at ? clock(event.at).slice(-8) : "–")))));
+      h("time.num.small.quiet", { datetime: event.at, title: event.at ? clock(event.at, true) : "" }, event.at ? dayClock(event.at) : "–")))));
   }
 }
 
@@ -231,9 +231,9 @@ function events(whole, attempts) {
     const hop = found < 0 ? null : left.splice(found, 1)[0];
     const goal = hop ? whither(hop.to) : null;
     const running = !attempt.ended_at && !hop && whole.status === "in_progress";
-    const steps = attempt.steps_total ? `${attempt.steps.filter((step) => step.exit_code === 0 || (step.exit_code === null && !step.error)).length}/${attempt.steps_total} steps` : null;
+    const steps = attempt.steps_total > 1 ? `${attempt.steps.filter((step) => step.exit_code === 0 || (step.exit_code === null && !step.error)).length}/${attempt.steps_total} steps` : null;
     list.push({
-      at: attempt.started_at, who: hop ? hop.role : whole.role, state: running ? "in_progress" : goal && goal.state ? goal.state : attemptState(attempt.outcome),
+      at: running ? attempt.started_at : attempt.ended_at || (hop && hop.at) || attempt.started_at, who: hop ? hop.role : whole.role, state: running ? "in_progress" : goal && goal.state ? goal.state : attemptState(attempt.outcome),
       what: running ? "works" : goal && goal.words ? goal.words : hop ? said(hop.reason).toLowerCase() : attempt.outcome || "",
       meta: [`attempt ${attempt.number}`, attempt.agent, attempt.duration_s ? duration(attempt.duration_s) : null, steps].filter(Boolean).join(" · "), note: hop && hop.note,
     });

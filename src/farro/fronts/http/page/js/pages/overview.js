@@ -67,7 +67,7 @@ function figures(page, total) {
   const one = (name, value, note, address, mark) => h("li", h("a", { href: address, class: mark || "" }, h("span.name", name), h("span.value.num", value), h("span.note", note)));
   return h("ul.figures", { "aria-label": "Figures" },
     one("Running", count(total.in_progress), total.workers ? `${total.busy} of ${many(total.workers, "slot")} busy` : "no workers", "#/board?status=in_progress"),
-    one("Queued", count(total.queued), sum && sum.oldest_queued_s ? `oldest ${duration(sum.oldest_queued_s)}` : total.delayed + total.waiting ? `${count(total.delayed + total.waiting)} wait` : "nothing waits", "#/board?status=queued"),
+    one("Queued", count(total.queued), sum && sum.oldest_queued_s ? `oldest ${duration(sum.oldest_queued_s)}` : total.delayed + total.waiting ? `${count(total.delayed + total.waiting)} ${total.delayed + total.waiting === 1 ? "waits" : "wait"}` : "nothing waits", "#/board?status=queued"),
     one("Throughput", sum ? rate(sum.throughput_per_min) : "–", "jobs a minute", "#/history"),
     one("Latency p95", sum ? duration(sum.latency_p95_s) : "–", sum ? `p50 ${duration(sum.latency_p50_s)}` : "", "#/history"),
     one("Failed", sum && sum.failure_rate !== null && sum.failure_rate !== undefined ? `${(sum.failure_rate * 100).toFixed(sum.failure_rate > 0 && sum.failure_rate < 0.1 ? 1 : 0)} %` : "–", sum ? many(sum.failed, "job") : "", "#/board?status=failed"),
