@@ -96,7 +96,7 @@ def test_a_server_that_fails_is_told_and_the_page_recovers_by_itself(fresh: Site
     expect(page.locator(".lane[data-state=queued] [data-job=meanwhile]")).to_be_visible()
     assert page.evaluate(MARKED) == "same"
     # The browser notes each refused connection, and each answer that was cut, itself; nothing else may stand there.
-    cut = ("ERR_INCOMPLETE_CHUNKED", "ERR_CONTENT_LENGTH_MISMATCH", "ERR_CONNECTION_RESET")
+    cut = ("ERR_INCOMPLETE_CHUNKED", "ERR_CONTENT_LENGTH_MISMATCH", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
     visited.expected = ("ERR_CONNECTION_REFUSED", *cut)
 
 
