@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from farro.fronts.http import looking
+from farro.fronts.http import looking, output
 from farro.fronts.http import running as serving_of_answers
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Succeeded
@@ -375,8 +375,8 @@ def test_a_link_in_the_place_of_output_hides_nothing_and_shows_nothing(front: Fr
 def test_all_output_of_one_answer_is_bounded_and_the_last_is_told(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "LOG_BYTES", 1000)
-    monkeypatch.setattr(looking, "LOGS_BYTES", 2500)
+    monkeypatch.setattr(output, "LOG_BYTES", 1000)
+    monkeypatch.setattr(output, "LOGS_BYTES", 2500)
     job_id, home = running(front)
     for step in range(5):
         (home / str(step)).mkdir(parents=True)

@@ -1,20 +1,19 @@
-"""Jobs as one looks at them: lists, one job, its files, its output, its plan, its history, why it does not run.
+"""Jobs as one looks at them: lists, one job, its files, its plan, its history, why it does not run.
 
-What changes them lives in `acting`; output as it comes, in `streams`. What is read is read by operations.
+What changes them lives in `acting`; what they said, in `output`, and as it comes, in `streams`. What is read is read
+by operations.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import stat
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from farro.documents.constraints import Bounds, Length, Size
-from farro.errors import InputError, UnknownJob
+from farro.errors import UnknownJob
 from farro.fronts.http import answers
 from farro.fronts.http.endpoints import Asked, Bytes, Endpoint, get
 from farro.fronts.http.house import House
@@ -26,7 +25,7 @@ from farro.kernel.states import Status
 from farro.late import dataclass
 from farro.operations import explain as explaining
 from farro.operations import history as histories
-from farro.operations import jobs, logs, plans
+from farro.operations import jobs, plans
 from farro.operations.catalog import rows as making
 from farro.operations.catalog.book import Wanted
 from farro.operations.catalog.rows import Row, spelled
@@ -38,8 +37,6 @@ from farro.system import fs
 
 FILES = 2000  # names in one answer
 FILE_BYTES = 64 << 20
-LOG_BYTES = 1 << 20  # of one stream in one document
-LOGS_BYTES = 16 << 20  # … and of all of them: a plan may have a thousand steps
 _NARRATIVE = 1 << 20
 _STATUSES = Literal["queued", "in_progress", "succeeded", "failed", "stale", "killed"]
 
@@ -235,94 +232,6 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-# --- what it said ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class SaidQuery:
-    attempt: Annotated[int, Bounds(at_least=1, at_most=9999)] | None = None
-    step: str | None = None
-    stream: Literal["stdout", "stderr"] | None = None
-
-    @property
-    def chosen(self) -> logs.Chosen:
-        streams = logs.STREAMS if self.stream is None else (self.stream,)
-        return logs.Chosen(step=self.step, streams=streams, attempt=self.attempt)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FollowQuery(SaidQuery):
-    tail: Annotated[int, Bounds(at_least=0, at_most=100_000)] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogsQuery(FollowQuery):
-    before: Annotated[str, Length(400)] | None = None
-
-
-def said(house: House, asked: Asked) -> Any:
-    query: LogsQuery = asked.query
-    view = found(house, asked.path["job"])
-    told = logs.output(house.store, house.root, view.job_id, query.chosen)
-    if query.step is not None:
-        logs.check_step(house.store, told, query.step)
-    sources, end = (told.sources, None) if query.before is None else _before(told, query.before)
-    begin = (
-        [(source, 0) for source in sources]
-        if query.tail is None
-        else logs.last_lines(sources, query.tail, LOG_BYTES + 1, end)  # one more: so that it is told as cut
-    )
-    output: list[dict[str, Any]] = []
-    shown: list[tuple[logs.Source, int]] = []
-    left = LOGS_BYTES
-    for source, offset in reversed(begin):  # what was said last matters most
-        size = fs.lstat(source.path).st_size if end is None else end
-        end = None
-        start = min(size, max(offset, size - min(LOG_BYTES, left)))
-        data = b"".join(logs.read(source.path, start, size))
-        left -= len(data)
-        shown.append((source, start))
-        output.append(
-            {"step": source.step, "stream": source.stream, **text_or_base64(data), "truncated": start > offset}
-        )
-    output.reverse()
-    life = told.view.lifecycle
-    return {
-        "job_id": life.job_id,
-        "status": life.status,
-        "attempt": told.attempt,
-        "output": output,
-        "earlier": earlier_data([*reversed(shown)]),
-    }
-
-
-def _before(told: logs.Output, mark: str) -> tuple[tuple[logs.Source, ...], int]:
-    """Those of which something lies before that mark, and where the last of them ends there."""
-    with contextlib.suppress(ValueError, TypeError):
-        stream, offset, step = base64.urlsafe_b64decode(mark + "=" * (-len(mark) % 4)).decode().split(" ", 2)
-        for place, source in enumerate(told.sources):
-            if (source.stream, source.step or "") == (stream, step) and offset.isdecimal() and len(offset) < 18:
-                return told.sources[: place + 1], int(offset)
-    raise InputError("before: this marks no place in what is asked for; begin without it")
-
-
-def earlier_data(begin: Sequence[tuple[logs.Source, int]]) -> dict[str, Any] | None:
-    """What lies before the lines that are told, each from there on."""
-    found = logs.earlier(begin)
-    if found is None:
-        return None
-    mark = base64.urlsafe_b64encode(f"{found.source.stream} {found.offset} {found.source.step or ''}".encode())
-    return {"before": mark.decode().rstrip("="), "lines": found.lines, "bytes": found.size}
-
-
-def text_or_base64(data: bytes) -> dict[str, str]:
-    """Text where it is text; else its bytes in base64, so that nothing is lost."""
-    try:
-        return {"text": data.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
 # --- its way, its plan -------------------------------------------------------------------------------------------
 
 
@@ -424,7 +333,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         query=FileQuery,
         kind="application/octet-stream",
     ),
-    get("/api/jobs/{job}/logs", said, "What a job's steps said.", answers.Logs, query=LogsQuery),
     get("/api/jobs/{job}/history", history, "The whole life of a job.", HistoryTold),
     get("/api/jobs/{job}/explain", explain, "Why a job is not running, and what helps.", answers.Explained),
     get("/api/jobs/{job}/plan", plan, "The graph of a job's plan, with how far each step is.", PlanTold),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from farro.documents.json_schema import schema
 from farro.fronts.http.answers import Failure
 from farro.fronts.http.endpoints import Endpoint, Nothing
-from farro.fronts.http.looking import FollowQuery, SaidQuery
+from farro.fronts.http.output import FollowQuery, SaidQuery
 from farro.kernel import ids
 from farro.late import dataclass
 from farro.plans.model import ID_PATTERN

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from farro.errors import FarroError
-from farro.fronts.http import looking, queries, troubles
+from farro.fronts.http import looking, output, queries, troubles
 from farro.fronts.http.events import BEAT, Hub, Stream, event
 from farro.fronts.http.house import House
-from farro.fronts.http.looking import FollowQuery, SaidQuery
+from farro.fronts.http.output import FollowQuery, SaidQuery
 from farro.fronts.http.running import Pool
 from farro.kernel.envelope import Lifecycle
 from farro.operations import logs
@@ -82,9 +82,9 @@ class Followers:
         follower = Follower(self._house.store, self._house.root, view.job_id, query.chosen)
         earlier = None
         if query.tail is not None:
-            begin = logs.last_lines(told.sources, query.tail, looking.LOG_BYTES)
+            begin = logs.last_lines(told.sources, query.tail, output.LOG_BYTES)
             follower.skip_to(begin)
-            earlier = looking.earlier_data(begin)
+            earlier = output.earlier_data(begin)
         return follower, {"attempt": told.attempt, "earlier": earlier}
 
     async def _said(self, follower: Follower, begin: dict[str, Any]) -> AsyncIterator[bytes]:
@@ -149,4 +149,4 @@ def _told(piece: logs.Piece, halves: dict[tuple[int, str | None, str], codecs.In
         return event("output", {**head, "text": decoder.decode(piece.data)})
     except UnicodeDecodeError:
         decoder.reset()
-        return event("output", {**head, **looking.text_or_base64(kept + piece.data)})
+        return event("output", {**head, **output.text_or_base64(kept + piece.data)})
