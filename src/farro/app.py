@@ -135,24 +135,20 @@ def announce_tools(root: str, settings: Settings) -> tuple[str, ...]:
     """Called once by a worker process, before its slots join: others see what its steps may use (`farro workers`)."""
     from farro.operations.tools import Place, names
 
-    found = tuple(names(tools(settings), Place(env=settings.runners.allowed(os.environ), cwd=root)))
+    found = tuple(names(tools(settings, root), Place(env=settings.runners.allowed(os.environ), cwd=root)))
     enclosure.announce(found)
     return found
 
 
-def tools(settings: Settings) -> Any:
-    """The tools that plans may name, as the config and the installed packages declare them."""
+def tools(settings: Settings, root: str | None = None) -> Any:
+    """The tools that plans may name, as the config and the installed packages declare them; with `root`, to be used."""
     from farro.execution.tools import Tools
 
-    return Tools(_tools(settings))
-
-
-def _tools(settings: Settings) -> dict[str, Any]:
-    """As the config declares them; a runner of its own finds the installed ones by itself."""
-    return {
+    declared = {
         name: tool.python if tool.python is not None else [tool.command or name]
         for name, tool in settings.tools.items()
     }
+    return Tools(declared, root)
 
 
 def runner(root: str, settings: Settings, *, kind: str | None = None, clock: Clock | None = None) -> Runner[Any]:
@@ -161,14 +157,14 @@ def runner(root: str, settings: Settings, *, kind: str | None = None, clock: Clo
     if (kind or settings.runners.kind) == "inline":
         from farro.runners.inline import InlineRunner
 
-        return InlineRunner(tools=tools(settings), clock=clock)
+        return InlineRunner(tools=tools(settings, root), clock=clock)
     from farro.runners.places import Places
     from farro.runners.process import ProcessRunner
     from farro.system.process_limits import Limits
 
     section = settings.runners
     return ProcessRunner(
-        tools=_tools(settings),
+        tools=tools(settings, root).declared,
         environ=os.environ,
         places=Places(root, section.max_concurrent_runners),
         limits=Limits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),

@@ -62,7 +62,7 @@ def opened(
         gate=gate,
         contract=lambda: config.contract(root, settings),
         library=functools.cache(lambda: app.library(root, settings)),
-        ground=lambda: PlanGround(settings=settings, tools=app.tools(settings), cwd=root, env=os.environ),
+        ground=lambda: PlanGround(settings=settings, tools=app.tools(settings, root), cwd=root, env=os.environ),
         examine=examine,
         orchestrate=orchestrate,
         settings_of=config.load,

@@ -182,3 +182,16 @@ def test_an_installed_entry_point_that_cannot_be_imported_is_missing_too(equippe
 
 def test_what_the_built_in_tools_say_of_themselves_is_not_cut(farro: Program) -> None:
     assert "…" not in farro.call("tools", code=0).out
+
+
+@pytest.mark.parametrize("runner", ["inline", "process"])
+def test_a_function_of_a_module_in_the_root_is_found(farro: Program, runner: str) -> None:
+    (farro.path / "texts.py").write_text(MODULE.partition("\n\n")[2])  # without its noise
+    (farro.path / "agents-config.json").write_text('{"tools": {"shout": {"python": "texts:shout"}}}')
+    step = {"tool": "shout", "command": "x", "input_from_step": "a"}
+    said = {"id": "a", "command": "echo", "args": ["hi"]}
+    job = farro.enqueue({"steps": [said, {"id": "b", **step}, {"id": "c", **step, "timeout": 60}]})
+    farro.run("worker", "--drain", "--runner", runner, code=0)
+    assert farro.call("logs", job, "--stdout", code=0).out == "hi\nHI\nHI\n"
+    (shout,) = (tool for tool in farro.run("tools", "--json", code=0).json["tools"] if tool["name"] == "shout")
+    assert shout["said"]["description"] == "Writes its input in capitals."

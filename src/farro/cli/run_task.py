@@ -32,7 +32,7 @@ def run_task(name: str, task: str, root: str | None, as_json: bool) -> int:
         store.root,
         job_id,
         task,
-        tools=app.tools(settings),
+        tools=app.tools(settings, store.root),
         env=dict(os.environ),
         timeout_s=settings.runners.task_timeout,
         stdout=2 if as_json else None,

@@ -34,7 +34,7 @@ def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> N
         if root or os.environ.get("FARRO_ROOT"):
             raise
         cwd, settings = os.getcwd(), Settings()
-    known, place = app.tools(settings), Place(env=os.environ, cwd=cwd)
+    known, place = app.tools(settings, cwd), Place(env=os.environ, cwd=cwd)
     if tool is not None:
         found = operations.one(known, place, tool, configured=list(settings.tools))
         if as_json:

@@ -26,7 +26,7 @@ from typing import Any
 
 from farro import tasks
 from farro.execution import streams
-from farro.execution.tools import FUNCTION, Call
+from farro.execution.tools import FUNCTION, Call, import_from
 
 TOOL = FUNCTION
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -142,8 +142,8 @@ def _find(reference: str, root: str | None) -> Marked:
 
 
 def _module(name: str, root: str | None) -> Any:
-    if root is not None and root not in sys.path:
-        sys.path.append(root)  # last: a file of the root must not stand in for a module that the worker itself needs
+    if root is not None:
+        import_from(root)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -196,10 +197,16 @@ class Tools:
     names is stronger than what is built in.
 
     Installed entry points are asked only for names that are not in the mapping: reading them takes milliseconds.
+    With a root their modules are found in its folder, too, by this process and all that are handed its path.
     """
 
-    def __init__(self, mapping: Mapping[str, str | Function | Sequence[str]] | None = None) -> None:
-        self._mapping: dict[str, str | Function | Sequence[str]] = {**BUILT_IN, **(mapping or {})}
+    def __init__(
+        self, mapping: Mapping[str, str | Function | Sequence[str]] | None = None, root: str | None = None
+    ) -> None:
+        self.declared = dict(mapping or {})  # for a runner of its own, which finds the installed ones by itself
+        self._mapping: dict[str, str | Function | Sequence[str]] = {**BUILT_IN, **self.declared}
+        if root is not None and any(isinstance(value, str) for value in self.declared.values()):
+            import_from(root)
         self._installed: dict[str, str] | None = None
         self._resolved: dict[str, Python | Program] = {}
 
@@ -250,6 +257,13 @@ def load(reference: str) -> Function:
         raise ToolTrouble(f"{reference} is not callable")
     function: Function = found
     return function
+
+
+def import_from(root: str) -> None:
+    """Have modules found in a root's folder, too: after all others, for a file of the root must not stand in for a
+    module that the worker itself needs."""
+    if root not in sys.path:
+        sys.path.append(root)
 
 
 def exit_code(returned: object) -> int:
