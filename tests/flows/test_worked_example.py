@@ -22,6 +22,7 @@ PAGES = [
     "docs/everyday.md",
     "docs/tools.md",
     "docs/agx.md",
+    "docs/components.md",
     "docs/http.md",
     "docs/migrate.md",
     "docs/ops/runbook.md",
