@@ -25,6 +25,7 @@ PAGES = [
     "docs/components.md",
     "docs/http.md",
     "docs/migrate.md",
+    "docs/ops/postmortems.md",
     "docs/ops/runbook.md",
 ]
 SERVER = "redis://queue.example:6379/0"  # on a page: whoever reads it has one of their own, and so has the test
