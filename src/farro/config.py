@@ -47,7 +47,8 @@ def find_root(given: str | None, *, own: bool = False, make: bool = False) -> st
         if parent == here:
             if own and (make or os.path.isdir(f"{own_root()}/jobs")):
                 return own_root()
-            raise NotARoot(f"no farro root in {os.getcwd()} or above it; make one here with: farro init")
+            begin = "; or begin without one: farro run -- COMMAND" if own else ""
+            raise NotARoot(f"no farro root in {os.getcwd()} or above it; make one here with: farro init{begin}")
         here = parent
 
 

@@ -89,3 +89,9 @@ def test_every_alias_is_declared(farro: Program) -> None:
     text = Path(package.__file__).parents[2].joinpath("pyproject.toml").read_text()
     for name in ("agent-cli", "agentd", "managerd", "watchdogd", "agw"):
         assert f"\n{name} = " in text
+
+
+def test_air_executors_help_names_no_command_that_it_does_not_have(farro: Program) -> None:
+    told = alias(farro, "air-executor", "--help", code=0).out
+    assert "up --detach" not in told
+    assert "Start workers, watchdog and manager, in the background." in told

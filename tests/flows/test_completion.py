@@ -95,6 +95,11 @@ def test_no_root_offers_nothing_and_complains_not(empty: Program) -> None:
     assert offered(empty, "farro show --root /nowhere ") == []
 
 
+def test_jobs_of_ones_own_root_are_offered_where_there_is_no_other(empty: Program) -> None:
+    empty.run("run", "--id", "mine", "--", "true", code=0)
+    assert offered(empty, "farro show m") == ["mine"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_is_printed_for_each_shell(farro: Program, shell: str) -> None:
     script = farro.call("completion", shell, code=0).out

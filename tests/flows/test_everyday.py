@@ -73,8 +73,9 @@ def test_a_command_makes_the_persons_own_root_when_there_is_none(empty: Program)
     assert [job["status"] for job in empty.run("ls", "--json", code=0).json["jobs"]] == ["succeeded"]
     other = Program(empty.path / "other")
     other.path.mkdir()
-    assert "no farro root" in other.run("ls", code=2).err, "looking makes nothing"
-    assert os.listdir(other.path) == []
+    told = other.run("ls", code=2).err
+    assert "make one here with: farro init; or begin without one: farro run -- COMMAND" in told
+    assert os.listdir(other.path) == [], "looking makes nothing"
 
 
 def test_options_apply_to_a_plan_as_well(farro: Program) -> None:

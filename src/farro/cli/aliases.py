@@ -50,6 +50,10 @@ def managerd() -> None:
 
 
 AIR_EXECUTOR = ("start", "stop", "status", "logs", "reset", "job", "run-task", "import-air")
+_AIR_HELP = {  # farro's own help explains these two by commands that are not here
+    "start": "Start workers, watchdog and manager, in the background.",
+    "stop": "Stop what was started.",
+}
 
 
 class AirExecutor(Lazy):
@@ -63,7 +67,7 @@ class AirExecutor(Lazy):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, HELP[name]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, _AIR_HELP.get(name, HELP[name])) for name in self.list_commands(ctx)])
 
 
 def air_executor() -> None:

@@ -140,7 +140,7 @@ def _jobs_or_file(context: click.Context, parameter: click.Parameter, incomplete
 
 def _root(context: click.Context) -> str | None:
     with contextlib.suppress(FarroError, OSError):
-        return config.find_root(context.params.get("root"))
+        return config.find_root(context.params.get("root"), own=True)
     return None
 
 
