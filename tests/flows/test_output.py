@@ -151,3 +151,13 @@ def test_what_goes_wrong_in_the_wake_of_ctrl_c_is_no_failure(capsys: pytest.Capt
 
     assert run([], command=interrupted) == 130
     assert capsys.readouterr().err == "farro: stopped\n"
+
+
+@pytest.mark.parametrize("command", ["ls", "run -- true", "init", "agx preview"])
+def test_a_folder_that_is_gone_is_said_to_be(empty: Program, command: str) -> None:
+    script = f'mkdir gone && cd gone && rmdir "$PWD" && exec "{FARRO}" {command}'
+    done = subprocess.run(["sh", "-c", script], cwd=empty.path, env=empty.env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "the folder in which this was typed is gone; go to another one (cd), and type it again\n"
+    )

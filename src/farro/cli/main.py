@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -184,7 +185,18 @@ def run(arguments: list[str], *, program: str = "farro", command: click.Command 
             return 130
         if error.filename is not None:
             terminal.complain(f"{error.filename}: {error.strerror or error}")
+        elif _nowhere():
+            terminal.complain("the folder in which this was typed is gone; go to another one (cd), and type it again")
         else:
             terminal.forget_stdout()
             terminal.complain(f"the answer could not be written: {error.strerror or error}")
         return 1
+
+
+def _nowhere() -> bool:
+    """Somebody removed the folder that we stand in: what asks for its name fails, and says of what only here."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
