@@ -118,8 +118,8 @@ def test_at_a_terminal_a_worker_speaks_in_short_lines(farro: Program) -> None:
     os.close(ours)
     assert process.wait(60) == 0
     lines = [re.sub(r"^[\d:.]+  ", "", line) for line in said.decode().splitlines()]
+    lines.remove("worker started")  # wherever it stands: a slot may be quicker to claim than the worker to say so
     assert lines == [
-        "worker started",
         "good: queued → in_progress",
         "good: in_progress → succeeded",
         "bad: queued → in_progress",
