@@ -12,10 +12,13 @@ import pytest
 
 from farro.cli.main import COMMANDS, HELP, farro
 from farro.cli.main import SECTIONS as HEADED
+from house.test_documents import DOCUMENTS, FENCE, SPAN, named
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "commands.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^###? farro ([a-z -]+)\n(.*?)(?=^###? |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+# A use of a command: the program, its words, and the rest up to a pipe, a comment or the line's end.
+USE = re.compile(r"(?<![\w/.-])(farro|agx|agent-cli) ([a-z][a-z-]*(?: [a-z][a-z-]*)*)([^#|;&>\n]*)")
 EVERYWHERE = {"--root", "--store", "--json", "--help"}
 
 
@@ -71,6 +74,32 @@ def test_the_page_has_every_option_of_a_command(name: str) -> None:
     told = {option for cell in listed for option in re.findall(r"`(--?[a-z-]+)`", cell)}
     everywhere = EVERYWHERE | ({"--store"} if name.split()[0] == "agx" else set())
     assert told == options(name) - everywhere
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_documents_name_only_options_that_a_command_has(document: Path) -> None:
+    """`farro ls --last 3`, in an example or within a sentence. What stands behind -- is not farro's."""
+    wrong = []
+    for program, words, rest in USE.findall("\n".join(code_of(document))):
+        typed = ["agx", *words.split()] if program == "agx" else words.split()
+        names = [" ".join(typed[:count]) for count in range(len(typed), 0, -1)]
+        name = next((name for name in names if name in TYPED), None)
+        if name is not None:
+            written = re.findall(r"(?<!\S)(--[a-z][a-z-]*)", re.split(r"\s--(?:\s|$)", rest)[0])
+            wrong += [f"{name} {option}" for option in written if option not in every_option(name)]
+    assert wrong == []
+
+
+def every_option(name: str) -> set[str]:
+    """Also those that switch something off, and those that the help does not show."""
+    of_it = [item for item in TYPED[name].params if isinstance(item, click.Option)]
+    return {"--help"} | {option for item in of_it for option in (*item.opts, *item.secondary_opts)}
+
+
+def code_of(document: Path) -> list[str]:
+    """Its blocks, and what stands between backticks."""
+    text = document.read_text(encoding="utf-8")
+    return [block for _, block in FENCE.findall(text)] + SPAN.findall(FENCE.sub("", text))
 
 
 @pytest.mark.parametrize("name", TYPED)
