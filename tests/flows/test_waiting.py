@@ -9,9 +9,13 @@ import select
 import signal
 import subprocess
 import time
+from datetime import UTC, datetime
 
 import pytest
 
+from farro.cli.watching import page
+from farro.kernel.states import Status
+from farro.operations.watching import Ended, Picture
 from flows.program import FARRO, PATIENCE_S, Program, endless, shell, steps
 from support import eventually
 
@@ -182,6 +186,15 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
     assert b"Traceback" not in said
     assert b"running" in said
     assert b"step 1" in said
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"), [(80, "job-20261118-060455-2740"), (44, "…261118-060455-2740"), (9, "…55-2740")]
+)
+def test_a_narrow_screen_keeps_how_a_job_ended(columns: int, shown: str) -> None:
+    ended = Ended(job_id="job-20261118-060455-2740", role="Runner", status=Status.FAILED, took_s=0.79)
+    told = Picture(at=datetime.now(UTC), counts={}, running=(), running_total=0, ended=(ended,), alive={}, dead=())
+    assert page(told, "/root", columns)[-1] == f"  {shown}  Runner  failed  0.79s"
 
 
 def test_a_dumb_terminal_gets_lines_and_no_drawing(farro: Program) -> None:

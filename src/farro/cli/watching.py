@@ -29,6 +29,7 @@ from farro.system import signals
 from farro.system.clock import SystemClock
 
 STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
+_SHORTEST = 8  # of a name that is cut
 _SHARE = 5  # a picture that is dear is drawn less often: looking on may not become the work
 
 _ENTER = b"\x1b[?1049h\x1b[?25l"
@@ -125,7 +126,7 @@ def _screen(store: Store, clock: Clock, interval: float) -> None:
             began_s = clock.monotonic_s()
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
             # Some terminals do not know their size.
-            _draw(page(viewer.picture(clock.now()), store.root), columns or 80, rows or 24)
+            _draw(page(viewer.picture(clock.now()), store.root, columns or 80), columns or 80, rows or 24)
             took_s = clock.monotonic_s() - began_s
             clock.sleep(max(0.1, took_s * _SHARE))
             cursor = store.changes(cursor, timeout_s=interval).cursor
@@ -139,8 +140,8 @@ def _draw(lines: list[str], columns: int, rows: int) -> None:
     raw(("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in shown) + "\x1b[J").encode("utf-8", "backslashreplace"))
 
 
-def page(told: Picture, root: str) -> list[str]:
-    """The picture as lines."""
+def page(told: Picture, root: str, columns: int = 80) -> list[str]:
+    """The picture as lines. Where they are too long for the screen, names of jobs lose their beginnings."""
     lines = [f"farro {root}   {timestamp(told.at)[11:19]} UTC   Ctrl-C ends", ""]
     roles = [role for role in sorted(told.counts) if any(told.counts[role].values()) or told.alive.get(role)]
     roles += [role for role in sorted(told.alive) if role not in roles]
@@ -155,28 +156,32 @@ def page(told: Picture, root: str) -> list[str]:
         lines += ["", *pausing.lines(told.paused)]
     if told.running:
         lines += ["", f"RUNNING ({told.running_total})"]
-        lines += table(
-            [
-                (
-                    job.job_id,
-                    job.role,
-                    span(job.elapsed_s),
-                    "its agent is dead" if job.orphaned else f"step {job.step}" if job.step else "",
-                    job.agent,
-                )
-                for job in told.running
-            ],
-            right=(2,),
-            indent="  ",
-        ).split("\n")
+        rows = [
+            (
+                job.job_id,
+                job.role,
+                span(job.elapsed_s),
+                "its agent is dead" if job.orphaned else f"step {job.step}" if job.step else "",
+                job.agent,
+            )
+            for job in told.running
+        ]
+        lines += table(_narrowed(rows, columns, matter=4), right=(2,), indent="  ").split("\n")
     if told.asked:
         lines += ["", f"FOR A PERSON ({len(told.asked)}): `farro inbox` tells what is asked"]
         lines += [f"  {job_id}" for job_id in told.asked[:5]]
     if told.ended:
         lines += ["", "LAST ENDED"]
         rows = [(job.job_id, job.role or "-", str(job.status), span(job.took_s)) for job in told.ended]
-        lines += table(rows, right=(3,), indent="  ").split("\n")
+        lines += table(_narrowed(rows, columns, matter=4), right=(3,), indent="  ").split("\n")
     if told.dead:
         lines += ["", f"DEAD AGENTS ({len(told.dead)}): `farro watchdog` recovers what they left"]
         lines += [f"  {agent}" for agent in told.dead[:5]]
     return lines
+
+
+def _narrowed(rows: list[tuple[Any, ...]], columns: int, *, matter: int) -> list[tuple[Any, ...]]:
+    """With shorter names of jobs, so that the first `matter` cells of a row fit. The end of a name is what differs."""
+    widths = [max(len(row[column]) for row in rows) for column in range(matter)]
+    room = max(_SHORTEST, widths[0] - max(0, sum(widths) + 2 * matter - columns))
+    return [(row[0] if len(row[0]) <= room else f"…{row[0][1 - room :]}", *row[1:]) for row in rows]
