@@ -125,8 +125,9 @@ class Watch:
             tick = self._tick_now if grace_s else None
             every_s = self._tick_every_s
             self.left.update(processes.end_marked(self._marker, grace_s, while_waiting=tick, every_s=every_s))
-            if _watches == {self} and processes.adopts_only_its_own():
-                self.left.update(processes.end_adopted())
+            # Asked of each: a plan may begin meanwhile, and what it leaves running is its own.
+            if processes.adopts_only_its_own():
+                self.left.update(processes.end_adopted(lambda pid: _watches == {self}))
 
     def tick_if_due(self) -> float:
         """Give the caller its turn when it is time; the time before it."""
