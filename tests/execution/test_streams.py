@@ -123,3 +123,30 @@ def test_a_worker_without_a_stdout_is_no_trouble(monkeypatch: pytest.MonkeyPatch
     assert kept.write("to nobody") == 9
     kept.flush()
     assert step.getvalue() == b"said\n"
+
+
+def test_each_thread_reads_its_own_step_and_everybody_else_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = io.StringIO("the worker's\n")
+    monkeypatch.setattr(sys, "stdin", workers)
+    read: dict[str, list[str]] = {}
+
+    def function(name: str) -> None:
+        with redirected(io.BytesIO(), lambda: io.BytesIO(f"{name}, 1\n{name}, 2\n{name}, 3\n".encode())):
+            read[name] = [input(), *sys.stdin]
+
+    threads = [threading.Thread(target=function, args=(name,)) for name in ("a", "b")]
+    with redirected(io.BytesIO()):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sys.stdin.read() == "", "this one has no input"
+        outsider = threading.Thread(target=lambda: read.update(outside=[sys.stdin.readline()]))
+        outsider.start()
+        outsider.join()
+    assert read == {
+        "a": ["a, 1", "a, 2\n", "a, 3\n"],
+        "b": ["b, 1", "b, 2\n", "b, 3\n"],
+        "outside": ["the worker's\n"],
+    }
+    assert sys.stdin is workers, "not put back"

@@ -108,6 +108,10 @@ def not_json():
 def leave():
     sys.exit(7)
 
+@farro.task
+def read():
+    return sys.stdin.read()
+
 class Odd(Exception):
     def __str__(self):
         raise ValueError
@@ -269,6 +273,16 @@ def test_a_task_knows_its_job_and_reads_the_step_before(shop: Any, queue: Queue)
 def test_a_value_is_the_input_of_the_step_after(shop: Any, queue: Queue) -> None:
     steps = [shop.add.call(1).step("first"), {"id": "second", "command": "cat", "input_from_step": "first"}]
     assert value(queue.enqueue({"steps": steps})) == "[1, 0, {}]\n"
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("apart", [{}, {"timeout": 60}], ids=["in the worker", "in a process of its own"])
+def test_standard_input_is_the_input_of_the_step(shop: Any, queue: Queue, apart: dict[str, Any]) -> None:
+    steps = [
+        {"id": "first", "command": "echo", "args": ["said"]},
+        {**shop.read.call().step("second"), "input_from_step": "first", **apart},
+    ]
+    assert value(queue.enqueue({"steps": steps})) == "said\n"
 
 
 @pytest.mark.usefixtures("worker")

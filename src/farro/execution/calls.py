@@ -83,7 +83,7 @@ def run(call: Call) -> int | None:
     stdout = _own_stdout(call)
     token = _CURRENT.set(call)
     try:
-        with streams.redirected(call.stderr):
+        with streams.redirected(call.stderr, lambda: call.stdin):
             try:
                 said = _said(call.command, _value(call))
             except CannotCall as trouble:

@@ -1,4 +1,6 @@
 """What a function prints while it runs inside the worker: to its step's file, by thread, and not into the worker's log.
+And what it reads: its step's input. One that asks the worker's own (`input()`) would wait there for ever, and a thread
+that waits in C cannot be ended.
 
 Which file that is, and what becomes of the function's value, is in calls.
 
@@ -13,26 +15,30 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, BinaryIO
+from functools import cached_property
+from typing import Any, BinaryIO, TextIO
 
 _TARGET: ContextVar[BinaryIO | None] = ContextVar("farro_step_output", default=None)
+_SOURCE: ContextVar[_Source | None] = ContextVar("farro_step_input", default=None)
 _LOCK = threading.Lock()  # guards the two below, and `sys.stdout` against others who run functions
 _running = 0
-_replaced: dict[str, _Routed] = {}
+_replaced: dict[str, _Routed | _RoutedInput] = {}
 
 
 @contextmanager
-def redirected(target: BinaryIO) -> Iterator[None]:
-    """What this context prints, on stdout or stderr, goes to `target`."""
-    token = _TARGET.set(target)
+def redirected(target: BinaryIO, source: Callable[[], BinaryIO] = io.BytesIO) -> Iterator[None]:
+    """What this context prints, on stdout or stderr, goes to `target`; what it reads is `source`, asked for when it
+    is: most functions read nothing."""
+    token, source_token = _TARGET.set(target), _SOURCE.set(_Source(source))
     _begin()
     try:
         yield
     finally:
         _end()
+        _SOURCE.reset(source_token)
         _TARGET.reset(token)
 
 
@@ -40,10 +46,10 @@ def _begin() -> None:
     global _running
     with _LOCK:
         _running += 1
-        for name in ("stdout", "stderr"):
+        for name, kind in _ROUTED.items():
             present = getattr(sys, name)
-            if not isinstance(present, _Routed):  # also when somebody replaced it meanwhile
-                _replaced[name] = _Routed(present)
+            if not isinstance(present, kind):  # also when somebody replaced it meanwhile
+                _replaced[name] = kind(present)
                 setattr(sys, name, _replaced[name])
 
 
@@ -105,3 +111,63 @@ class _Routed(io.TextIOBase):
 
     def close(self) -> None:
         """Not ours to close: it is every other thread's too."""
+
+
+class _Source:
+    """The input of one step, opened when it is read."""
+
+    def __init__(self, open_: Callable[[], BinaryIO]) -> None:
+        self._open = open_
+
+    @cached_property
+    def text(self) -> TextIO:
+        binary, own = self._open(), sys.__stdin__
+        if own is not None and getattr(own, "buffer", None) is binary:  # in a process of its own
+            return own
+        return io.TextIOWrapper(binary, encoding="utf-8")
+
+
+class _RoutedInput(io.TextIOBase):
+    """A text stream that reads the input of the step of whoever reads."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original  # None where the worker has no such stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+    @property
+    def buffer(self) -> Any:
+        return getattr(self._stream(), "buffer", None)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> str:
+        return str(self._stream().read(size))
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        return str(self._stream().readline(size))
+
+    def isatty(self) -> bool:
+        return bool(self._stream().isatty())
+
+    def fileno(self) -> int:
+        return int(self._stream().fileno())
+
+    def close(self) -> None:
+        """Not ours to close: it is every other thread's too."""
+
+    def _stream(self) -> Any:
+        source = _SOURCE.get()
+        if source is not None:
+            return source.text
+        return io.StringIO() if self.original is None else self.original
+
+
+_ROUTED: dict[str, type[_Routed] | type[_RoutedInput]] = {
+    "stdin": _RoutedInput,
+    "stdout": _Routed,
+    "stderr": _Routed,
+}
