@@ -33,6 +33,7 @@ from support import eventually
 
 TOOLS = """
     import ctypes, os, signal, sys, time
+    from farro.execution.tools import StepFailure
 
     def say(call):
         print("said to the runner")
@@ -67,10 +68,13 @@ TOOLS = """
         print("the last word", flush=True)
         os._exit(1)
 
+    def busy(call):
+        raise StepFailure("busy", "come back later", retryable=True, retry_after_s=30)
+
     def reads(call):
         call.stdout.write(sys.stdin.read().encode() or b"nothing")
 """
-NAMES = ("say", "segfault", "leave", "killed", "hang", "fill", "spin", "talk", "reads")
+NAMES = ("say", "segfault", "leave", "killed", "hang", "fill", "spin", "talk", "busy", "reads")
 
 
 class Bench:
@@ -203,6 +207,12 @@ def test_steps_see_the_environment_of_the_work(bench: Bench) -> None:
 def test_python_tools_are_called(bench: Bench) -> None:
     assert isinstance(bench.run(tool("say")), Succeeded)
     assert bench.said("a") == b"said to the step"
+
+
+def test_what_a_failed_step_says_of_another_attempt_is_told(bench: Bench) -> None:
+    outcome = bench.run(tool("busy"))
+    assert isinstance(outcome, Failed)
+    assert (outcome.error.category, outcome.retryable, outcome.retry_after_s) == ("busy", True, 30)
 
 
 def test_no_process_outlives_the_wait(bench: Bench) -> None:

@@ -78,7 +78,8 @@ def _written(came: Outcome | SyncFailed) -> dict[str, Any]:
         return {"outcome": "released", "note": came.note}
     told: dict[str, Any] = {"outcome": "succeeded", "report": asdict(came.report)}
     if isinstance(came, Failed):
-        told |= {"outcome": "failed", "error": asdict(came.error), "retryable": came.retryable}
+        again = {"retryable": came.retryable, "retry_after_s": came.retry_after_s}
+        told |= {"outcome": "failed", "error": asdict(came.error), **again}
     elif not isinstance(came, Succeeded) or came.children:
         raise TypeError(f"a runner leaves no {came!r}")
     return told
@@ -93,8 +94,8 @@ def _read(data: Mapping[str, Any]) -> Outcome:
         case "succeeded":
             return Succeeded(report=_report(data["report"]))
         case "failed":
-            error = ErrorInfo(**data["error"])
-            return Failed(error=error, report=_report(data["report"]), retryable=data["retryable"])
+            again = {name: data[name] for name in ("retryable", "retry_after_s")}
+            return Failed(error=ErrorInfo(**data["error"]), report=_report(data["report"]), **again)
         case other:
             raise ValueError(other)
 
