@@ -77,6 +77,17 @@ def test_what_cannot_be_started_has_a_shells_exit_code(farro: Program) -> None:
     assert "no-such-program was not found on the PATH" in told.err
     (farro.path / "plain").write_text("text")
     assert "not executable" in farro.run("run", "--", "./plain", code=126).err
+    for name, text, why in (
+        ("no-shebang", "echo", "neither a program nor a script with a #! line"),
+        ("lost", "#!/no/such/interpreter", "the interpreter in its #! line was not found"),
+    ):
+        (farro.path / name).write_text(text)
+        (farro.path / name).chmod(0o755)
+        assert farro.run("run", "--", f"./{name}", code=126).err.endswith(f": {why}\n")
+    plan = farro.path / "plan.json"
+    plan.write_text('{"steps": [{"id": "a", "command": "pwd", "cwd": "nowhere"}]}')
+    told = farro.run("run", "--plan", str(plan), code=126)
+    assert told.err.endswith(f": step a: cwd {farro.path}/nowhere: not a folder that can be entered\n")
     told = farro.run("run", "--timeout", "0.2s", "--", "sleep", "100", code=124)
     assert "timeout of 0.2 s" in told.err
 

@@ -138,9 +138,10 @@ def ended(lifecycle: Lifecycle, result: Mapping[str, Any]) -> Ended:
     """What a finished job means to whoever waited for it."""
     error = lifecycle.error or {}
     total = result.get("steps_total")
-    # A command's exit code says enough. Of several steps one wants to know which.
+    # A command's exit code says enough, if it ran. Of several steps one wants to know which.
+    ran = str((failed_step(result) or {}).get("error", "exit code")).startswith(("exit code", "signal"))
     enough = error.get("category") is None or (
-        error.get("category") == "step_failed" and not (isinstance(total, int) and total > 1)
+        error.get("category") == "step_failed" and ran and not (isinstance(total, int) and total > 1)
     )
     return Ended(
         job_id=lifecycle.job_id,
