@@ -8,6 +8,7 @@ import pytest
 
 from agents.stage import CHANGE, REVIEW, Make, Stage
 from farro.errors import IllegalTransition, InputError
+from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.operations import inbox
 from farro.operations.explain import explain
@@ -136,5 +137,7 @@ def test_a_person_may_send_it_elsewhere_and_the_workflow_goes_on_from_there(aske
 
 def test_a_role_outside_of_the_workflow_takes_a_turn_and_hands_back(asked: Stage) -> None:
     say(asked, inbox.route, "CodeReviewer")
+    assert waits_for_person(asked.until_done())  # whoever wanted another look first has approved nothing
+    say(asked, inbox.approve)
     assert asked.until_done().status is Status.SUCCEEDED
-    assert codes(asked) == ["human", "override", "next", "complete"]
+    assert codes(asked) == ["human", "override", "human", "approved", "next", "complete"]

@@ -182,6 +182,40 @@ def test_an_override_means_the_nearest_step_of_that_role() -> None:
     assert workflow.step_of(None, at, "Architect") is None
 
 
+class Sent(Life):
+    """… and that a person sends to a role that its workflow does not have."""
+
+    def sent(self, role: str) -> None:
+        self._hop(self.role, Reason.REROUTED, f"agents/{role}/incoming", {"code": "override"})
+        self.role = role
+
+
+def test_a_role_beside_the_workflow_skips_no_step() -> None:
+    life = Sent(task("SeniorEngineer", "human", "DocWriter"), "SeniorEngineer")
+    life.sent("Architect")
+    assert life.works().to == "SeniorEngineer"  # which has not worked yet
+    assert life.works().code is Code.HUMAN
+    life.sent("Architect")
+    assert life.works().code is Code.HUMAN  # who has said nothing yet
+    life.says(Code.APPROVED)
+    assert life.role == "DocWriter"
+
+
+def test_a_role_beside_the_workflow_repeats_no_step() -> None:
+    life = Sent(task("SeniorEngineer", "DocWriter"), "SeniorEngineer")
+    life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/incoming", None)  # it has worked, and nobody decided
+    life.sent("Architect")
+    assert life.works().to == "DocWriter"
+
+
+def test_what_a_review_beside_the_workflow_finds_goes_to_the_engineer_at_whose_step_it_is() -> None:
+    life = Sent(task("SeniorEngineer", "DocWriter"), "SeniorEngineer")
+    life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/incoming", None)
+    life.sent("CodeReviewer")
+    back = life.works(NO)
+    assert (back.code, back.to, back.step) == (Code.CHANGES, "SeniorEngineer", 0)
+
+
 @given(
     roles=st.lists(st.sampled_from([*WORKERS, "human"]), min_size=1, max_size=8),
     rounds=st.integers(0, 3),

@@ -9,7 +9,9 @@ The rules (DESIGN §6):
   each review; then the job has failed;
 - a `human` step waits for a person: approved or edited, it goes on; refused, it goes back with the person's words to
   the role before it, and where that is a review, to who makes the changes that the review asks for: a reviewer that has
-  approved has nothing to change. Where no role worked before, the job has failed.
+  approved has nothing to change. Where no role worked before, the job has failed;
+- a role that the workflow does not have, to which a person sent the job, takes a turn: then comes the step at which the
+  job was, or the one after it where that was over. Its findings, if it reviews, are for who worked last.
 [tests/rules/test_workflow.py]
 """
 
@@ -74,6 +76,7 @@ class Position:
     step: int | None
     rounds: Mapping[int, int]  # by the step of the review
     last: Hop | None  # the last that decided where it goes
+    over: bool = False  # whether the work of `step` is done
 
     @property
     def answered(self) -> Code | None:
@@ -100,15 +103,18 @@ def position(hops: Sequence[Hop], first_role: str, task: Task | None) -> Positio
     step = 0 if task is not None and task.workflow[0].role == first_role else None
     rounds: dict[int, int] = {}
     last = None
+    over = False
     for hop in hops:
         route = hop.route or {}
+        own = task is not None and step is not None and task.workflow[step].role == hop.role
+        over = over or hop.reason is Reason.ANSWERED or (hop.reason is Reason.ROUTED and own)
         if isinstance(told := route.get("step"), int) and (task is None or 0 <= told < len(task.workflow)):
-            step = told
+            step, over = told, over and hop.reason is Reason.ANSWERED
         if _decided(hop) == Code.CHANGES and isinstance(review := route.get("review"), int):
             rounds[review] = rounds.get(review, 0) + 1
         if hop.reason in _DECIDES:
             last = hop
-    return Position(step=step, rounds=rounds, last=last)
+    return Position(step=step, rounds=rounds, last=last, over=over)
 
 
 def worked_before(hops: Sequence[Hop]) -> tuple[tuple[str, int], ...]:
@@ -160,7 +166,15 @@ def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping
     if at.step is not None and not approved(role, answer):
         why = f"the verdict of {role} cannot be read in its result.json; what nobody can read is no approval"
         return Decision(code=Code.FAIL, step=at.step, note=why)
-    return _onward(task, at.step, f"{role} {_approval(role)}")
+    why = f"{role} {_approval(role)}"
+    if at.step is not None and _beside(task, at.step, role) and not at.over:
+        return _entered(task, at.step, why)
+    return _onward(task, at.step, why)
+
+
+def _beside(task: Task, step: int, role: str) -> bool:
+    """Whether a person sent the job to that role, which the workflow does not have there."""
+    return task.workflow[step].role != role
 
 
 def possible(decision: Decision, roles: Collection[str]) -> Decision:
@@ -203,7 +217,7 @@ def _entered(task: Task, step: int, why: str) -> Decision:
 def _sent_back(task: Task, at: Position, review: int, role: str, answer: Mapping[str, Any]) -> Decision:
     findings = _findings(answer)
     done = at.rounds.get(review, 0)
-    back = worker_before(task, review)
+    back = worker_before(task, review + _beside(task, review, role))
     if back is None:
         why = f"{role} asks for changes, and no step before it could make them"
         return Decision(code=Code.FAIL, step=review, note=f"{why}:\n{findings}"[:MAX_NOTE])
