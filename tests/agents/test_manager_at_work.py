@@ -177,6 +177,17 @@ def test_what_does_not_pass_takes_no_fast_path(make: Make) -> None:
     assert stage.life().role == "Manager"
 
 
+def test_an_architect_with_drafts_takes_no_fast_path(make: Make) -> None:
+    stage = make(answers=answers(draft()), roles={"Architect": {"fast_path": True}})
+    stage.task({"role": "Architect"}, ENGINEER)
+    stage.manage()  # it lives
+    begun(stage, role="Architect")
+    stage.work("Architect", handover=False)
+    plan(stage)
+    assert [view.lifecycle.role for view in of_origin(stage)] == ["SeniorEngineer"]
+    assert stage.life().role == "SeniorEngineer"
+
+
 # --- auto-plan ---
 
 

@@ -72,9 +72,10 @@ class Handover:
 
     def _fast_path(self, claim: Claim, outcome: Succeeded) -> Decision | None:
         """Straight on to the next step, where the role's config lets a success that passes do so. Its end, a person and
-        a review that asks for changes are the manager's; so is a role whose successes have hooks."""
+        a review that asks for changes are the manager's; so is a role whose successes have hooks, and an Architect's
+        answer with drafts, which only the manager makes jobs of."""
         role = self.roles.get(claim.envelope.lifecycle.role)
-        if role is None or not role.fast_path or role.on_success:
+        if role is None or not role.fast_path or role.on_success or routing.proposes(outcome):
             return None
         decision = self._decision(claim, outcome)
         return decision if decision is not None and decision.code is Code.NEXT else None

@@ -77,6 +77,11 @@ def drafts(claim: Claim, at: Position) -> tuple[Any, ...]:
     return tuple(found) if isinstance(found, list) else ()
 
 
+def proposes(outcome: Succeeded) -> bool:
+    """Whether there are drafts in what has just succeeded."""
+    return bool((_answer(outcome.report.result) or {}).get("prompts"))
+
+
 def _answer(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
     agent = result.get("agent")
     answer = agent.get("answer") if isinstance(agent, Mapping) else None
