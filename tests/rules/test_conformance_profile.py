@@ -45,6 +45,14 @@ def test_a_difference_names_its_place_and_both_values() -> None:
     assert str(found[0]) == "caps.role: 7, not 200"
 
 
+def test_backpressure_is_what_the_config_says() -> None:
+    now = parameters(Settings(capacity=CapacitySettings(pause=0.95, resume=0.29)), TRIES)
+    assert [str(item) for item in differences(PINNED, now, more=False)] == [
+        "backpressure.pause_percent: 95, not 80",
+        "backpressure.resume_percent: 29, not 60",
+    ]
+
+
 def test_what_is_missing_or_new_is_a_difference() -> None:
     assert [str(item) for item in differences({"a": 1}, {"b": 2})] == ["a: (absent), not 1", "b: 2, not (absent)"]
     assert [str(item) for item in differences({"a": 1}, {"a": True})] == ["a: true, not 1"]

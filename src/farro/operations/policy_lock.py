@@ -23,7 +23,6 @@ from farro.system import fs
 
 FILE = "policy.lock.json"
 LOCK_VERSION = "1.0.0"
-PAUSE_PERCENT, RESUME_PERCENT = 80, 60  # of a cap: auto-plan (SPEC-1 §10)
 _LIMIT = 4 << 20
 
 
@@ -71,7 +70,10 @@ def parameters(settings: Settings, tries: Mapping[str, int]) -> dict[str, Any]:
             "total": settings.capacity.total_cap,
             "roles": dict(sorted(settings.capacity.roles.items())),
         },
-        "backpressure": {"pause_percent": PAUSE_PERCENT, "resume_percent": RESUME_PERCENT},
+        "backpressure": {
+            "pause_percent": _whole(settings.capacity.pause * 100),
+            "resume_percent": _whole(settings.capacity.resume * 100),
+        },
         "security": {
             "max_job_bytes": settings.security.max_job_bytes,
             "payload_allowlist": sorted(settings.security.payload_allowlist),
