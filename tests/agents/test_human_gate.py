@@ -135,6 +135,12 @@ def test_a_person_may_send_it_elsewhere_and_the_workflow_goes_on_from_there(aske
     assert any(line.get("decision") == "override" and line.get("next") == "DocWriter" for line in asked.audit())
 
 
+def test_no_person_sends_agents_work_to_the_role_that_runs_commands(asked: Stage) -> None:
+    with pytest.raises(InputError, match="Runner runs command plans, no agents"):
+        say(asked, inbox.route, "Runner")
+    assert waits_for_person(asked.life())
+
+
 def test_a_role_outside_of_the_workflow_takes_a_turn_and_hands_back(asked: Stage) -> None:
     say(asked, inbox.route, "CodeReviewer")
     assert waits_for_person(asked.until_done())  # whoever wanted another look first has approved nothing

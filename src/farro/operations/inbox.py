@@ -13,7 +13,7 @@ from farro.kernel.states import Status
 from farro.late import dataclass
 from farro.operations.jobs import operator
 from farro.ports.store import Answered, JobView, Store
-from farro.roles import workflow
+from farro.roles import names, workflow
 from farro.roles.task import Task
 from farro.roles.workflow import MANAGER, Code
 from farro.system import fs
@@ -74,9 +74,12 @@ def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str 
 
 
 def route(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
-    """An override: to that role, whatever the workflow says. It goes on from there."""
+    """An override: to that role, whatever the workflow says. It goes on from there. InputError: agents' work for the
+    role that runs commands."""
     view = _view(store, root, job_id)
     life, task = view.lifecycle, _task(store.folder(view))
+    if life.routing is not None and role == names.RUNNER:
+        raise InputError(f"{job_id} is agents' work: {names.fault_of(role, store.roles())}. Nothing was changed")
     at = workflow.position(life.hops, life.first_role, task)
     step = workflow.step_of(task, at, role)
     told = {"code": str(Code.OVERRIDE), **({} if step is None else {"step": step})}
