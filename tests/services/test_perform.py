@@ -59,7 +59,7 @@ def test_a_step_that_names_no_timeout_has_the_performers(files: Bench) -> None:
     error = files.view("long").lifecycle.error
     assert error is not None
     assert error["category"] == "timeout"
-    assert "the step's timeout of 0.05 s" in error["message"]
+    assert "the step's timeout of 0.05 s (runners.task_timeout)" in error["message"]
 
 
 @pytest.mark.parametrize("prompt", [{}, {"steps": 3}, {"steps": [{"id": "a"}]}, {"id": "x", "command": "old"}])

@@ -190,7 +190,8 @@ class Tries:
         if watched.ending == "timed out":
             own = watched.deadline_s < plan_deadline_s
             timeout_s = step.timeout_s(self.step_timeout_s)
-            whose = f"the step's timeout of {timeout_s:g} s" if own else f"the plan's timeout of {plan_time_s:g} s"
+            key = " (runners.task_timeout)" if step.timeout is None else ""  # a prompt for agents can name none
+            whose = f"the step's timeout of {timeout_s:g} s{key}" if own else f"the plan's timeout of {plan_time_s:g} s"
             return Tried(exit=ended, timed_out=True, error=f"ended after {whose}", again=own)
         failure = watched.started.failure if isinstance(watched.started, FunctionRun) else None
         if failure is not None:
