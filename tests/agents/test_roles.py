@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from agents.stage import CHANGE, PROMPT, REVIEW, Make
 from farro.kernel.states import Status
-from farro.ports.provider import Answer, Request
+from farro.ports.provider import Answer, ProviderTrouble, Request, Usage
 from farro.providers.scripted import ScriptedProvider
 from farro.services.slot import Turn
 
@@ -380,6 +381,22 @@ def test_a_provider_that_wants_to_be_left_alone_for_long_is(make: Make) -> None:
     waits_s = (datetime.fromisoformat(life.not_before) - datetime.fromisoformat(life.updated_at)).total_seconds()
     assert 299 < waits_s < 302  # as it asked, not as the job's own backoff would have it
     assert stage.work() == [Turn.IDLE]
+
+
+def test_a_refusal_costs_its_tokens_and_not_the_most_that_it_may_have_cost(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ScriptedProvider, request: Request) -> Answer:
+        used = Usage(input_tokens=100, output_tokens=5)
+        raise ProviderTrouble("refused to answer", kind="refused", retryable=False, usage=used)
+
+    monkeypatch.setattr(ScriptedProvider, "answer", refuse)
+    script = {"kind": "scripted", "file": "answers.json", "model": "m"}
+    stage = make(providers={"script": {**script, "prices": {"m": {"input_usd": 1, "output_usd": 2}}}})
+    stage.enqueue()
+    stage.work()
+    (call,) = stage.calls()
+    assert (call.end, call.estimated, call.cost_usd) == ("failed", False, Decimal("0.00011"))
 
 
 @pytest.mark.parametrize("wait_s", [1e8, 1e15, 1e300])

@@ -202,10 +202,7 @@ class _Asked:
 
     def keep(self, candidate: Candidate, answer: Answer) -> Answer:
         """An answer that has just come, without secrets and with its price: on the disk."""
-        cost_usd = answer.cost_usd
-        for model in (answer.model, candidate.model):  # the one that answered may be spelled as no table has it
-            if cost_usd is None and answer.usage is not None:
-                cost_usd = self._prices.cost_usd(candidate.name, model, answer.usage)
+        cost_usd = self.cost_usd(candidate, answer.cost_usd, answer.usage, answer.model)
         if answer.diff:
             self._calls.keep_diff(self.redactor.data(answer.diff))
         clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd, diff=b"")
@@ -219,6 +216,15 @@ class _Asked:
         )
         self._calls.keep(self._made, kept)
         return clean
+
+    def cost_usd(
+        self, candidate: Candidate, told: Decimal | None, usage: Usage | None, model: str | None = None
+    ) -> Decimal | None:
+        """As the provider told it, else by its tokens; None: nobody knows."""
+        for name in (model, candidate.model):  # the one that answered may be spelled as no table has it
+            if told is None and usage is not None:
+                told = self._prices.cost_usd(candidate.name, name, usage)
+        return told
 
     def _question(self, messages: tuple[Message, ...]) -> str:
         """What an answer answers: the same question of a later attempt has the same digest."""
@@ -343,6 +349,9 @@ class _Keeping:
     def answer(self, request: Request) -> Answer:
         try:
             return self.asked.keep(self.candidate, self.candidate.provider.answer(request))
+        except ProviderTrouble as trouble:  # a refusal has its tokens, too
+            trouble.cost_usd = self.asked.cost_usd(self.candidate, trouble.cost_usd, trouble.usage)
+            raise
         finally:
             if request.partial is not None:
                 request.partial.close()
