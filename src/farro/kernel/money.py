@@ -9,10 +9,15 @@ from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 _CENT = Decimal("0.01")
 _MICRO = Decimal("0.000001")
+_BEYOND = Decimal(10) ** 15  # no amount that anybody reads digit by digit, and none that decimals round to a cent
+_TOLD = Decimal(10) ** 9  # no call costs that much: whoever says so says something else
+_PLACES = -30  # of ten: less is nothing, and would be written with as many zeros
 
 
 def usd(amount: Decimal) -> str:
     """Two decimals, and as many more as it takes to tell it to the millionth of a dollar: 5.00, 0.0123."""
+    if abs(amount) >= _BEYOND:
+        return f"{amount:.2e}"
     if amount == amount.quantize(_CENT):
         return f"{amount.quantize(_CENT):f}"
     if 0 < amount < _MICRO:
@@ -33,6 +38,8 @@ def told(amount: object) -> Decimal | None:
         return None
     try:
         found = Decimal(str(amount))
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):  # the latter: a whole number of thousands of digits
         return None
-    return found if found.is_finite() and found >= 0 else None
+    if not found.is_finite() or not 0 <= found < _TOLD:
+        return None
+    return +found if found.adjusted() >= _PLACES else Decimal(0)  # with as many digits as decimals reckon with
