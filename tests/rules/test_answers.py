@@ -118,6 +118,8 @@ def test_what_a_review_quotes_is_not_its_verdict(own: str, told: str) -> None:
             "prompts[0].routing.next: ",
         ),
         ("DocWriter", "x" * (answers.MAX_BYTES + 1), ": the answer has "),
+        ("Tester", "x" * (answers.MAX_BYTES + 1), ": the answer has "),
+        ("Tester", "é" * (answers.MAX_BYTES // 2 + 1), ": the answer has "),
     ],
 )
 def test_what_is_wrong_is_told_for_a_repair(role: str, text: str, told: str) -> None:

@@ -138,10 +138,11 @@ def read(role: str, text: str) -> Answer | list[Problem]:
     must not stand for its own verdict, because that one was cut off or had a field too many.
     """
     shape = shape_of(role)
+    # Of any role: what is longer would be cut where it is read again, and half of it pass for the whole.
+    if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
+        return [Problem(path="", message=f"the answer has {size} bytes; at most {MAX_BYTES} are read")]
     if shape is None:
         return Free(text=text) if text.strip() else [Problem(path="", message="the answer is empty")]
-    if len(text) > MAX_BYTES:
-        return [Problem(path="", message=f"the answer has {len(text)} characters; at most {MAX_BYTES} are read")]
     first: list[Problem] | None = None
     meant: list[Problem] | None = None  # … with what was begun last
     begun = _last_begun(shape, text)
