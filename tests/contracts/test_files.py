@@ -93,6 +93,14 @@ def crash() -> None:
     raise Crash
 
 
+def silent(files: Files, dog: Agent) -> None:
+    """Nobody else beats while the watchdog looks, for longer than an agent may be silent."""
+    for _ in range(2):
+        files.clock.advance(1000)
+        files.store.heartbeat(dog)
+        files.store.recover(dog)
+
+
 def claimed(store: FilesStore, agent: Agent) -> Claim:
     claim = store.claim(agent)
     assert claim is not None
@@ -602,9 +610,7 @@ def test_watchdog_against_a_live_worker(files: Files) -> None:
                 return  # the group's leader cannot wait for itself
             if left and left[0] == 0:
                 left.clear()
-                files.clock.advance(2000)
-                files.store.heartbeat(dog)
-                files.store.recover(dog)
+                silent(files, dog)
             elif left:
                 left[0] -= 1
 
@@ -686,9 +692,7 @@ def test_a_hung_process_is_killed_by_its_identity_before_its_jobs_move(files: Fi
     files.when_hung = kill
     dog = files.store.join("dog", role=None)
     files.store.recover(dog)
-    files.clock.advance(2000)
-    files.store.heartbeat(dog)
-    files.store.recover(dog)
+    silent(files, dog)
     assert [identity["pid"] for identity in files.hung] == [1]
     assert [sorted(each) for each in where] == [[".lease", ".lock", "j"]]
     assert files.reaped[-1] == [f"j/0001@{files.store._ground.scope}"], (
@@ -896,6 +900,25 @@ def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> No
         files.store.commit(claim, success(claim))
     assert os.listdir(twin) == []
     assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]
+
+
+def test_a_watchdog_that_was_stopped_itself_takes_nobody_for_hung(files: Files) -> None:
+    """A container that is paused, and everybody in it: the clock goes on, and nobody beats."""
+    files.store.enqueue(submission(job_id="a"))
+    agent, dog = files.store.join("worker", role="Runner"), files.store.join("dog", role=None)
+    claim = claimed(files.store, agent)
+    files.store.recover(dog)
+    for hours in (2, 8):
+        files.clock.advance(hours * 3600)
+        assert files.store.recover(dog) == []
+        files.store.heartbeat(agent, claim)
+        files.clock.advance(5)
+        assert files.store.recover(dog) == []
+    files.clock.advance(900)
+    assert files.store.recover(dog) == []
+    files.clock.advance(900)
+    told = [each.what for each in files.store.recover(dog)]
+    assert told == ["silent_killed", "stale", "agent_removed"], "while it is looked at, silence is told"
 
 
 # --- a disk that refuses ---------------------------------------------------------------------------------------------

@@ -133,10 +133,18 @@ def recovered(world: World, store: FilesStore) -> list[str]:
 
 
 def declare_silent(world: World, store: FilesStore) -> list[str]:
-    """Two passes, between which no heartbeat came for longer than `stale_after_s`."""
-    assert recovered(world, store) == []
-    world.clock.offset_s += world.policy().stale_after_s + 1
+    """Passes, between which no heartbeat came for longer than `stale_after_s`."""
+    assert almost_silent(world, store) == []
     return recovered(world, store)
+
+
+def almost_silent(world: World, store: FilesStore) -> list[str]:
+    """As many as it takes but for the last; a pass counts for half of that time at most."""
+    told = recovered(world, store)
+    for _ in range(2):
+        told += recovered(world, store)
+        world.clock.offset_s += world.policy().stale_after_s / 2 + 1
+    return told
 
 
 def queued_only(shm: Path) -> World:
@@ -317,8 +325,7 @@ def test_a_watchdog_that_takes_a_hung_worker_for_dead_moves_before_it_reads(worl
     claim = world.claim()
     worker = world.actor
     store = watchdog(world)
-    recovered(world, store)
-    world.clock.offset_s += world.policy().stale_after_s + 1
+    almost_silent(world, store)
     outcome = Succeeded(report=stage.report(claim))
     with placed(Before("move", lambda: world.commit(claim, outcome, worker))) as seam:
         assert recovered(world, store) == []  # its move came too late: ENOENT, and nothing was read or written

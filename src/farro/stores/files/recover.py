@@ -6,8 +6,8 @@ Judging stale jobs lives in hold.settle_stale (the manager); starting passes liv
 - Each job is moved into the watchdog's own folder first and read after that: a live worker's status is not overwritten.
   [test_watchdog_against_a_live_worker, test_move_before_read]
 - Decided: carried out. Else stale, to jobs/stale. [test_decided_job_is_rolled_forward]
-- A slot whose loop made no turn for `stale_after` on this watchdog's own clock, while it was awake, is hung: it is
-  killed by pidfd and then treated the same; sleep and clock jumps kill nothing.
+- A slot whose loop made no turn for `stale_after` on this watchdog's own clock, while both were awake, is hung: it is
+  killed by pidfd and then treated the same; sleep, stops and clock jumps kill nothing.
   [test_a_silent_agent_is_killed_and_recovered, test_sleep_of_the_machine_makes_nobody_silent]
 """
 
@@ -33,21 +33,32 @@ _TOLD = frozenset({"stale", "quarantined", "dispatched"})  # transitions, told w
 
 
 class Pulse:
-    """When each live agent's heartbeat was last seen to change, on this watchdog's own clock."""
+    """For how long each live agent's heartbeat has not changed, on this watchdog's own clock, while it looked.
+
+    What passed between two looks counts for half of `stale_after` at most: a watchdog that was stopped itself (a paused
+    container, a stopped session) was so with those that it watches, and they beat again when it looks the next time.
+    [test_a_watchdog_that_was_stopped_itself_takes_nobody_for_hung]
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._seen: dict[str, tuple[int, float]] = {}  # the beat, and for how long it was that
+        self._looked_s = float("inf")
+        self._passed_s = 0.0
 
-    def silent_s(self, folder: str, now_s: float) -> float:
+    def look(self, now_s: float, stale_after_s: float) -> None:
+        """A pass begins."""
+        self._passed_s = min(max(now_s - self._looked_s, 0.0), stale_after_s / 2)
+        self._looked_s = now_s
+
+    def silent_s(self, folder: str) -> float:
         try:
             beat = fs.lstat(f"{folder}/{agents.LEASE}").st_mtime_ns
         except FileNotFoundError:
             return 0.0
         known = self._seen.get(folder)
-        if known is None or known[0] != beat:
-            self._seen[folder] = (beat, now_s)
-            return 0.0
-        return now_s - known[1]
+        silent_s = known[1] + self._passed_s if known is not None and known[0] == beat else 0.0
+        self._seen[folder] = (beat, silent_s)
+        return silent_s
 
     def keep(self, folders_seen: set[str]) -> None:
         self._seen = {folder: seen for folder, seen in self._seen.items() if folder in folders_seen}
@@ -55,6 +66,9 @@ class Pulse:
 
 def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
     done: list[Recovered] = []
+    # Not the boot clock, which counts the machine's sleep: the first pass after a night's sleep would find every agent
+    # silent for hours (RELIABILITY 18).
+    pulse.look(ground.clock.monotonic_s(), ground.policy.stale_after_s)
     for job_id, (agent, role) in list(held.leftovers.items()):
         with _one_alone(ground, job_id):
             done += _in_hand(ground, held, agent, job_id, role)
@@ -112,9 +126,7 @@ def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, rol
     try:
         lease = leases.take(f"{folder}/{agents.LEASE}")
         if lease is None:
-            # Not the boot clock, which counts the machine's sleep: the first pass after a night's sleep would find
-            # every agent silent for hours (RELIABILITY 18).
-            if pulse.silent_s(folder, ground.clock.monotonic_s()) < ground.policy.stale_after_s:
+            if pulse.silent_s(folder) < ground.policy.stale_after_s:
                 return _collect_marked(ground, held, folder, name, role)
             done.append(Recovered(job_id=None, agent=name, what="silent_killed"))
             lease = _end_hung(ground, folder)
