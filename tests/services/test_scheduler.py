@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 
 from contracts.adapters import Files, make_adapter
 from crash import seams
+from crash.powermodel import Log, Order, Recorder, states
 from farro.operations import schedules
 from farro.operations.admission import Caps, Gate
 from farro.services.manager import Manager
@@ -254,3 +258,19 @@ def test_a_scheduler_is_a_keeper_of_its_own(files: Files) -> None:
     assert [run.job_id for run in keeper.run_once()] == ["sched-tidy-20261116T085900Z"]
     keeper.stop()
     keeper.run(5)
+
+
+def test_a_power_cut_leaves_the_memory_of_what_was_run(files: Files, shm: Path) -> None:
+    """Torn, it would be "never seen": what fell due while the power was away would not be made up for."""
+    root = str(shm / "disk")
+    os.makedirs(f"{root}/jobs/.schedules")
+    recorder = Recorder(root)
+    with seams.placed(recorder):
+        for minute in range(3):
+            now = files.clock.now() + timedelta(minutes=minute)
+            schedules._remember(root, "tidy", schedules.Handled(until=now, last_due=now, last_job=f"j{minute}"))
+    for state in itertools.islice(states(Log.of(recorder), seed=43, randoms=5, order=Order.BORN), 300):
+        state.write_out(str(shm / "state"))
+        path = shm / "state/jobs/.schedules/tidy.json"
+        assert not path.exists() or schedules.handled(str(shm / "state"), "tidy") is not None, state.story
+        shutil.rmtree(shm / "state")

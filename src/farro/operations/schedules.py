@@ -298,4 +298,5 @@ def _remember(root: str, name: str, state: Handled) -> None:
         "last_due": None if state.last_due is None else timestamp(state.last_due),
         "last_job": state.last_job,
     }
-    fs.write_atomic(f"{root}/{STATES}/{name}.json", json.dumps(data).encode() + b"\n", sync=False)
+    # Synced, once a run: a torn one would be "never seen", and what falls due while the power is away be nobody's.
+    fs.write_atomic(f"{root}/{STATES}/{name}.json", json.dumps(data).encode() + b"\n", sync=True)
