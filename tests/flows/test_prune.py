@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from crash.seams import Call, Open, placed
 from farro import app
 from farro.kernel.moments import timestamp
 from farro.operations import prune as pruning
@@ -128,3 +132,26 @@ def test_it_goes_slower_while_there_is_work(worked: Program) -> None:
         prune(store, candidates(store, Choice(keep=0), now=clock.now()), by="test", clock=clock)
         assert clock.pauses == [pruning.PAUSE_S]
     store.close()
+
+
+class OthersFiles(Open):
+    """A step of days-5 ran as another user, and left files that its owner may not remove."""
+
+    def perform(self, op: str, call: Call, args: tuple[Any, ...]) -> Any:
+        path = next((arg for arg in args if isinstance(arg, str)), "")
+        if op == "chmod" or (op == "unlink" and "/days-5." in path and path.endswith("/stdout")):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        return super().perform(op, call, args)
+
+
+def test_what_cannot_be_removed_keeps_nothing_else_from_going(worked: Program) -> None:
+    with placed(OthersFiles()):
+        told = worked.call("prune", "--older-than", "1h", code=1)
+        assert told.out.startswith("removed 4 jobs; ")
+        assert "/stdout: Operation not permitted. A step that ran as another user left it: `sudo chown -R" in told.err
+        assert "/proc/self" not in told.err
+        assert left(worked) == set()
+        told = worked.call("prune", "--older-than", "1h", "--json", code=1)
+        assert (told.json["jobs"], told.json["debris"], len(told.json["left"])) == (0, 0, 1)
+    assert "removed what an earlier prune had left of 1" in worked.call("prune", "--older-than", "1h", code=0).out
+    worked.enqueue(steps(["true"]), "--id", "days-5")

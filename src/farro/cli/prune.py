@@ -80,6 +80,7 @@ def prune(
         if done.debris:
             said.append(f"removed what an earlier prune had left of {done.debris}")
         say("; ".join(said) + (f"; {size(done.bytes)} are free again" if done.bytes else ""))
+    done.check()
 
 
 def _configured(settings: Settings, wanted: list[Status]) -> dict[Status, float | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from farro.errors import Refused, UnknownRole
+from farro.errors import Refused, StorageTrouble, UnknownRole
 from farro.kernel.states import Status
 from farro.late import dataclass, field
 from farro.operations import tree
@@ -52,6 +52,13 @@ class Pruned:
     jobs: int
     bytes: int
     debris: int  # folders that an earlier prune had left
+    left: tuple[str, ...] = ()  # what could not be removed, and why: of each job one line
+
+    def check(self) -> None:
+        """StorageTrouble: something is left."""
+        if self.left:
+            more = "" if len(self.left) == 1 else f". And {len(self.left) - 1} more like it"
+            raise StorageTrouble(f"could not be removed: {self.left[0]}{more}")
 
 
 def candidates(store: Store, choice: Choice, *, now: datetime) -> list[Candidate]:
@@ -109,18 +116,23 @@ def prune(
     if not isinstance(store, FilesStore):
         return _forgotten(store, chosen, by, progress)
     with store.trash() as trash:
-        debris = len(trash.names())
+        debris = set(trash.names())
         taken = 0
         for count, job in enumerate(chosen, start=1):
             taken += trash.take(job.job_id, job.place)
             if count % TOGETHER == 0:
                 clock.sleep(PAUSE_S)
         held = 0
+        left: dict[str, str] = {}
         names = trash.names()
         for done, name in enumerate(_gently(store, names, clock), start=1):
-            held += trash.remove(name)
+            try:
+                held += trash.remove(name)
+            except StorageTrouble as error:  # another user's files: without this nothing behind it was ever removed
+                left[name] = str(error)
             progress(done, len(names))
-    return Pruned(jobs=taken, bytes=held, debris=debris)
+    again = len(debris & left.keys())
+    return Pruned(jobs=taken - (len(left) - again), bytes=held, debris=len(debris) - again, left=tuple(left.values()))
 
 
 def _forgotten(store: Store, chosen: Sequence[Candidate], by: str, progress: Callable[[int, int], None]) -> Pruned:
@@ -142,7 +154,8 @@ def remove_one(store: Store, agent: Agent, job_id: str, place: str) -> bool:
             if not trash.take(job_id, place):
                 return False
             for name in trash.names():
-                trash.remove(name)
+                if name.split(".", 1)[0] == job_id:  # what an earlier prune had to leave is no business of ours
+                    trash.remove(name)
             return True
     return isinstance(store, Fleet) and store.remove(agent, [job_id]) == [job_id]
 

@@ -69,13 +69,15 @@ def _opened_up(call: Callable[[], T], *folders: str) -> T:
     """`call`; again where a folder of our own was closed against us, when it is open."""
     try:
         return call()
-    except PermissionError:
+    except PermissionError as refused:
         if not _O_PATH:
             raise
         for folder in folders:
             fd = os.open(folder, _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)  # noqa: TID251 - opens nothing
             try:
                 fs.set_mode(f"/proc/self/fd/{fd}", 0o700)
+            except PermissionError:
+                raise refused from None  # another user's: what was refused first has the path
             finally:
                 os.close(fd)
         return call()

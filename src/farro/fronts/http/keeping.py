@@ -88,7 +88,7 @@ def pruned(house: House, asked: Asked) -> Any:
     found = prune.candidates(house.store, choice, now=house.clock.now())
     chosen = found[: body.limit]
     if not body.dry_run:
-        prune.prune(house.store, chosen, by=house.person, clock=house.clock)
+        prune.prune(house.store, chosen, by=house.person, clock=house.clock).check()
     return {
         "jobs": [job.job_id for job in chosen],
         "left": len(found) - len(chosen),

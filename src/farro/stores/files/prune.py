@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from farro.errors import Damaged, FarroError, Refused
+from farro.errors import Damaged, FarroError, Refused, StorageTrouble
 from farro.kernel import ids
 from farro.stores.files import folder as folders
 from farro.stores.files import forget, names, records, registry
@@ -97,7 +97,8 @@ class Trash:
 
     @explained
     def remove(self, name: str) -> int:
-        """Take one folder apart and let go of its id. Answers the bytes that it held."""
+        """Take one folder apart and let go of its id. Answers the bytes that it held. StorageTrouble: something in it
+        cannot be removed; the others can."""
         if self._touched:
             self._ground.sync(sorted(self._touched))
             self._touched.clear()
@@ -107,6 +108,11 @@ class Trash:
             _empty(path)
         except FileNotFoundError:
             return 0  # somebody's hand was faster
+        except PermissionError as error:
+            raise StorageTrouble(
+                f"{error.filename or path}: {error.strerror}. A step that ran as another user left it: "
+                f"`sudo chown -R $(id -u) {path}`, and the next `farro prune` removes it"
+            ) from error
         job_id = name.split(".", 1)[0]
         if ids.is_job_id(job_id):
             self._free_name(job_id)
