@@ -97,15 +97,17 @@ class Snapshots:
         for folder in (kept, *homes):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)
+        copies = []
         for name, text in snapshot.files.items():
             copy = self._kept(text)
-            for home in homes:
-                links.stand(copy, f"{home}/{name}")
+            # A copy where the one that is kept has no more names left: after so many jobs nobody could be asked any
+            # more. [test_a_snapshot_that_has_all_the_names_that_it_may_have_is_copied]
+            copies += [f"{home}/{name}" for home in homes if links.stand(copy, f"{home}/{name}")]
         for name in fs.listdir(homes[1]):
             if name not in snapshot.files and name not in TASK_FILES:
                 fs.unlink(f"{homes[1]}/{name}")
         if self.durable:
-            fs.sync_all([kept, *homes, attempt_folder, job_folder])
+            fs.sync_all([*copies, kept, *homes, attempt_folder, job_folder])
 
     def keep_task(self, task_id: str, job_folder: str) -> None:
         """The task that a job follows, as it is when the job is first claimed, and for all of its hops.
@@ -122,9 +124,9 @@ class Snapshots:
         for folder in (kept, home):
             with contextlib.suppress(FileExistsError):
                 fs.mkdir(folder)
-        links.stand(self._kept(text), f"{home}/{name}")
+        copied = links.stand(self._kept(text), f"{home}/{name}")
         if self.durable:
-            fs.sync_all([kept, home, job_folder])
+            fs.sync_all([*([f"{home}/{name}"] if copied else []), kept, home, job_folder])
 
     def _kept(self, text: bytes) -> str:
         """The one copy of that content."""

@@ -28,19 +28,26 @@ def again(source: str, path: str) -> None:
         fs.symlink(target, path)
 
 
-def stand(source: str, path: str) -> None:
-    """`path` is the same file as `source`, whatever stood there before. A crash may leave a temporary name."""
+def stand(source: str, path: str) -> bool:
+    """`path` is the same file as `source`, whatever stood there before; or a copy of it, where it can have no more
+    names (ext4: 65,000). Whether it is a copy, which is not synced. A crash may leave a temporary name."""
     try:
         fs.link(source, path)
+        return False
     except FileExistsError:
-        if fs.lstat(source).st_ino != fs.lstat(path).st_ino:
-            name = fs.temporary(path.rsplit("/", 1)[0])
-            fs.link(source, name)
-            fs.replace(name, path)
+        if fs.lstat(source).st_ino == fs.lstat(path).st_ino:
+            return False
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+    name = fs.temporary(path.rsplit("/", 1)[0])
+    copied = place(source, name)
+    fs.replace(name, path)
+    return copied
 
 
-def place(source: str, path: str) -> None:
-    """`path`, which must not exist, has what `source` has. A crash may leave a copy half made."""
+def place(source: str, path: str) -> bool:
+    """`path`, which must not exist, has what `source` has. Whether it is a copy; a crash may leave one half made."""
     try:
         fs.link(source, path)
     except OSError as error:
@@ -53,3 +60,5 @@ def place(source: str, path: str) -> None:
         finally:
             os.close(fd)
             os.close(new)
+        return True
+    return False
