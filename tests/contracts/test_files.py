@@ -24,6 +24,7 @@ from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
 from farro.kernel.outcome import Child, ErrorInfo, Failed, Succeeded
 from farro.kernel.states import Reason, Status
+from farro.ports.queues import Paused
 from farro.ports.store import Agent, Change, Claim, Submission
 from farro.stores.feed import Feed
 from farro.stores.files import FilesStore
@@ -900,6 +901,27 @@ def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> No
         files.store.commit(claim, success(claim))
     assert os.listdir(twin) == []
     assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]
+
+
+@pytest.mark.parametrize("row", [False, True], ids=["one", "a row"])
+def test_a_queue_that_is_paused_between_look_and_move_keeps_its_job(files: Files, row: bool) -> None:
+    """Whoever paused it is told that nothing of it is claimed from now on; a worker was just about to."""
+    agent, other = files.store.join("worker", role="Runner"), files.process()
+    for name in "abc":
+        files.store.enqueue(submission(job_id=name))
+
+    def pause(op: str, args: tuple[Any, ...]) -> None:
+        if op == "move":
+            other.pause("Runner", Paused(by="ann", at=""))
+
+    with watched() as seam:
+        seam.before = pause
+        taken = files.store.claim_some(agent, 3) if row else [files.store.claim(agent)]
+    assert [claim for claim in taken if claim is not None] == []
+    for name in "abc":
+        assert sorted(os.listdir(f"{files.root}/agents/Runner/incoming/{name}")) == ["job.json", "prompt.json"]
+    other.resume("Runner")
+    assert [claimed(files.store, agent).job_id for _ in "abc"] == ["a", "b", "c"], "in their order"
 
 
 def test_a_watchdog_that_was_stopped_itself_takes_nobody_for_hung(files: Files) -> None:

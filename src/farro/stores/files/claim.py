@@ -6,7 +6,8 @@ Which job is next lives in queue, what is seen of it in look; what comes of it l
   [test_lock_held_and_holder_dies_before_the_move]
 - The rename arbitrates even if a lock was lost; the winner puts its own name right.
   [test_two_workers_want_one_job, test_a_lock_removed_by_a_late_one_is_put_right]
-- Checks before the move are advisory and repeated after it. [test_a_job_edited_between_look_and_move_is_read_again]
+- Checks before the move are advisory and repeated after it. [test_a_job_edited_between_look_and_move_is_read_again,
+  test_a_queue_that_is_paused_between_look_and_move_keeps_its_job]
 - A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
   is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
@@ -73,6 +74,11 @@ def _claimed(ground: Ground, held: Held, view: QueueView, limit: int, *, in_row:
         while not over and (room := min(limit, max(_FEW, (len(claims) + len(view)) // 2)) - len(claims)) > 0:
             chosen, over = _chosen(ground, held, view, room, busy, first=not claims)
             _move_all(ground, held, view, chosen, busy, mine)
+            if mine and pausing.is_paused(ground, held.agent.role or ""):
+                # Since we looked: whoever paused the queue has been told that none of its jobs is claimed from then on.
+                while mine:
+                    _put_back(ground, held, mine.popleft().name)
+                over = True
             while mine:
                 claims += _taken(ground, held, mine.popleft(), in_row)
             # What comes in this instant can wait for the next turn.
