@@ -903,6 +903,27 @@ def test_one_id_in_two_places_is_quarantined_not_overwritten(files: Files) -> No
     assert os.listdir(f"{files.root}/jobs/quarantine") == ["j"]
 
 
+def test_a_pause_that_cannot_be_read_is_one(files: Files) -> None:
+    """Another user's, whose umask is strict: no job is claimed, and whoever asks why is told so. Here it is no file at
+    all, which a test can make whoever runs it."""
+    os.mkdir(f"{files.root}/agents/Runner/.paused")
+    files.store.enqueue(submission(job_id="a"))
+    assert files.store.claim(files.store.join("worker", role="Runner")) is None
+    assert files.store.paused() == {"Runner": Paused(by="somebody", at="")}
+
+
+def test_a_pause_for_which_there_is_no_room_leaves_nothing(files: Files) -> None:
+    before = os.listdir(f"{files.root}/jobs/.staging")
+    fs.set_seam(NoRoom())
+    try:
+        with pytest.raises(TryAgain):
+            files.store.pause("Runner", Paused(by="ann", at=""))
+    finally:
+        fs.set_seam(None)
+    assert os.listdir(f"{files.root}/jobs/.staging") == before
+    assert files.store.paused() == {}
+
+
 @pytest.mark.parametrize("row", [False, True], ids=["one", "a row"])
 def test_a_queue_that_is_paused_between_look_and_move_keeps_its_job(files: Files, row: bool) -> None:
     """Whoever paused it is told that nothing of it is claimed from now on; a worker was just about to."""

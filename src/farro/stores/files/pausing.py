@@ -6,6 +6,7 @@ Claims look for it first (claim). A crash leaves it there or not; a call that ra
 from __future__ import annotations
 
 import contextlib
+import errno
 
 from farro.ports.queues import Paused
 from farro.stores.files.ground import Ground
@@ -13,6 +14,7 @@ from farro.system import fs
 
 RESUMED = ".resumed"  # moved into a queue for a moment: whoever watches it looks again
 _BYTES = 64 << 10
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ELOOP})  # another user's, or no file at all
 
 
 def path(ground: Ground, role: str) -> str:
@@ -26,8 +28,8 @@ def is_paused(ground: Ground, role: str) -> bool:
 def pause(ground: Ground, role: str, paused: Paused) -> bool:
     place = path(ground, ground.check_role(role))
     staged = fs.temporary(ground.staging)
-    fs.create(staged, paused.to_json() + b"\n")
     try:
+        fs.create(staged, paused.to_json() + b"\n")
         ground.sync([staged])
         fs.move(staged, place)
     except BaseException as error:
@@ -59,6 +61,12 @@ def resume(ground: Ground, role: str) -> bool:
 def paused(ground: Ground) -> dict[str, Paused]:
     found = {}
     for role in ground.roles():
-        with contextlib.suppress(FileNotFoundError):
+        try:
             found[role] = Paused.from_json(fs.read_bytes(path(ground, role), _BYTES))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            found[role] = Paused.from_json(b"")  # claims find it all the same
     return found
