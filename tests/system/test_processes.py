@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import resource
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from farro.errors import StorageTrouble
-from farro.system import cgroup, fs, process_limits, process_table, process_tree, processes
+from farro.system import cgroup, enclosure, fs, process_limits, process_table, process_tree, processes
 from farro.system.processes import Exit, Limits, NotStarted, Process
 from support import need
 
@@ -581,6 +582,30 @@ def test_what_escaped_every_other_way_dies_with_the_cgroup_of_its_worker(starter
     assert processes.remove_cgroup(path)
     assert processes.kill_cgroup(path)  # gone is as good as dead
     assert processes.remove_cgroup(path)
+
+
+WORKER = """
+import json, sys
+from farro.system import enclosure
+enclosure.enclose()
+print(json.dumps(dict(enclosure.identity())), flush=True)
+sys.stdin.read()
+enclosure.release()
+"""
+
+
+@pytest.mark.parametrize("other", [{}, {"host": "renamed"}, {"pid_ns": 1, "pid": 1}], ids=["same", "host", "namespace"])
+def test_a_live_worker_is_not_ended_for_a_slot_that_left_whatever_the_machine_is_called(other: dict[str, Any]) -> None:
+    need(has_cgroup(), "a writable cgroup2 hierarchy")
+    argv = [sys.executable, "-c", WORKER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        assert worker.stdin is not None
+        told = {**json.loads(worker.stdout.readline()), **other}
+        enclosure.reap([], told)
+        worker.stdin.close()
+        assert worker.wait(60) == 0, "it ended by itself"
+    assert not os.path.exists(told["cgroup"])
 
 
 def test_a_worker_leaves_and_removes_its_own_cgroup(starter: Starter) -> None:

@@ -17,6 +17,8 @@ import select
 import signal
 import time
 
+from farro.system import process_table
+
 _NAME = re.compile(r"farro-[0-9]+-[0-9a-f]{16}")
 _BOUND_S = 10.0
 
@@ -60,6 +62,18 @@ def kill_cgroup(path: str) -> bool:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         if _wait_until_empty(path, until):
+            return True
+    return False
+
+
+def has_member(path: str, start: object) -> bool:
+    """Whether a process that was started at that time (process_table.Entry.start: the same in every namespace) is in
+    it. One that cannot be seen from here may be that."""
+    if not _is_ours(path):
+        return False
+    for pid in _members(path):
+        found = process_table.entry(pid) if pid else None
+        if pid == 0 or (found is not None and found.alive and found.start == start):
             return True
     return False
 

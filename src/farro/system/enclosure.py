@@ -48,11 +48,14 @@ def reap(markers: list[str], of: Mapping[str, Any]) -> None:
     """End what a dead agent's attempts left: by cgroup where the worker had one, and by the mark in the environment.
 
     A worker's cgroup outlives its agents only when the whole worker is dead; a slot that merely left is in a live one.
+    That no process of its name lives here does not tell: the machine may be called otherwise since, or the worker have
+    a namespace of its own. Whether it is among the members of its cgroup does.
+    [test_a_live_worker_is_not_ended_for_a_slot_that_left_whatever_the_machine_is_called]
     """
     from farro.system import cgroup, process_tree
 
     path = of.get("cgroup")
-    if isinstance(path, str) and not process_identity.matches(of):
+    if isinstance(path, str) and not process_identity.matches(of) and not cgroup.has_member(path, of.get("start")):
         cgroup.kill_cgroup(path)
         cgroup.remove_cgroup(path)
     agent = of.get("agent")
