@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.adapters import Files, make_adapter
+from crash.seams import BadLook, placed
 from farro.errors import BadName, ClaimLost, Damaged, NotARoot, TryAgain
 from farro.kernel import ids
 from farro.kernel.envelope import Lifecycle
@@ -910,6 +912,18 @@ def test_a_pause_that_cannot_be_read_is_one(files: Files) -> None:
     files.store.enqueue(submission(job_id="a"))
     assert files.store.claim(files.store.join("worker", role="Runner")) is None
     assert files.store.paused() == {"Runner": Paused(by="somebody", at="")}
+
+
+def test_trouble_of_the_disk_is_no_due_time(files: Files) -> None:
+    """A slot asks for it outside of its turn: an error there would end the worker."""
+    agent = files.store.join("worker", role="Runner")
+    due = files.clock.now() + timedelta(seconds=5)
+    files.store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
+    assert files.store.claim(agent) is None
+    with placed(BadLook(1)) as seam:
+        assert files.store.next_due("Runner") is None
+    assert seam.hit is not None
+    assert files.store.next_due("Runner") == due
 
 
 def test_a_pause_for_which_there_is_no_room_leaves_nothing(files: Files) -> None:

@@ -173,10 +173,12 @@ class FilesStore:
                 raise what
         return told
 
-    @explained
     def next_due(self, role: str) -> datetime | None:
-        if pausing.is_paused(self._ground, role):  # else whoever sleeps until then wakes again and again, for nothing
-            return None
+        try:
+            if pausing.is_paused(self._ground, role):  # else whoever sleeps until then wakes again and again
+                return None
+        except OSError:
+            return None  # whoever asks is about to wait, and its next claim says what is wrong
         with self._view_lock:
             dues = [view.next_due_s() for (owner, _), view in self._views.items() if owner == role]
         known = [due for due in dues if due is not None]
