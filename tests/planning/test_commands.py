@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,32 @@ def test_a_plan_that_wants_input_and_gets_none_is_refused(farro: Program, agx: A
     assert "plain file name" in farro.call("plan", "lint", "plan.json", code=2).out
 
 
+def test_a_plan_and_an_action_are_deleted_and_their_jobs_stay(farro: Program, agx: Agx) -> None:
+    agx("add", "--", "echo", "{{input}}", code=0)
+    agx("save", "say", code=0)
+    made = agx("action", "submit", "say", "--inputs", "-", "--name", "both", stdin='["a", "b"]', code=0).json["jobs"]
+    refused = agx("delete", "say", code=2).err
+    assert "is used by the action both; nothing was deleted. First: agx action delete both" in refused
+    agx("action", "delete", "both", code=0)
+    assert "say is not kept any more" in farro.run("agx", "--text", "plan", "delete", "say", code=0).out
+    assert (agx("list").json["plans"], agx("action", "list").json["actions"]) == ([], [])
+    assert "no plan say is kept" in agx("delete", "say", code=2).err
+    assert "no action both is kept" in agx("action", "delete", "both", code=2).err
+    assert {farro.job(job_id)["status"] for job_id in made} == {"queued"}
+
+
+def test_an_added_command_has_its_own_folder_and_variables(farro: Program, agx: Agx) -> None:
+    (farro.path / "there").mkdir()
+    agx("add", "--cwd", "there", "--env", "A=1", "--env", "B=x y", "--", "sh -c 'pwd; echo $A $B' | cat", code=0)
+    for step in agx("preview").json["plan"]["steps"]:
+        assert (step["cwd"], step["env"]) == (str(farro.path / "there"), {"A": "1", "B": "x y"})
+    worker = farro.start("worker").started()
+    assert farro.run("agx", "submit", "--wait", "--text", code=0).out == f"{farro.path}/there\n1 x y\n"
+    worker.end()
+    assert "is not NAME=VALUE" in agx("add", "--env", "A", "--", "true", code=2).err
+    assert "--cwd is for commands" in agx("add", "--cwd", "there", "count the lines", code=2).err
+
+
 # --- actions -----------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +340,8 @@ def test_an_action_is_a_job_for_each_input(farro: Program, agx: Agx) -> None:
     assert ended["failed"] == []
     assert sorted(agx("job", "stdout", job).out for job in made) == ["a is 1\n", "b is 2\n"]
     assert agx("action", "get", "both").json["inputs"] == inputs
+    assert [job["status"] for job in agx("action", "get", "both").json["jobs"]] == ["succeeded", "succeeded"]
+    assert re.search(r"^ +both-001 +succeeded +\{", farro.run("agx", "--text", "action", "get", "both").out, re.M)
     assert agx("action", "list").json["actions"] == [{"action_id": "both", "plan_id": "greet", "inputs": 2}]
 
 

@@ -367,6 +367,8 @@ def test_plans_are_kept_and_actions_become_jobs(front: Front) -> None:
     ]
     assert client.execute_command("ACTION.GET", "nope") is None
     assert json.loads(client.execute_command("ACTION.LIST")[0])["inputs"] == 2
+    with pytest.raises(redis.ResponseError, match="is used by the action both"):
+        client.execute_command("PLAN.DELETE", "say")
     for wrong, why in (
         (("PLAN.SUBMIT", "{"), "invalid plan: "),
         (("PLAN.SUBMIT", '{"steps": []}'), "invalid plan: steps: "),
@@ -378,6 +380,10 @@ def test_plans_are_kept_and_actions_become_jobs(front: Front) -> None:
         with pytest.raises(redis.ResponseError) as refused:
             client.execute_command(*wrong)
         assert why in str(refused.value)
+    for name, asked, left in (("both", "ACTION.DELETE", "ACTION.LIST"), ("say", "PLAN.DELETE", "PLAN.LIST")):
+        assert [client.execute_command(asked, name) for _ in range(2)] == [1, 0]
+        assert client.execute_command(left) == []
+    assert client.hget("job:both-002", "status") == "queued"
 
 
 def test_updates_are_published_with_the_plan(front: Front) -> None:

@@ -30,7 +30,8 @@ SECTIONS = {
         ("save", "Keep the draft under a name.", "agx_plans:save"),
         ("list", "List the plans that are kept.", "agx_plans:list_plans"),
         ("get", "Show one, or make it the draft.", "agx_plans:get"),
-        ("action", "One plan for many inputs: new, submit, list, get.", "agx_actions:action"),
+        ("delete", "Keep one no longer.", "agx_plans:delete"),
+        ("action", "One plan for many inputs: new, submit, list, get, delete.", "agx_actions:action"),
     ),
     "Jobs": (
         ("submit", "Hand in the draft, or a plan, as a job.", "agx_submit:submit"),
@@ -43,7 +44,10 @@ SECTIONS = {
 PLACES = {name: place for section in SECTIONS.values() for name, _, place in section}
 HELP = {name: text for section in SECTIONS.values() for name, text, _ in section}
 ALIAS = "plan"  # `agx plan preview` is `agx preview`
-OF_A_PLAN = ("new", "add", "preview", "edit", "remove", "undo", "redo", "validate", "save", "list", "get", "submit")
+OF_A_PLAN = (
+    *("new", "add", "preview", "edit", "remove", "undo", "redo", "validate"),
+    *("save", "list", "get", "delete", "submit"),
+)
 
 
 class Planning(Hinting):

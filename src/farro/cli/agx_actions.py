@@ -139,7 +139,7 @@ def list_actions(place: Place) -> None:
 @click.argument("action", metavar="ACTION")
 @common
 def get(action: str, place: Place) -> None:
-    """Show an action that is kept."""
+    """Show an action that is kept: each input, its job, and what that is."""
     import json
 
     found = dict(place.desk.action(action))
@@ -147,8 +147,23 @@ def get(action: str, place: Place) -> None:
         answer(found)
         return
     say(f"{action}: {found.get('plan_id')} × {len(found.get('inputs') or ())}")
-    for value in found.get("inputs") or ():
-        say(f"  {json.dumps(value, ensure_ascii=False)}")
+    inputs, jobs = found.get("inputs") or (), found.get("jobs") or ()
+    rows = [("  JOB", "STATUS", "INPUT")]
+    for value, job in zip(inputs, jobs, strict=False):
+        rows.append((f"  {job['job_id']}", job["status"] or "not handed in", json.dumps(value, ensure_ascii=False)))
+    say(table(rows))
+
+
+@action.command()
+@click.argument("action", metavar="ACTION")
+@common
+def delete(action: str, place: Place) -> None:
+    """Keep an action no longer. Its jobs stay as they are."""
+    place.desk.delete_action(action)
+    if place.as_json:
+        answer({"action_id": action, "deleted": True})
+    else:
+        say(f"{action} is not kept any more")
 
 
 def read_inputs(path: str) -> list[Any]:

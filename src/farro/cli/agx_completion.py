@@ -62,12 +62,12 @@ class Completer:
         """Of which kind of thing the name is that the command wants."""
         verbs = [word for word in before if not word.startswith("-")]
         verbs = verbs[1:] if verbs[:1] == [ALIAS] else verbs
-        if verbs[:1] in (["get"], ["submit"], ["preview"], ["validate"]) or verbs[:2] in (
+        if verbs[:1] in (["get"], ["delete"], ["submit"], ["preview"], ["validate"]) or verbs[:2] in (
             ["job", "submit"],
             ["action", "new"],
         ):
             return "plan"
-        return "action" if verbs[:2] in (["action", "submit"], ["action", "get"]) else None
+        return "action" if verbs[:2] in (["action", "submit"], ["action", "get"], ["action", "delete"]) else None
 
     def _kept(self, kind: str) -> list[str]:
         place = Place.of_options(self._given)

@@ -11,7 +11,7 @@ import click
 
 from farro.cli import agx_show
 from farro.cli.agx_place import Place, common
-from farro.cli.command_line import COMMAND, WithCommand
+from farro.cli.command_line import COMMAND, WithCommand, pairs
 from farro.cli.tables import seconds
 from farro.cli.terminal import answer, at_terminal, note, say
 from farro.errors import InputError
@@ -53,6 +53,8 @@ class Adding(WithCommand):
 @click.option("--input-from", metavar="STEP", help="The first command reads what that step says; `last` is the last.")
 @click.option("--timeout", callback=seconds, metavar="DURATION", help="Of each added command, such as 90s or 10m.")
 @click.option("--tool", metavar="TOOL", help="Run the command with this tool; `farro tools` lists them.")
+@click.option("--cwd", metavar="DIR", help="Where each added command runs; else where `submit` is typed.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="For the environment of each; repeatable.")
 @click.option("--literal", is_flag=True, help="Take the words after -- as they are: no pipes, no quotes.")
 @click.option("--no-review", is_flag=True, help="Ask the model once, and nobody to look at its plan again.")
 @common
@@ -63,6 +65,8 @@ def add(
     input_from: str | None,
     timeout: float | None,
     tool: str | None,
+    cwd: str | None,
+    env: tuple[str, ...],
     literal: bool,
     no_review: bool,
     place: Place,
@@ -82,13 +86,21 @@ def add(
         if words:
             raise click.UsageError(f"say it in words, or as a command after --, not both: {shlex.join(words)}")
         draft, count = drafting.add(
-            place.drafts, command, literal=literal, input_from=input_from, tool=tool, timeout_s=timeout
+            place.drafts,
+            command,
+            literal=literal,
+            input_from=input_from,
+            tool=tool,
+            timeout_s=timeout,
+            cwd=cwd if cwd is None or place.remote else os.path.abspath(cwd),  # of that machine, not of this
+            env=pairs(env),
         )
         _say_added(place, draft, count, {})
         return
     if not words:
         raise click.UsageError("say what to add: words in quotes, or -- COMMAND")
-    given = {"--input-from": input_from, "--timeout": timeout, "--tool": tool, "--literal": literal}
+    given = {"--input-from": input_from, "--timeout": timeout, "--tool": tool, "--cwd": cwd, "--env": env}
+    given["--literal"] = literal
     for name in (name for name, value in given.items() if value):
         raise click.UsageError(f"{name} is for commands, after --; in words, say it: 'with a timeout of a minute'")
     _add_words(place, " ".join(words), review=not no_review)

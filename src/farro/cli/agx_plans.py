@@ -1,4 +1,4 @@
-"""`agx preview`, `validate`, `edit`, `save`, `list`, `get`, `forget`: looking at plans and keeping them.
+"""`agx preview`, `validate`, `edit`, `save`, `list`, `get`, `delete`: looking at plans and keeping them.
 
 Editing happens in the person's own editor; what may be kept lives in operations.library.
 """
@@ -212,3 +212,15 @@ def get(plan: str, into_draft: bool, place: Place) -> None:
     agx_show.steps(found)
     if into_draft:
         say("it is the draft now; the one before it comes back with: agx undo")
+
+
+@click.command()
+@click.argument("plan", metavar="PLAN")
+@common
+def delete(plan: str, place: Place) -> None:
+    """Keep a plan no longer. Jobs that it became, and the draft, stay as they are."""
+    place.desk.delete_plan(plan)
+    if place.as_json:
+        answer({"plan_id": plan, "deleted": True})
+    else:
+        say(f"{plan} is not kept any more")

@@ -84,7 +84,7 @@ def wishes(
         priority=priority,
         timeout_s=None if timeout is None else _timeout_s(timeout),
         cwd=where,
-        env=dict(_pair(item) for item in env),
+        env=pairs(env),
         after=named_jobs("--after", after),
         after_any=named_jobs("--after-any", after_any),
         not_before=not_before,
@@ -118,6 +118,10 @@ def _timeout_s(text: str) -> float:
     if not 0 < seconds <= 365 * 86_400:
         raise InputError(f"--timeout: {text} is not between an instant and a year")
     return seconds
+
+
+def pairs(env: tuple[str, ...]) -> dict[str, str]:
+    return dict(_pair(item) for item in env)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -87,6 +87,18 @@ def plans(library: Library) -> list[PlanLine]:
     return lines
 
 
+def remove_plan(library: Library, plan_id: str) -> None:
+    """Keep it no longer. Jobs that it became have their own copy; an action has not, so one that needs it is named."""
+    _kept(library, "plan", plan_id)
+    users = [line.id for line in actions(library) if line.plan_id == plan_id]
+    if users:
+        raise InputError(
+            f"plan {plan_id} is used by the action{'s' if len(users) > 1 else ''} {', '.join(users[:20])}; nothing was "
+            f"deleted. First: agx action delete {users[0]}"
+        )
+    library.remove("plan", plan_id)
+
+
 # --- actions ---
 
 
@@ -102,6 +114,21 @@ def save_action(library: Library, document: Document, *, mint: Mint) -> str:
 
 def action(library: Library, action_id: str) -> Mapping[str, Any]:
     return _kept(library, "action", action_id)
+
+
+def action_told(store: Store, library: Library, action_id: str) -> dict[str, Any]:
+    """The action with its jobs, one for each input, and what each of them is: None while it was not handed in."""
+    kept = action(library, action_id)
+    names = [job_id(action_id, index) for index in range(len(kept["inputs"]))]
+    views = {name: store.find(name) for name in names}
+    jobs = [{"job_id": name, "status": None if view is None else str(view.status)} for name, view in views.items()]
+    return {**kept, "jobs": jobs}
+
+
+def remove_action(library: Library, action_id: str) -> None:
+    """Keep it no longer; its jobs stay."""
+    _kept(library, "action", action_id)
+    library.remove("action", action_id)
 
 
 def actions(library: Library) -> list[ActionLine]:

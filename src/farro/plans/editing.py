@@ -48,6 +48,8 @@ def appended(
     input_from: str | None = None,
     tool: str | None = None,
     timeout_s: float | None = None,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """The steps with what was typed after them, each of its commands reading the one before."""
     made = [dict(step) for step in steps]
@@ -65,6 +67,10 @@ def appended(
             step["input_from_step"] = source
         if timeout_s is not None:
             step["timeout"] = int(timeout_s) if float(timeout_s).is_integer() else timeout_s
+        if cwd is not None:
+            step["cwd"] = cwd
+        if env:
+            step["env"] = dict(env)
         made.append(step)
         source = label(step, len(made))
     return made

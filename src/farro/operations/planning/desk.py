@@ -93,6 +93,11 @@ class Desk(Protocol):
     def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
         """The jobs of all its inputs; again: the same jobs."""
 
+    def delete_plan(self, plan_id: str) -> None:
+        """InputError: there is none, or an action needs it; nothing was deleted."""
+
+    def delete_action(self, action_id: str) -> None: ...
+
     # --- looking ---
 
     def plans(self) -> list[PlanLine]: ...
@@ -101,7 +106,8 @@ class Desk(Protocol):
 
     def actions(self) -> list[ActionLine]: ...
 
-    def action(self, action_id: str) -> Mapping[str, Any]: ...
+    def action(self, action_id: str) -> Mapping[str, Any]:
+        """With its `jobs`, each with its status."""
 
     def job(self, job: str) -> JobTold:
         """By its id, its name or its beginning. UnknownJob."""

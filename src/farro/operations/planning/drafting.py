@@ -45,14 +45,23 @@ def add(
     input_from: str | None = None,
     tool: str | None = None,
     timeout_s: float | None = None,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> tuple[Draft, int]:
     """The commands that were typed as steps at the end of the draft; the draft, and how many they are."""
     read = words.typed(typed, literal=literal)
     _check_text(word for command in read.commands for word in command)
+    _check_text((cwd or "", *(env or {}).values()))
 
     def longer(draft: Draft) -> Mapping[str, Any]:
         steps = editing.appended(
-            editing.steps_of(draft.plan), read, input_from=input_from, tool=tool, timeout_s=timeout_s
+            editing.steps_of(draft.plan),
+            read,
+            input_from=input_from,
+            tool=tool,
+            timeout_s=timeout_s,
+            cwd=cwd,
+            env=env,
         )
         if len(steps) > MAX_STEPS:
             raise InputError(f"a plan has at most {MAX_STEPS} steps; this would be {len(steps)}")

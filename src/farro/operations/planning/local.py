@@ -102,6 +102,12 @@ class LocalDesk:
             contract=self.contract,
         )
 
+    def delete_plan(self, plan_id: str) -> None:
+        shelves.remove_plan(self.library, plan_id)
+
+    def delete_action(self, action_id: str) -> None:
+        shelves.remove_action(self.library, action_id)
+
     # --- looking ---
 
     def plans(self) -> list[PlanLine]:
@@ -114,7 +120,7 @@ class LocalDesk:
         return shelves.actions(self.library)
 
     def action(self, action_id: str) -> Mapping[str, Any]:
-        return shelves.action(self.library, action_id)
+        return shelves.action_told(self.store, self.library, action_id)
 
     def job(self, job: str) -> JobTold:
         return self._told(self._view(job))

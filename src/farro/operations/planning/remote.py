@@ -115,6 +115,14 @@ class RemoteDesk:
         kept = self.action(action_id)
         return self.submit_inputs(str(kept["plan_id"]), kept["inputs"], name=action_id, ticket=ticket)[1]
 
+    def delete_plan(self, plan_id: str) -> None:
+        self.plan(plan_id)
+        self._ask("PLAN.DELETE", plan_id)
+
+    def delete_action(self, action_id: str) -> None:
+        self.action(action_id)
+        self._ask("ACTION.DELETE", action_id)
+
     # --- looking ---
 
     def plans(self) -> list[PlanLine]:

@@ -55,6 +55,24 @@ async def plan_list(connection: Connection, args: list[bytes]) -> Any:
     return [told(asdict(line)) for line in await server.call(library.plans, server.library)]
 
 
+async def plan_delete(connection: Connection, args: list[bytes]) -> Any:
+    """PLAN.DELETE id: keep it no longer. 0: there is none. An action that needs it refuses."""
+    server = connection.server
+    if await plan_get(connection, args) is None:
+        return 0
+    await server.call(library.remove_plan, server.library, text(args[1]))
+    return 1
+
+
+async def action_delete(connection: Connection, args: list[bytes]) -> Any:
+    """ACTION.DELETE id: keep it no longer; its jobs stay. 0: there is none."""
+    server = connection.server
+    if await action_get(connection, args) is None:
+        return 0
+    await server.call(library.remove_action, server.library, text(args[1]))
+    return 1
+
+
 async def action_submit(connection: Connection, args: list[bytes]) -> Any:
     """ACTION.SUBMIT json [queue]: keep an action and queue a job for each of its inputs; all of them or none."""
     server = connection.server
@@ -80,17 +98,8 @@ async def action_submit(connection: Connection, args: list[bytes]) -> Any:
 async def action_get(connection: Connection, args: list[bytes]) -> Any:
     """With its jobs, and what each of them is."""
     server = connection.server
-    action_id = text(args[1])
-
-    def look() -> dict[str, Any]:
-        kept = library.action(server.library, action_id)
-        names = [library.job_id(action_id, index) for index in range(len(kept["inputs"]))]
-        views = {name: server.store.find(name) for name in names}
-        jobs = [{"job_id": name, "status": None if view is None else str(view.status)} for name, view in views.items()]
-        return {**kept, "jobs": jobs}
-
     try:
-        return told(await server.call(look))
+        return told(await server.call(library.action_told, server.store, server.library, text(args[1])))
     except InputError:
         return None
 
@@ -111,7 +120,9 @@ TABLE = table(
     ("PLAN.SUBMIT", plan_submit, 1, 2),
     ("PLAN.GET", plan_get, 1, 1),
     ("PLAN.LIST", plan_list, 0, 0),
+    ("PLAN.DELETE", plan_delete, 1, 1),
     ("ACTION.SUBMIT", action_submit, 1, 2),
     ("ACTION.GET", action_get, 1, 1),
     ("ACTION.LIST", action_list, 0, 0),
+    ("ACTION.DELETE", action_delete, 1, 1),
 )
