@@ -130,6 +130,21 @@ def test_what_is_submitted_again_is_told_for_what_it_is(farro: Program) -> None:
     )
 
 
+def test_ls_tells_what_jobs_do_in_the_order_in_which_they_were_made(farro: Program) -> None:
+    farro.call("enqueue", "--id", "z-first", "--", "echo", "one two", code=0)
+    farro.enqueue(steps(["true"], ["false"]), "--id", "m-second")
+    farro.worked()
+    farro.call("enqueue", "--id", "a-third", "--role", "Runner", "--", "sh", "-c", f"echo {'x' * 60}", code=0)
+    listed = [line.split()[0] for line in farro.call("ls", code=0).out.splitlines()]
+    assert listed == ["JOB", "z-first", "m-second", "a-third"]
+    assert [job["job_id"] for job in farro.call("ls", "--json", code=0).json["jobs"]] == listed[1:]
+    head, first, second, third = farro.call("ls", code=0).out.splitlines()
+    at = head.index("COMMAND")
+    assert first[at:] == "echo 'one two'"
+    assert re.fullmatch(r"true \(\+1\) +step_failed: step 2: exit code 1", second[at:])
+    assert third[at:] == f"sh -c 'echo {'x' * 27}…"
+
+
 def test_a_plan_on_standard_input_may_be_yaml(farro: Program) -> None:
     text = "# what it does\nid: mine\nsteps:\n- id: a\n  command: echo\n  args: [hi]\n"
     assert farro.call("enqueue", "-", stdin=text, code=0).out == "mine\n"
@@ -160,8 +175,8 @@ def test_ls_and_show_tell_a_person_and_a_program_the_same(farro: Program) -> Non
     assert re.search(r"^good +Runner +queued +0 ", farro.run("ls", code=0).out, re.MULTILINE)
     farro.worked()
     told = farro.run("ls", code=0).out
-    assert re.search(r"^good +Runner +succeeded +1 +\d+s$", told, re.MULTILINE)
-    assert re.search(r"^bad +Runner +failed +1 +\d+s +step_failed: ", told, re.MULTILINE)
+    assert re.search(r"^good +Runner +succeeded +1 +\d+s +echo hi$", told, re.MULTILINE)
+    assert re.search(r"^bad +Runner +failed +1 +\d+s +sh -c .* step_failed: ", told, re.MULTILINE)
     views = {view["job_id"]: view for view in farro.run("ls", "--json", code=0).json["jobs"]}
     assert views["good"]["place"] == "agents/Runner/completed/succeeded"
     assert views["bad"]["error"]["category"] == "step_failed"
@@ -184,7 +199,7 @@ def test_ls_can_be_narrowed(farro: Program) -> None:
     def ids(*args: str) -> list[str]:
         return [view["job_id"] for view in farro.run("ls", "--json", *args, code=0).json["jobs"]]
 
-    assert ids("--status", "queued") == ["reviews", "waits"]
+    assert ids("--status", "queued") == ["waits", "reviews"]
     assert ids("--state", "completed") == ["ends"]
     assert ids("--role", "CodeReviewer") == ["reviews"]
     assert ids("--status", "succeeded", "--status", "queued", "--limit", "1") == ["reviews"]

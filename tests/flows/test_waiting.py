@@ -186,6 +186,7 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
     assert b"Traceback" not in said
     assert b"running" in said
     assert b"step 1" in said
+    assert b"sh -c" in said
 
 
 @pytest.mark.parametrize(

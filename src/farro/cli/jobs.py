@@ -12,7 +12,7 @@ import click
 from farro import app
 from farro.cli import several
 from farro.cli.options import common, open_root, person
-from farro.cli.tables import indented, show_table
+from farro.cli.tables import indented, shortened, show_table
 from farro.cli.terminal import answer, say
 from farro.cli.terminal import note as note_
 from farro.execution.size import SNAPSHOT
@@ -26,6 +26,7 @@ from farro.system.clock import SystemClock
 
 _STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
 RECOVERS = "`farro watchdog` recovers it"
+_TITLED = 1000  # jobs of which is told what they do; to read the prompts of many more takes as long as all the rest
 _LONGEST = 100  # of an error in a line of the list; `farro show` has all of it
 _FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
 
@@ -54,7 +55,7 @@ def ls(
     root: str | None,
     as_json: bool,
 ) -> None:
-    """List jobs: where each is and what its folder says."""
+    """List jobs, the oldest first: where each is, what it does and what its folder says."""
     wanted = {Status.parse(status) for status in statuses}
     if state is not None:
         status = _STATES[state]
@@ -64,6 +65,8 @@ def ls(
     store, _ = open_root(root)
     asked = Asked(roles=roles, statuses=wanted, tags=tags, limit=limit, last=last)
     found = listing.ls(store, store.root, asked)
+    if last is None:
+        found.sort(key=lambda view: (view.lifecycle.created_at, view.job_id))
     if as_json:
         answer({"jobs": [_view(view) for view in found]})
         return
@@ -72,7 +75,8 @@ def ls(
         return
     now = SystemClock().now()
     orphans = jobs.orphans(store) if any(view.status is Status.IN_PROGRESS for view in found) else frozenset()
-    rows = [("JOB", "ROLE", "STATUS", "TRY", "AGE", "")]
+    titles = listing.titles(store, found) if len(found) <= _TITLED else {}
+    rows = [("JOB", "ROLE", "STATUS", "TRY", "AGE", "COMMAND" if titles else "", "")]
     rows += [
         (
             view.job_id,
@@ -80,6 +84,7 @@ def ls(
             str(view.status),
             str(view.lifecycle.attempt),
             _age(now, view.lifecycle.created_at),
+            shortened(titles.get(view.job_id, "")),
             _remark(view, orphans),
         )
         for view in found

@@ -41,6 +41,11 @@ def show_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), inde
     say(table(rows, right=right, indent=indent))
 
 
+def shortened(title: str, most: int = 40) -> str:
+    """What a job does, for a column."""
+    return title if len(title) <= most else f"{title[: most - 1]}…"
+
+
 def size(count: int) -> str:
     """Bytes: 512 B, 3.4 MiB."""
     amount = float(count)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from farro.cli.options import common, open_root
-from farro.cli.tables import span, table
+from farro.cli.tables import shortened, span, table
 from farro.cli.terminal import answer, draws, flush, note, raw, say
 from farro.kernel.moments import timestamp
 from farro.kernel.moves import waits_for_person
@@ -162,6 +162,7 @@ def page(told: Picture, root: str, columns: int = 80) -> list[str]:
                 job.role,
                 span(job.elapsed_s),
                 "its agent is dead" if job.orphaned else f"step {job.step}" if job.step else "",
+                shortened(job.title),
                 job.agent,
             )
             for job in told.running
@@ -172,7 +173,9 @@ def page(told: Picture, root: str, columns: int = 80) -> list[str]:
         lines += [f"  {job_id}" for job_id in told.asked[:5]]
     if told.ended:
         lines += ["", "LAST ENDED"]
-        rows = [(job.job_id, job.role or "-", str(job.status), span(job.took_s)) for job in told.ended]
+        rows = [
+            (job.job_id, job.role or "-", str(job.status), span(job.took_s), shortened(job.title)) for job in told.ended
+        ]
         lines += table(_narrowed(rows, columns, matter=4), right=(3,), indent="  ").split("\n")
     if told.dead:
         lines += ["", f"DEAD AGENTS ({len(told.dead)}): `farro watchdog` recovers what they left"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from farro.errors import UnknownRole
 from farro.kernel.states import Status
@@ -10,6 +10,7 @@ from farro.late import dataclass
 from farro.operations import tree
 from farro.operations.steps import read_prompt
 from farro.plans.tags import required_tags
+from farro.ports.fleet import Fleet
 from farro.ports.store import JobView, Store
 
 
@@ -36,6 +37,16 @@ def ls(store: Store, root: str, asked: Asked) -> list[JobView]:
     if asked.tags:
         found = [view for view in found if _tagged(store.folder(view), asked.tags)]
     return found if asked.limit is None else found[: asked.limit]
+
+
+def titles(store: Store, views: Sequence[JobView]) -> dict[str, str]:
+    """What each job does, in a line: its name, or its first command and how many follow."""
+    from farro.operations.catalog.rows import about  # here: most answers need none
+
+    if isinstance(store, Fleet):  # all at once: a look at each would copy its files
+        prompts = store.prompts([view.job_id for view in views])
+        return {job_id: about(prompt).title for job_id, prompt in prompts.items()}
+    return {view.job_id: about(read_prompt(store.folder(view))).title for view in views}
 
 
 def _newest(store: Store, asked: Asked, count: int) -> list[JobView]:

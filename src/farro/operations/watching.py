@@ -16,6 +16,7 @@ from farro.kernel.moves import waits_for_person
 from farro.kernel.states import Status
 from farro.late import dataclass, field
 from farro.operations import lanes, steps, tree
+from farro.operations.listing import titles
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.clock import Clock
 from farro.ports.queues import Paused
@@ -72,6 +73,7 @@ class Running:
     step: str | None
     elapsed_s: float | None
     orphaned: bool
+    title: str = ""  # what it does
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +82,7 @@ class Ended:
     role: str | None
     status: Status
     took_s: float | None
+    title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,6 +191,7 @@ def running_job(store: Store, agent: AgentView, job_id: str, now: datetime) -> R
         step=steps.current(store.folder(view), life.attempt),
         elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
         orphaned=not agent.alive,
+        title=titles(store, [view]).get(job_id, ""),
     )
 
 
@@ -231,11 +235,13 @@ def _changed_s(view: JobView) -> float:
 
 
 def _ended(store: Store, job_ids: list[str]) -> Iterator[Ended]:
-    for job_id in job_ids:
-        view = store.find(job_id)
-        if view is not None:
-            took_s = seconds_between(view.lifecycle.created_at, view.lifecycle.finalized_at)
-            yield Ended(job_id=job_id, role=view.lifecycle.role, status=view.status, took_s=took_s)
+    views = [view for job_id in job_ids if (view := store.find(job_id)) is not None]
+    named = titles(store, views)
+    for view in views:
+        life = view.lifecycle
+        took_s = seconds_between(life.created_at, life.finalized_at)
+        title = named.get(view.job_id, "")
+        yield Ended(job_id=view.job_id, role=life.role, status=view.status, took_s=took_s, title=title)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,6 +61,8 @@ def suspicions(plan: Plan) -> Iterator[Fault]:
             for place, word in enumerate(step.args):
                 if (why := _shell_word(step, word)) is not None:
                     yield (*at, "args", place), f"{show(word)} {why}"
+        if step.retry_delay and not step.retries:
+            yield (*at, "retry_delay"), "is of no use without `retries`: the step is tried once"
         if plan.timeout is not None and step.timeout is not None and step.timeout > plan.timeout:
             message = f"{step.timeout:g} s is more than the whole plan may take ({plan.timeout:g} s)"
             yield (*at, "timeout"), message

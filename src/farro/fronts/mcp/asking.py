@@ -161,7 +161,7 @@ class PlanWanted(Queued):
         dict[str, Any] | None,
         Told(
             'The plan: {"name": …, "steps": [{"id": "build", "command": "make", "args": [], "needs": [],'
-            ' "timeout": 600, "cwd": …, "env": {}, "input_from_step": …, "retries": 0}],'
+            ' "timeout": 600, "cwd": …, "env": {}, "input_from_step": …, "retries": 0, "retry_delay": 0}],'
             ' "parallel": 1, "allowed_paths": [], "metadata": {}}. check_plan tells all that is wrong with one.'
         ),
     ] = None
