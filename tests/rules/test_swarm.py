@@ -370,7 +370,9 @@ def test_what_is_not_in_the_table_is_refused(before: SwarmState, after: SwarmSta
 
 def test_a_command_that_makes_no_sense_is_answered_with_those_that_do() -> None:
     lifecycle.check_allowed(Signal.START, SwarmState.READY, "demo")
-    with pytest.raises(IllegalTransition, match="swarm demo is Running, and swarm-remove is not for such a one"):
+    with pytest.raises(
+        IllegalTransition, match="swarm demo is Running, and swarm-remove is not for such a one; stop it"
+    ):
         lifecycle.check_allowed(Signal.REMOVE, SwarmState.RUNNING, "demo")
     with pytest.raises(IllegalTransition, match="what can be asked of it is swarm-create"):
         lifecycle.check_allowed(Signal.START, SwarmState.NEW, "demo")

@@ -236,6 +236,10 @@ def test_a_stop_does_not_wait_for_a_start(court: Callable[[Act], None]) -> None:
 def test_what_can_be_seen_to_be_wrong_is_refused_at_once(court: Callable[[Act], None]) -> None:
     async def act(court: Court) -> None:
         await ready(court)
+
+        def config(role: str, instance: str) -> object:
+            return court.ask(Signal.CONFIG, None, role=role, instance=instance, args={})
+
         wrong: list[tuple[type[Exception], str, Callable[[], object]]] = [
             (Refused, "is there already", lambda: court.ask(Signal.CREATE)),
             (BadName, "is no swarm", lambda: court.ask(Signal.CREATE, "a.b")),
@@ -246,7 +250,9 @@ def test_what_can_be_seen_to_be_wrong_is_refused_at_once(court: Callable[[Act], 
             (IllegalTransition, "there is no swarm other", lambda: court.ask(Signal.START, "other")),
             (InputError, "is of swarm demo, not of other", lambda: court.ask(Signal.TEMPLATE, "other", args=PLAN)),
             (InputError, "no component x y", lambda: court.ask(Signal.CONFIG, SWARM, role="x", instance="y", args={})),
-            (InputError, "no swarm here has", lambda: court.ask(Signal.CONFIG, None, role="x", instance="y", args={})),
+            (InputError, "no swarm here has", lambda: config("x", "y")),
+            (InputError, "did you mean generator demo-generator", lambda: config("generator", "demo-generatr")),
+            (InputError, "demo-generator is no sink: its role is generator", lambda: config("sink", "demo-generator")),
             (InputError, "is no UUID", lambda: court.ask(Signal.START, idempotency_key="1")),
             (InputError, "bees", lambda: court.ask(Signal.TEMPLATE, args={"id": SWARM, "bees": []})),
         ]

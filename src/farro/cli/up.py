@@ -172,7 +172,9 @@ def ps(root: str | None, as_json: bool) -> None:
     elif runs:
         say("orchestrator: runs, started by somebody else")
     elif any(stands.values()):
-        complain("no orchestrator runs here: nothing that is asked of swarms is done; `farro up --detach` starts one")
+        again = "a controller starts another within some ten seconds"
+        again = again if any(view.controller["alive"] for view in views) else "`farro up --detach` starts one"
+        complain(f"no orchestrator runs here: nothing that is asked of swarms is done; {again}")
 
 
 def _swarm_words(view: SwarmView, found: Sequence[Line]) -> str:

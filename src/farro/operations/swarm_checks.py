@@ -5,6 +5,7 @@ Asking lives in operations.swarms; the orchestrator checks again when it takes a
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from farro.documents import Document
@@ -80,8 +81,15 @@ def swarm_of(files: Place, role: str, instance: str) -> str:
         for name in files.swarms():
             if controller(name) == instance:
                 return name
+    there: dict[str, str] = {}
     for name in files.swarms():
         plan = files.plan(name)
-        if plan is not None and any((one.role, one.instance) == (role, instance) for one in plan.members()):
-            return name
-    raise InputError(f"no swarm here has a component {role} {instance}; `farro swarm status` lists them")
+        for one in () if plan is None else plan.members():
+            if (one.role, one.instance) == (role, instance):
+                return name
+            there[one.instance] = one.role
+    if instance in there:
+        raise InputError(f"{instance} is no {role}: its role is {there[instance]}")
+    alike = difflib.get_close_matches(instance, there, n=1)
+    near = f"did you mean {there[alike[0]]} {alike[0]}? " if alike else ""
+    raise InputError(f"no swarm here has a component {role} {instance}; {near}`farro ps` lists them")

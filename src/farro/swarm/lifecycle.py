@@ -97,7 +97,8 @@ def check_allowed(signal: Signal, state: SwarmState, swarm: str) -> None:
     if state in ALLOWED[signal]:
         return
     instead = [str(other) for other in ALLOWED if state in ALLOWED[other] and not other.of_component]
+    first = "stop it first; " if signal is Signal.REMOVE and state in ALLOWED[Signal.STOP] else ""
     raise IllegalTransition(
-        f"swarm {swarm} is {state}, and {signal} is not for such a one; "
+        f"swarm {swarm} is {state}, and {signal} is not for such a one; {first}"
         + (f"what can be asked of it is {', '.join(instead)}" if instead else "create it first")
     )

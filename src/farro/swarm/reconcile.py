@@ -93,7 +93,8 @@ def _provision(wanted: Wanted, seen: Mapping[str, Seen], now_s: float) -> Verdic
     for one in waiting:
         began = _of(seen, one).launched_s
         if began is not None and now_s - began >= limits.provision:
-            return _over(one, "PROVISION_TIMEOUT", f"was not healthy {limits.provision:g} s after its launch")
+            mute = "" if _of(seen, one).word_s is not None else ": it never said anything; its log may tell why"
+            return _over(one, "PROVISION_TIMEOUT", f"was not healthy {limits.provision:g} s after its launch{mute}")
     if now_s - wanted.begun_s >= limits.ready:
         return _over(waiting[0], "READY_TIMEOUT", f"was not healthy when the swarm's {limits.ready:g} s were over")
     polls = list(_polls(waiting, seen, now_s, wanted.ttl_s))
