@@ -32,6 +32,15 @@ def runtime(root: str) -> Runtime:
     return ProcessRuntime(f"{root}/{FOLDER}/{COMPONENTS}", SystemClock())
 
 
+def check_bus(root: str, settings: Settings) -> None:
+    """InputError where an orchestrator that is started here would not know how to get to its bus: then nothing is
+    asked of it. One that runs knows by itself."""
+    from farro.operations import swarms
+
+    if not swarms.running(place(root, settings).folder):
+        bus_address(root, settings)
+
+
 def bus_address(root: str, settings: Settings) -> str:
     """What carries what swarms say, with the password: for the bus and the environment, never for a message."""
     if settings.bus == "files":

@@ -10,6 +10,9 @@ import pytest
 from farro import config, hive
 from farro.errors import InputError
 from farro.services.swarms.hands import environment
+from flows.program import Program
+from flows.roots import empty, farro, fresh_root  # noqa: F401 - fixtures
+from servers import free_port
 
 
 def root(folder: Path, **settings: object) -> str:
@@ -56,3 +59,23 @@ def test_a_wrong_bus_is_told_and_no_password_repeated(tmp_path: Path, settings: 
     assert told in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "a:b@" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", [("swarm", "create", "demo"), ("up", "--detach")])
+def test_without_the_password_nothing_is_asked_and_nobody_started(farro: Program, command: tuple[str, ...]) -> None:  # noqa: F811
+    """Else commands lie there, and are carried out long after by whoever has it."""
+    root(farro.path, bus="amqp://127.0.0.1:1/", amqp={"user": "a", "password": "${FARRO_BROKER}"})
+    told = farro.run(*command, code=2)
+    assert "the variable FARRO_BROKER is not set, and amqp.password needs it" in told.err
+    assert farro.living() == []
+    assert not (farro.path / "swarms").exists()
+
+
+def test_who_waits_for_an_orchestrator_without_a_broker_is_told_why(farro: Program) -> None:  # noqa: F811
+    port = free_port()
+    root(farro.path, bus=f"amqp://127.0.0.1:{port}/")
+    told = farro.run("swarm", "create", "demo", "--timeout", "8s", code=1)
+    assert "still waiting; the orchestrator says: " in told.err
+    assert f"127.0.0.1:{port}" in told.err
+    farro.run("down", code=0)
+    assert farro.living() == []

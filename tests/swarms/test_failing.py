@@ -27,6 +27,7 @@ def apply(farro: Program, name: str, *bees: dict[str, object]) -> None:  # noqa:
     plan = {"id": name, "bees": [{"command": ["python", "-c", FAILS], **bee} for bee in bees]}
     (farro.path / f"{name}.json").write_text(json.dumps(plan))
     farro.run("swarm", "apply", f"{name}.json", "--no-wait", code=0)
+    eventually(lambda: farro.run("swarm", "status", name).code == 0, "nobody made it")
 
 
 def line(text: str, instance: str) -> str:

@@ -220,7 +220,9 @@ def test_what_was_told_of_a_process_is_not_told_of_the_next(shm: Path, launches:
 
 def test_who_waits_for_a_broker_that_is_away_is_told_so(shm: Path) -> None:
     (shm / "orchestrator").mkdir()
-    (shm / "orchestrator" / "orchestrator.log").write_text("started\nno RabbitMQ answers at broker:5672\n")
+    (shm / "orchestrator" / "orchestrator.log").write_text(
+        'started\n{"level": "error", "message": "no RabbitMQ answers at broker:5672"}\n'
+    )
     told: list[str] = []
     clock = ManualClock()
     steering = own_swarm.Steering(
@@ -234,7 +236,7 @@ def test_who_waits_for_a_broker_that_is_away_is_told_so(shm: Path) -> None:
     began_s = clock.monotonic_s()
     with pytest.raises(own_swarm.Left):
         steering._end_of(str(uuid.uuid4()))
-    assert told == ["still waiting; the log of the orchestrator ends with: no RabbitMQ answers at broker:5672"] * 2
+    assert told == ["still waiting; the orchestrator says: no RabbitMQ answers at broker:5672"] * 5
 
 
 def test_the_folder_of_swarms_is_its_owners_and_stays_as_he_opens_it(shm: Path) -> None:

@@ -209,6 +209,7 @@ class Asking:
         instance: str | None = None,
         key: str | None = None,
     ) -> Asked:
+        hive.check_bus(self._root, self._settings)
         return swarms.ask(
             self.place,
             signal,
@@ -249,7 +250,7 @@ class Asking:
     def _wait(self, asked: Asked) -> CommandView | None:
         """With a line on a terminal that says for how long."""
         show = draws(sys.stderr) and not self._as_json
-        began_s = self._clock.monotonic_s()
+        began_s, tell_s = self._clock.monotonic_s(), swarm_service.TELL_S
         # Beyond the command's own time: it then ends by itself, and says how.
         limit_s = self._timeout_s if self._timeout_s is not None else asked.timeout_ms / 1000 + 120
         try:
@@ -258,6 +259,11 @@ class Asking:
                 end = swarms.wait(self.place, asked.correlation_id, min(1.0, max(0.0, limit_s - spent_s)), self._clock)
                 if end is not None or spent_s >= limit_s:
                     return end
+                if spent_s >= tell_s and not self._as_json:
+                    tell_s *= 4
+                    if show:
+                        sys.stderr.write("\r\x1b[K")
+                    self._tell_trouble()
                 if show:
                     known = swarms.command(self.place, asked.correlation_id)
                     what = known.signal if known else "waiting for the orchestrator"
@@ -266,6 +272,13 @@ class Asking:
         finally:
             if show:
                 sys.stderr.write("\r\x1b[K")
+
+    def _tell_trouble(self) -> None:
+        """Whoever waits for an orchestrator that cannot work is told why it cannot."""
+        ensure_orchestrator(self._root, self._settings)
+        trouble = swarm_service.trouble(self.place)
+        if trouble is not None:
+            note(f"still waiting; the orchestrator says: {trouble}")
 
 
 def ensure_orchestrator(root: str, settings: Settings) -> None:

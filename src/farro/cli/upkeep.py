@@ -87,7 +87,7 @@ class Here:
     # --- up ---
 
     def up_detached(self, plan: dict[str, Any], as_json: bool) -> int:
-        self._renew_ignored()
+        self._prepare()
         try:
             done = self.steering(quiet=as_json).up(plan)
         except KeyboardInterrupt:
@@ -103,7 +103,7 @@ class Here:
 
     def up_in_front(self, plan: dict[str, Any]) -> int:
         code = 0
-        self._renew_ignored()
+        self._prepare()
         with self._ending:
             steering = self.steering(over=lambda: self._ending.asked)
             try:
@@ -131,7 +131,8 @@ class Here:
                 return self._kill(impatient)
         return code
 
-    def _renew_ignored(self) -> None:
+    def _prepare(self) -> None:
+        hive.check_bus(self.root, self.settings)
         if roots.renew_ignored(self.root):
             note("/bus/ and /swarms/ are in .gitignore now: what swarms keep is no part of the repository")
 

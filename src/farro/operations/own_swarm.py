@@ -15,7 +15,7 @@ from farro.documents import Document
 from farro.errors import FarroError
 from farro.kernel.moments import parse_timestamp
 from farro.late import dataclass
-from farro.operations import swarm_changes, swarms
+from farro.operations import swarm_changes, swarm_service, swarms
 from farro.operations.swarm_logs import last_words
 from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, controller
 from farro.operations.swarms import CommandView, SwarmView
@@ -35,7 +35,6 @@ STOP_S = 15.0  # a worker gives its steps five seconds, and needs at most ten in
 SILENT_S = 1800.0  # as the watchdog allows an agent: a function of a job may keep a worker's interpreter for itself
 SETTLE_S = 30.0  # after a start was confirmed: for every component to have said how it is
 ORCHESTRATOR_S = 10.0  # for it to end
-TELL_S = 15.0
 _LOOK_S, _CARE_S = 0.05, 1.0
 
 _DISABLED = (ComponentState.HEALTHY, ComponentState.STOPPED)  # of one that lives
@@ -276,12 +275,12 @@ class Steering:
     def _end_of(self, correlation_id: str) -> CommandView:
         """A command ends by itself when its own time is over: no limit here. Whoever waits for long is told why:
         the bus may be away. [test_who_waits_for_a_broker_that_is_away_is_told_so]"""
-        care_s, tell_s = 0.0, self.clock.monotonic_s() + TELL_S
+        care_s, tell_s = 0.0, self.clock.monotonic_s() + swarm_service.TELL_S
         while True:
             if self.clock.monotonic_s() >= tell_s:
-                tell_s += 4 * TELL_S
-                said = last_words(f"{self.place}/{ORCHESTRATOR}/{ORCHESTRATOR}.log").rpartition("\n")[2]
-                self.tell(f"still waiting; the log of the orchestrator ends with: {said}")
+                tell_s += 4 * swarm_service.TELL_S
+                trouble = swarm_service.trouble(self.place)
+                self.tell("still waiting" if trouble is None else f"still waiting; the orchestrator says: {trouble}")
             if self.clock.monotonic_s() >= care_s:
                 self.ensure()
                 care_s = self.clock.monotonic_s() + _CARE_S

@@ -6,6 +6,7 @@ Who writes them, and when one is set aside, lives in runtimes.process.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Sequence
 
@@ -32,6 +33,16 @@ def last_words(path: str, lines: int = _LINES) -> str:
     finally:
         os.close(fd)
     return "\n".join(data.decode("utf-8", "replace").strip().splitlines()[-lines:])
+
+
+def last_line(path: str) -> tuple[str, str | None]:
+    """The end of a log: what it says, and its level where it is a line as farro's own services write them."""
+    line = last_words(path, lines=1)
+    with contextlib.suppress(ValueError):
+        told = json.loads(line)
+        if isinstance(told, dict) and isinstance(told.get("message"), str):
+            return told["message"], str(told.get("level"))
+    return line, None
 
 
 def logs(place: Place, swarm: str, instance: str | None = None) -> dict[str, str]:

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from farro.errors import AlreadyRunning, FarroError
 from farro.late import dataclass
 from farro.operations import swarms
+from farro.operations.swarm_logs import last_line
 from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, Place
 from farro.ports.clock import Clock
 from farro.ports.runtime import Component, Runtime
 from farro.system import fs
 
 PATIENCE_S = 20.0
+TELL_S = 5.0  # who waits for so long is told what keeps the orchestrator
 _LOOK_S = 0.02
 _LINES = 8
 
@@ -55,6 +57,12 @@ def ensure(runtime: Runtime, wanted: Component, clock: Clock) -> Started | None:
             raise FarroError(f"the orchestrator (pid {seen.pid}) is not up after {PATIENCE_S:g} s; see {wanted.log}")
         clock.sleep(_LOOK_S)
     return None if pid is None else Started(pid=pid, log=wanted.log)
+
+
+def trouble(place: str) -> str | None:
+    """What keeps the orchestrator from its work, as it said last; None: nothing that it knows of."""
+    said, level = last_line(f"{place}/{ORCHESTRATOR}/orchestrator.log")
+    return said or None if level in (None, "error") else None
 
 
 def _last_lines(path: str) -> str:

@@ -6,7 +6,6 @@ What is done about it lives in swarm.reconcile and the controller.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import urllib.error
@@ -16,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from farro.kernel.moments import parse_timestamp
-from farro.operations.swarm_logs import last_words
+from farro.operations.swarm_logs import last_line
 from farro.ports.runtime import Runtime
 from farro.ports.runtime import Seen as Found
 from farro.swarm import messages, restarts
@@ -140,12 +139,7 @@ def _words(dead: Found) -> str:
     """The last line of its log, where that may tell why it ended. One that was killed did not know that it would be."""
     if dead.exit_code in _KILLED:
         return ""
-    line = last_words(dead.log, lines=1)
-    with contextlib.suppress(ValueError):
-        told = json.loads(line)  # as farro's own services log
-        if isinstance(told, dict) and isinstance(told.get("message"), str):
-            line = told["message"]
-    return line[:WORDS]
+    return last_line(dead.log)[0][:WORDS]
 
 
 def _asked(url: str, instance: str) -> tuple[bool | None, bool | None]:
