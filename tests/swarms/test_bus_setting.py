@@ -79,3 +79,21 @@ def test_who_waits_for_an_orchestrator_without_a_broker_is_told_why(farro: Progr
     assert f"127.0.0.1:{port}" in told.err
     farro.run("down", code=0)
     assert farro.living() == []
+
+
+def test_who_does_not_wait_for_a_component_is_told_where_to_look(farro: Program) -> None:  # noqa: F811
+    """At its swarm: a component has no status of its own."""
+    (farro.path / "demo.json").write_text(
+        json.dumps(
+            {
+                "id": "demo",
+                "bees": [{"role": "a", "command": ["sleep", "1000"]}],
+                "timeouts": {"provision": 1, "stop": 1},
+            }
+        )
+    )
+    farro.run("swarm", "apply", "demo.json", code=1)
+    told = farro.run("swarm", "config", "a", "demo-a", "x=1", "--timeout", "0.1s", code=1)
+    assert "it goes on: farro swarm status demo\n" in told.err
+    farro.run("swarm", "remove", "demo", code=0)
+    farro.run("down", code=0)

@@ -26,7 +26,8 @@ from farro.cli.tables import seconds, span
 from farro.cli.terminal import answer, complain, draws, note, say
 from farro.documents import Document
 from farro.errors import InputError
-from farro.operations import swarm_changes, swarm_service, swarms
+from farro.operations import swarm_changes, swarm_checks, swarm_service, swarms
+from farro.operations.swarm_place import Place
 from farro.operations.swarms import Asked, CommandView
 from farro.settings import Settings
 from farro.swarm import plan as plans
@@ -181,7 +182,9 @@ def config(
         args["enabled"] = enabled
     if not args:
         raise click.UsageError("say what shall change: KEY=VALUE, --enable or --disable")
-    return here.finish([here.ask(Signal.CONFIG, None, args=args, role=role, instance=instance, key=key)], instance)
+    swarm = swarm_checks.swarm_of(Place(here.place), role, instance)
+    asked = here.ask(Signal.CONFIG, swarm, args=args, role=role, instance=instance, key=key)
+    return here.finish([asked], instance, swarm=swarm)
 
 
 for _command in (status, watch, ls, logs, dead):
@@ -222,7 +225,9 @@ class Asking:
             durable=self._settings.durability == "power",
         )
 
-    def finish(self, asked: list[Asked], name: str, *, changes: list[str] | None = None) -> int:
+    def finish(
+        self, asked: list[Asked], name: str, *, changes: list[str] | None = None, swarm: str | None = None
+    ) -> int:
         """Wait for the end of each, unless nobody wants to; the exit code."""
         ensure_orchestrator(self._root, self._settings)
         if self._no_wait:
@@ -235,7 +240,7 @@ class Asking:
         for one in asked:
             end = self._wait(one)
             if end is None:
-                complain(f"{name}: no end yet of {one.correlation_id}; it goes on: farro swarm status {name}")
+                complain(f"{name}: no end yet of {one.correlation_id}; it goes on: farro swarm status {swarm or name}")
                 return 1
             ends.append(end)
             if not self._as_json:
