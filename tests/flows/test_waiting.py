@@ -195,7 +195,7 @@ def test_watch_draws_the_queues_and_gives_the_terminal_back(farro: Program, numb
 def test_a_narrow_screen_keeps_how_a_job_ended(columns: int, shown: str) -> None:
     ended = Ended(job_id="job-20261118-060455-2740", role="Runner", status=Status.FAILED, took_s=0.79)
     told = Picture(at=datetime.now(UTC), counts={}, running=(), running_total=0, ended=(ended,), alive={}, dead=())
-    assert page(told, "/root", columns)[-1] == f"  {shown}  Runner  failed  0.79s"
+    assert page(told, "here", columns)[-1] == f"  {shown}  Runner  failed  0.79s"
 
 
 def test_a_dumb_terminal_gets_lines_and_no_drawing(farro: Program) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from farro.services.swarms.hands import environment
 from flows.program import Program
 from flows.roots import empty, farro, fresh_root  # noqa: F401 - fixtures
 from servers import free_port
+from support import eventually
 
 
 def root(folder: Path, **settings: object) -> str:
@@ -79,6 +82,27 @@ def test_who_waits_for_an_orchestrator_without_a_broker_is_told_why(farro: Progr
     assert f"127.0.0.1:{port}" in told.err
     farro.run("down", code=0)
     assert farro.living() == []
+
+
+def test_who_looks_at_a_swarm_that_nothing_is_heard_of_is_told_what_its_orchestrator_says(farro: Program) -> None:  # noqa: F811
+    farro.run("swarm", "create", "demo", code=0)
+    pid = farro.run("ps", "--json", code=0).json["orchestrator"]["pid"]
+    os.kill(pid, signal.SIGSTOP)  # it is there, and starts nobody
+    try:
+        record = json.loads((farro.path / "swarms/components/demo-marshal.json").read_text())
+        os.kill(record["pid"], signal.SIGKILL)
+        with (farro.path / "swarms/orchestrator/orchestrator.log").open("a") as log:
+            log.write(json.dumps({"level": "error", "message": "the broker is away"}) + "\n")
+
+        def told(*command: str) -> bool:
+            return "farro: the orchestrator says: the broker is away\n" in farro.run(*command, code=0).err
+
+        for command in (("swarm", "status", "demo"), ("swarm", "ls"), ("ps",)):
+            eventually(lambda command=command: told(*command), f"{command} does not tell of it")  # type: ignore[misc]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    farro.run("swarm", "remove", "demo", code=0)
+    farro.run("down", code=0)
 
 
 def test_who_does_not_wait_for_a_component_is_told_where_to_look(farro: Program) -> None:  # noqa: F811

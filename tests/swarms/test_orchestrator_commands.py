@@ -102,6 +102,7 @@ def test_a_silent_controller_is_given_up_with_one_error(court: Callable[[Act], N
         await court.pass_s(3)
         end = court.ended(asked)
         assert (end.result, end.code, end.retryable) == ("error", "CONTROLLER_SILENT", True)
+        assert str(end.message).endswith(f"Its log: swarms/{SWARM}/logs/{marshal()}.log")
         view = swarms.look(court.place.folder, SWARM, court.clock)
         assert (view.state, view.failures) == ("Failed", {"CONTROLLER_SILENT": 1})
         assert marshal() in court.puppets.alive  # nothing is deleted

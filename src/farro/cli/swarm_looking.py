@@ -15,7 +15,8 @@ from farro.cli.options import common, read_root
 from farro.cli.swarm_showing import listing, page
 from farro.cli.tables import seconds
 from farro.cli.terminal import answer, complain, draws, say
-from farro.operations import swarms
+from farro.operations import swarm_service, swarms
+from farro.operations.swarms import SwarmView
 from farro.system.clock import SystemClock
 
 
@@ -33,7 +34,7 @@ def status(name: str | None, root: str | None, as_json: bool) -> None:
         answer({**asdict(view), "commands": [asdict(one) for one in commands]})
     else:
         say(page(view, commands))
-        _warn(place)
+        _warn(place, [view])
 
 
 @click.command()
@@ -77,12 +78,15 @@ def _list(place: str, *, removed: bool, as_json: bool) -> None:
         say("no swarm here; make one: farro swarm apply FILE")
     else:
         say(listing(views))
-        _warn(place)
+        _warn(place, views)
 
 
-def _warn(place: str) -> None:
+def _warn(place: str, views: list[SwarmView]) -> None:
+    """What the page itself cannot know: nobody may be there, or nothing may get through to those that are."""
     if not swarms.running(place):
         complain("no orchestrator runs here; the next command of `farro swarm` starts one")
+    elif any(view.health == "Unknown" for view in views) and (trouble := swarm_service.trouble(place)) is not None:
+        complain(f"the orchestrator says: {trouble}")
 
 
 def _place(root: str | None) -> str:

@@ -16,7 +16,7 @@ from farro.cli.swarm_showing import dead_words, ended_words
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, complain, say
 from farro.cli.upkeep import Here
-from farro.operations import own_swarm, swarms
+from farro.operations import own_swarm, swarm_service, swarms
 from farro.operations.own_swarm import SLOTS, WORKERS, Line
 from farro.operations.swarm_place import ORCHESTRATOR
 from farro.operations.swarms import SwarmView
@@ -167,6 +167,9 @@ def ps(root: str | None, as_json: bool) -> None:
         say(f"swarm {view.id}: " + (_swarm_words(view, found) if stands[view.id] else _dead_words(view)))
         if (letters := dead_words(view)) is not None:
             say(f"swarm {view.id}: {letters}")
+    trouble = swarm_service.trouble(here.place)
+    if runs and trouble is not None and any(view.health == "Unknown" for view in views):
+        complain(f"the orchestrator says: {trouble}")
     if pid is not None:
         say(f"orchestrator: pid {pid}")
     elif runs:

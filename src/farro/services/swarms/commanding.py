@@ -18,7 +18,7 @@ from farro.kernel.moments import parse_timestamp
 from farro.operations import swarm_checks
 from farro.operations.swarm_ledger import End, Entry
 from farro.operations.swarm_logs import last_words
-from farro.operations.swarm_place import controller
+from farro.operations.swarm_place import FOLDER, controller
 from farro.ports.bus import Binding
 from farro.services.swarms.realm import ORIGIN, Realm
 from farro.services.swarms.tending import Tending
@@ -203,7 +203,7 @@ class Commands:
             if now_s >= self._silenced_s[id(entry)] + SETTLE_S and await self._heard_all():
                 message = (
                     f"the controller of {swarm} did not confirm {entry.signal} in {entry.limit_s:g} s; everything was "
-                    f"kept, and a new controller goes on. Its log: {swarm}/logs/{controller(swarm)}.log"
+                    f"kept, and a new controller goes on. Its log: {FOLDER}/{swarm}/logs/{controller(swarm)}.log"
                 )
                 await self.end(entry, End(good=False, code="CONTROLLER_SILENT", message=message, retryable=True))
         elif over:
