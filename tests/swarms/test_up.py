@@ -293,6 +293,10 @@ def test_other_swarms_are_left_alone(farro: Program) -> None:
     assert "left as they are, with their orchestrator: swarm other" in done.err
     assert list(ps(farro)) == ["other-sleeper"]
     assert orchestrator(farro) is not None
+    done = farro.run("down", "--kill", code=0)
+    assert "left as they are, with their orchestrator: swarm other" in done.err
+    assert done.out == ""
+    assert orchestrator(farro) is not None
     farro.run("swarm", "remove", "other", code=0)
     assert "only an orchestrator ran here" in farro.run("down", code=0).out
     assert farro.run("down", code=0).out == "nothing runs in the background here\n"

@@ -176,7 +176,8 @@ def ps(root: str | None, as_json: bool) -> None:
         say("orchestrator: runs, started by somebody else")
     elif any(stands.values()):
         again = "a controller starts another within some ten seconds"
-        again = again if any(view.controller["alive"] for view in views) else "`farro up --detach` starts one"
+        died = orchestrator is not None and any(view.controller["alive"] for view in views)
+        again = again if died else "the next command of `farro swarm` or `farro up --detach` starts one"
         complain(f"no orchestrator runs here: nothing that is asked of swarms is done; {again}")
 
 

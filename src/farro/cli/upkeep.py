@@ -217,7 +217,7 @@ class Here:
         there = self._orchestrator()
         ended = steering.kill() if kill else steering.down()
         done = [*(Down(name=one.name, what=one.how) for one in old), *ended]
-        others = [] if kill else steering.rest()
+        others = steering.others() if kill else steering.rest()
         queen = there is not None and self._orchestrator() is None
         if as_json:
             told = {"components": [asdict(one) for one in done], "others": others}
@@ -227,7 +227,7 @@ class Here:
             alone = f"only an orchestrator ran here (pid {there}), which had no swarm; it was stopped"
             say(alone if queen else "nothing runs in the background here")
         self._tell_down(done, killed="killed" if kill else None)
-        self._tell_rest(others)
+        self._tell_rest(others, alone=queen)
         if kill and done:
             note("the swarm itself is kept: `farro up` starts it again, `farro down` removes it")
 
@@ -241,10 +241,11 @@ class Here:
         for one in done:
             say(f"{one.name:<{width}} {words.get(one.what, one.what)}")
 
-    def _tell_rest(self, others: list[str]) -> None:
+    def _tell_rest(self, others: list[str], *, alone: bool = False) -> None:
+        """`alone`: their orchestrator was killed."""
         if others:
-            names = ", ".join(others)
-            note(f"left as they are, with their orchestrator: swarm {names} (`farro swarm` stops and removes them)")
+            whose = "without an orchestrator until the next command" if alone else "with their orchestrator"
+            note(f"left as they are, {whose}: swarm {', '.join(others)} (`farro swarm` stops and removes them)")
 
     def row(self, line: Line) -> tuple[str, ...]:
         return (

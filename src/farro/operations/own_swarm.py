@@ -223,10 +223,16 @@ class Steering:
             self.runtime.stop([ORCHESTRATOR], ORCHESTRATOR_S)
         return others
 
+    def others(self) -> list[str]:
+        """The swarms of this root beside its own."""
+        return [view.id for view in swarms.list_(self.place, clock=self.clock) if view.id != self.swarm]
+
     def kill(self) -> list[Down]:
         """End every process of the swarm at once, and the orchestrator, which would start them again. What is wanted of
-        the swarm stays as it is; others go on."""
+        the swarm stays as it is; others go on, and where there is nothing but these, so does their orchestrator."""
         view = self.view()
+        if view is None and self.others():
+            return []
         known = [] if view is None else [one.instance for one in view.components]
         lived = {name: self._lives(name) for name in known}
         own = [one for one in self.runtime.list() if one.log.startswith(f"{self.place}/{self.swarm}/")]
