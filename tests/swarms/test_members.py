@@ -150,7 +150,7 @@ def test_a_member_that_cannot_work_says_so_and_is_down(rig: Rig) -> None:
             await one.switch(True)
             while (told := await one.heard())["data"]["health"] != "DOWN":
                 pass
-            assert "join" in told["data"]["lastError"]
+            assert "in-progress" in told["data"]["lastError"]
             place.unlink()
             place.mkdir()
             while (await one.heard())["data"]["health"] != "UP":
