@@ -231,9 +231,7 @@ def next_due(ground: Ground, role: str) -> datetime | None:
     """In this machine's time: whoever asks sleeps by that. What fell due since the last claim is told too."""
     key = ground.keys.due(ground.check_role(role))
     try:
-        paused, found = ground.server.calls(
-            [("HEXISTS", ground.keys.paused, role), ("ZRANGE", key, 0, 0, "WITHSCORES")]
-        )
+        paused, found = ground.server.calls([("HGET", ground.keys.paused, role), ("ZRANGE", key, 0, 0, "WITHSCORES")])
     except TryAgain:
         return None  # whoever asks is about to wait, and finds out
     return moment(int(float(found[1]))) - ground.ahead if found and not paused else None
