@@ -82,8 +82,9 @@ export function job(ctx, route) {
       const own = page.job ? page.job.job_id : id;
       // Nothing happens to a job whose queue is paused: the counts tell it.
       const queue = kind === "counts" && page.job ? data.queues.find((one) => one.role === page.job.role) : null;
-      const switched = queue && Boolean(queue.paused) !== page.paused;
-      if (queue) page.paused = Boolean(queue.paused);
+      // By the pause, not by whether there is one: it may have gone on and been paused anew since the last counts.
+      const pause = queue && queue.paused ? queue.paused.at || "once" : "", switched = queue && pause !== page.paused;
+      if (queue) page.paused = pause;
       if (switched || ["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.some((one) => one.job_id === own))) reload();
     },
     stop: () => { aborted.abort(); clearInterval(timer); reload.stop(); if (stream) stream.stop(); },
