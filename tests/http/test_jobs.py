@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from farro.fronts.http import looking, output
+from farro.fronts.http import looking, output, streams
 from farro.fronts.http import running as serving_of_answers
 from farro.kernel.moves import Move
 from farro.kernel.outcome import Succeeded
 from farro.kernel.states import Reason, Status
 from farro.operations import tree
+from farro.operations.logs import Follower
 from farro.ports.store import Submission
 from farro.roles.workflow import Code
 from http_stage import REPORT, TOKEN, Front, Hands, submission
@@ -387,10 +389,20 @@ def test_all_output_of_one_answer_is_bounded_and_the_last_is_told(
         assert all(one["truncated"] for one in told)
 
 
-def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(front: Front) -> None:
+def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id, home = running(front)
     (home / "1").mkdir(parents=True)
     over = threading.Event()
+    looks: list[float] = []
+    look = streams._look
+
+    def counted(follower: Follower) -> Any:
+        looks.append(time.monotonic())
+        return look(follower)
+
+    monkeypatch.setattr(streams, "_look", counted)
 
     def talk() -> None:
         with open(home / "1/stdout", "w", buffering=1) as said:
@@ -400,14 +412,13 @@ def test_a_step_that_talks_without_a_pause_is_listened_to_at_intervals(front: Fr
 
     thread = threading.Thread(target=talk)
     thread.start()
-    begun, pieces = time.monotonic(), 0  # before anything is sent: a busy reader finds the first ones there already
     stream = front.events(f"/api/jobs/{job_id}/logs/stream")
     try:
-        for kind, _ in stream:
-            pieces += kind == "output"
-            if pieces == 5:
+        for _ in stream:
+            if len(looks) >= 5:
                 break
-        assert time.monotonic() - begun > 0.9  # else it looks as often as it can, and takes a core for it
+        # Else it looks as often as it can, and takes a core for it. A look may bring several pieces.
+        assert all(after - before >= 0.9 * streams.LOOK_S for before, after in itertools.pairwise(looks))
     finally:
         over.set()
         thread.join()
