@@ -108,6 +108,7 @@ def test_what_is_no_start_time_is_refused(text: str) -> None:
         ("+200000d", "longer than a hundred years"),
         ("9999-12-31T23:59:59-12:00", "beyond the end of the calendar"),
         ("12:00", "in the past; write `tomorrow` before it"),
+        ("9:30", "in the past; write `tomorrow` before it"),
         ("2026-11-15", "in the past; that day has begun: name a time of it"),
         ("2020-01-01T00:00Z", "in the past; name a later time"),
     ],

@@ -18,6 +18,8 @@ from farro.operations.history import AttemptTold, History, StepTold
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.system.clock import SystemClock
 
+_BEHIND = 28  # columns: of a time and the gap behind it
+
 
 @click.command()
 @click.argument("job")
@@ -57,7 +59,7 @@ def _page(told: History) -> None:
     for attempt in told.attempts:
         moments.append((attempt.started_at or life.created_at, 2 * attempt.number, _began(attempt)))
     for hop in life.hops:
-        note = f": {indented(hop.note, 28)}" if hop.note else ""
+        note = f": {indented(hop.note, _BEHIND)}" if hop.note else ""
         moments.append((hop.at, 2 * hop.attempt + 1, f"{hop.reason} → {hop.to} by {hop.by}{note}"))
     if life.not_before and not life.terminal:
         moments.append((life.not_before, 1 << 30, "may start then, not before"))
@@ -101,8 +103,8 @@ def _steps(attempt: AttemptTold) -> str:
         for step in attempt.steps
     ]
     missing = (attempt.steps_total or 0) - len(attempt.steps)
-    page = table(rows, indent=" " * 28)
-    return page + (f"\n{' ' * 27}{missing} more not started" if missing > 0 else "")
+    page = table(rows, indent=" " * _BEHIND)
+    return page + (f"\n{' ' * _BEHIND}{missing} more not started" if missing > 0 else "")
 
 
 def _remark(step: StepTold) -> str:

@@ -13,8 +13,7 @@ import click
 from farro.cli.groups import Hinting
 from farro.cli.options import asked_store, common, open_root
 from farro.cli.terminal import answer, say
-from farro.errors import UnknownRole
-from farro.operations import service_units
+from farro.operations import naming, service_units
 from farro.operations.service_units import Done
 from farro.system import systemd
 
@@ -41,9 +40,7 @@ def install(
     The units keep the PATH of this shell: steps find their commands by it.
     """
     store, _ = open_root(root)
-    for role in roles:
-        if role not in store.roles():
-            raise UnknownRole(f"no role {role} here; there is {', '.join(store.roles())}")
+    naming.roles(store, roles)
     wanted = service_units.units(
         store.root,
         roles=tuple(dict.fromkeys(roles)) or ("Runner",),

@@ -10,13 +10,12 @@ import click
 
 from farro import hive
 from farro.cli.options import common, person, read_root
-from farro.cli.tables import table
+from farro.cli.tables import shortened, table
 from farro.cli.terminal import answer, note, say
 from farro.errors import InputError
 from farro.kernel.moments import timestamp
 from farro.operations import swarm_checks, swarm_letters
 from farro.operations.swarm_letters import Pile, Verb
-from farro.operations.swarm_place import check_swarm
 from farro.ports.bus import Bus, Message
 from farro.settings import Settings
 from farro.system.clock import SystemClock
@@ -59,8 +58,7 @@ def dead(
         raise click.UsageError("--id says which letters to --resend or to --drop")
     path, settings = read_root(root)
     place = hive.place(path, settings)
-    if place.desired(check_swarm(name)) is None:
-        raise InputError(swarm_checks.unknown(place, name))
+    swarm_checks.desired(place, name)
     plan = place.plan(name)
     if plan is None:
         raise InputError(f"swarm {name} has no plan yet, and so no queues")
@@ -125,8 +123,7 @@ def _show_done(verb: Verb, piles: list[Pile]) -> None:
 
 
 def _item(letter: Message) -> str:
-    text = " ".join(letter.body.decode("utf-8", "replace").split())
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+    return shortened(" ".join(letter.body.decode("utf-8", "replace").split()), _WIDTH)
 
 
 def _told(pile: Pile, verb: Verb | None) -> dict[str, Any]:

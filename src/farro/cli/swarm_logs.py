@@ -9,10 +9,8 @@ import click
 from farro import hive
 from farro.cli.options import common, read_root
 from farro.cli.terminal import answer, note, say
-from farro.errors import InputError
 from farro.operations import swarm_checks, swarm_logs
 from farro.operations.swarm_logs import Reading
-from farro.operations.swarm_place import check_swarm
 from farro.system.clock import SystemClock
 
 _TAIL = 50
@@ -32,8 +30,7 @@ def logs(name: str, instance: str | None, follow: bool, tail: int, root: str | N
     its name; or of one. `farro up` is the swarm farro. With --json an object a line."""
     path, settings = read_root(root)
     place = hive.place(path, settings)
-    if place.desired(check_swarm(name)) is None:
-        raise InputError(swarm_checks.unknown(place, name))
+    swarm_checks.desired(place, name)
     found = swarm_logs.logs(place, name, instance)
     if not found:
         note(f"swarm {name} has no logs yet")

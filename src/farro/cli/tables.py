@@ -42,7 +42,7 @@ def show_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), inde
 
 
 def shortened(title: str, most: int = 40) -> str:
-    """What a job does, for a column."""
+    """A text, such as what a job does, for a column."""
     return title if len(title) <= most else f"{title[: most - 1]}…"
 
 

@@ -25,7 +25,7 @@ _TARGET: ContextVar[BinaryIO | None] = ContextVar("farro_step_output", default=N
 _SOURCE: ContextVar[_Source | None] = ContextVar("farro_step_input", default=None)
 _LOCK = threading.Lock()  # guards the two below, and `sys.stdout` against others who run functions
 _running = 0
-_replaced: dict[str, _Routed | _RoutedInput] = {}
+_replaced: dict[str, _Routed] = {}
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _end() -> None:
 
 
 class _Routed(io.TextIOBase):
-    """A text stream that leads to the step of whoever writes. A handler of `logging` may keep it for good."""
+    """In the place of one of the worker's own streams, for all threads. Others may keep it for good."""
 
     def __init__(self, original: Any) -> None:
         self.original = original  # None where the worker has no such stream
@@ -73,6 +73,13 @@ class _Routed(io.TextIOBase):
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return "utf-8"
+
+    def close(self) -> None:
+        """Not ours to close: it is every other thread's too."""
+
+
+class _RoutedOutput(_Routed):
+    """Leads to the step of whoever writes. A handler of `logging` is one of those that keep it."""
 
     @property
     def buffer(self) -> Any:
@@ -109,9 +116,6 @@ class _Routed(io.TextIOBase):
             raise io.UnsupportedOperation("fileno")
         return int(self.original.fileno())
 
-    def close(self) -> None:
-        """Not ours to close: it is every other thread's too."""
-
 
 class _Source:
     """The input of one step, opened when it is read."""
@@ -127,15 +131,8 @@ class _Source:
         return io.TextIOWrapper(binary, encoding="utf-8")
 
 
-class _RoutedInput(io.TextIOBase):
-    """A text stream that reads the input of the step of whoever reads."""
-
-    def __init__(self, original: Any) -> None:
-        self.original = original  # None where the worker has no such stream
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
+class _RoutedInput(_Routed):
+    """Reads the input of the step of whoever reads."""
 
     @property
     def buffer(self) -> Any:
@@ -156,9 +153,6 @@ class _RoutedInput(io.TextIOBase):
     def fileno(self) -> int:
         return int(self._stream().fileno())
 
-    def close(self) -> None:
-        """Not ours to close: it is every other thread's too."""
-
     def _stream(self) -> Any:
         source = _SOURCE.get()
         if source is not None:
@@ -166,8 +160,4 @@ class _RoutedInput(io.TextIOBase):
         return io.StringIO() if self.original is None else self.original
 
 
-_ROUTED: dict[str, type[_Routed] | type[_RoutedInput]] = {
-    "stdin": _RoutedInput,
-    "stdout": _Routed,
-    "stderr": _Routed,
-}
+_ROUTED: dict[str, type[_Routed]] = {"stdin": _RoutedInput, "stdout": _RoutedOutput, "stderr": _RoutedOutput}

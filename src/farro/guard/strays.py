@@ -36,9 +36,10 @@ def end(claim: str) -> None:
 def _confined(pid: int) -> bool:
     """By us: in a container every process has a filter and often no new privileges, and so have we. Who was confined
     has one filter more. [test_a_container_that_filters_everything_makes_nobody_a_stray]"""
-    found, own = _status(pid), _status("self")
+    found = _status(pid)
     if found.get("NoNewPrivs") != "1" or found.get("Seccomp") != "2":
         return False
+    own = _status("self")
     if "Seccomp_filters" not in found:  # Linux before 5.9
         return own.get("Seccomp") == "0"
     return int(found["Seccomp_filters"]) > int(own.get("Seccomp_filters", 0))

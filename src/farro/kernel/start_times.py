@@ -47,14 +47,15 @@ def parse_start(text: str, now: datetime, local: Local) -> datetime:
 
 def moment_of(wall: datetime, local: Local) -> datetime:
     """The moment (UTC) that a local time means: its first occurrence, or the end of the gap that swallowed it."""
-    first = local(wall.replace(tzinfo=None, fold=0)).astimezone(UTC)
-    if _wall(local(first)) == wall.replace(tzinfo=None, fold=0):
+    wall = _wall(wall)
+    first = local(wall).astimezone(UTC)
+    if _wall(local(first)) == wall:
         return first
     # Before the change the clock is at most as far as `wall`, after it farther: the change lies between.
-    before, behind = sorted(local(wall.replace(tzinfo=None, fold=fold)).astimezone(UTC) for fold in (0, 1))
+    before, behind = sorted(local(wall.replace(fold=fold)).astimezone(UTC) for fold in (0, 1))
     while behind - before > timedelta(seconds=1):
         middle = before + timedelta(seconds=(behind - before) // timedelta(seconds=2))
-        if _wall(local(middle)) > wall.replace(tzinfo=None, fold=0):
+        if _wall(local(middle)) > wall:
             behind = middle
         else:
             before = middle
@@ -125,7 +126,7 @@ def _midnight(day: date) -> datetime:
 
 
 def _instead(bare: str, now: datetime, local: Local) -> str:
-    if bare.startswith(("today", "0", "1", "2")) and re.fullmatch(r"(?:today\s+)?\d{1,2}:\d{2}(?::\d{2})?", bare):
+    if re.fullmatch(r"(?:today\s+)?\d{1,2}:\d{2}(?::\d{2})?", bare, re.ASCII):
         return "write `tomorrow` before it"
     if bare == "today" or bare == _wall(local(now)).date().isoformat():
         return "that day has begun: name a time of it"

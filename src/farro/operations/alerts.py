@@ -13,13 +13,12 @@ import os
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from farro.errors import UnknownRole
 from farro.late import dataclass
 from farro.observe import alerts as triggers
 from farro.observe.alerts import Alert, Depth
 from farro.observe.audit import files
 from farro.observe.audit_reading import Recent
-from farro.operations import fleet, tree
+from farro.operations import fleet, naming, tree
 from farro.ports.store import Store
 from farro.settings import Settings
 from farro.system import fs
@@ -43,12 +42,9 @@ def alerts(
     store: Store, root: str, settings: Settings, *, now: datetime, roles: Collection[str] = (), limit: int = LIMIT
 ) -> Alerts:
     """Every trigger, those of a role for each that has a cap."""
-    known = list(store.roles())
-    for role in roles:
-        if role not in known:
-            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
+    wanted = naming.roles(store, roles)
     aside = [entry.job_id for entry in tree.waiting(store)]
-    loads = {role: store.load(role) for role in known if (not roles or role in roles) and settings.cap_of(role)}
+    loads = {role: store.load(role) for role in wanted if settings.cap_of(role)}
     if "Manager" in loads:
         loads["Manager"] = max(0, loads["Manager"] - len(aside))  # they count for its cap, and are in nobody's queue
     hot = [role for role, load in loads.items() if load > triggers.DEPTH * (settings.cap_of(role) or 0)]

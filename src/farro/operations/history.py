@@ -19,7 +19,6 @@ from farro.late import dataclass
 from farro.observe.audit_reading import Trail
 from farro.operations import fleet, steps, tree
 from farro.operations.moments import moment_or_none, seconds_between
-from farro.operations.steps import has_output
 from farro.operations.succession import fact_of, in_order
 from farro.ports.store import JobView, Store
 from farro.system import fs
@@ -117,7 +116,7 @@ def _attempt(life: Lifecycle, folder: str, number: int, latest: int, said: Trail
         if result
         else tuple(_so_far(folder, number, running=running)),
         steps_total=total if isinstance(total := result.get("steps_total"), int) else None,
-        output=has_output(folder, number),
+        output=steps.has_output(folder, number),
     )
 
 

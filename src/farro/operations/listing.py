@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from farro.errors import UnknownRole
 from farro.kernel.states import Status
 from farro.late import dataclass
-from farro.operations import tree
+from farro.operations import naming, tree
 from farro.operations.steps import read_prompt
 from farro.plans.tags import required_tags
 from farro.ports.fleet import Fleet
@@ -26,10 +25,7 @@ class Asked:
 
 
 def ls(store: Store, root: str, asked: Asked) -> list[JobView]:
-    known = set(store.roles())
-    for role in asked.roles:
-        if role not in known:
-            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
+    naming.roles(store, asked.roles)
     if asked.last is not None:
         return _newest(store, asked, asked.last)
     limit = None if asked.tags else asked.limit

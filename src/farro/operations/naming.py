@@ -1,4 +1,5 @@
 """Which job a person means: a whole id, a name, or the beginning of an id that no other job shares; in this order.
+And which roles.
 
 What a job id may look like is told by kernel.ids.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from farro.errors import UnknownJob
+from farro.errors import UnknownJob, UnknownRole
 from farro.kernel import ids
 from farro.operations import tree
 from farro.ports.store import Store
@@ -44,6 +45,15 @@ def _candidates(store: Store, text: str) -> Iterable[str]:
 def by_name(store: Store, root: str, text: str) -> str:
     """The same where a name is asked for: a name comes first, before an id that is spelled alike."""
     return store.named(ids.check_job_name(text)) or resolve(store, root, text)
+
+
+def roles(store: Store, asked: Collection[str]) -> list[str]:
+    """Those that are asked for, or all, in the store's own order. UnknownRole: one of them is not here."""
+    known = list(store.roles())
+    for role in asked:
+        if role not in known:
+            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
+    return [role for role in known if not asked or role in asked]
 
 
 def match(

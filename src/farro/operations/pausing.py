@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from farro.errors import InputError
 from farro.kernel.moments import timestamp
+from farro.operations import naming
 from farro.ports.clock import Clock
 from farro.ports.queues import Paused
 from farro.ports.store import Store
@@ -20,7 +21,7 @@ def pause(store: Store, roles: Sequence[str], *, by: str, why: str | None, clock
     """Those that are paused now, of these; one that was before stays as it was."""
     if why is not None and len(why) > LONGEST_WHY:
         raise InputError(f"the reason has {len(why)} characters; at most {LONGEST_WHY} are kept")
-    _check(store, roles)
+    naming.roles(store, roles)  # all of them before one is touched
     for role in roles:
         if store.pause(role, Paused(by=by, at=timestamp(clock.now()), why=why)):
             store.note("queue_paused", actor=by, role=role)
@@ -30,7 +31,7 @@ def pause(store: Store, roles: Sequence[str], *, by: str, why: str | None, clock
 
 def resume(store: Store, roles: Sequence[str], *, by: str) -> list[str]:
     """Those of these that were paused, and go on."""
-    _check(store, roles)
+    naming.roles(store, roles)  # all of them before one is touched
     done = []
     for role in roles:
         if store.resume(role):
@@ -48,11 +49,3 @@ def words(role: str, paused: Paused) -> str:
 def lines(paused: Mapping[str, Paused]) -> list[str]:
     """Each of them with the command that ends it."""
     return [f"{words(role, paused[role])} (`farro resume {role}`)" for role in sorted(paused)]
-
-
-def _check(store: Store, roles: Sequence[str]) -> None:
-    """All of them before one is touched."""
-    known = store.roles()
-    for role in roles:
-        if role not in known:
-            raise InputError(f"no role {role} here; there is {', '.join(sorted(known))}")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from farro.errors import Refused, StorageTrouble, UnknownRole
+from farro.errors import Refused, StorageTrouble
 from farro.kernel.states import Status
 from farro.late import dataclass, field
-from farro.operations import tree
+from farro.operations import naming, tree
 from farro.operations.explain import named_dependencies
 from farro.operations.jobs import operator
 from farro.operations.moments import moment_or_none
@@ -63,11 +63,7 @@ class Pruned:
 
 def candidates(store: Store, choice: Choice, *, now: datetime) -> list[Candidate]:
     """What would go, the oldest first. Looks only; the pruner looks again."""
-    known = list(store.roles())
-    for role in choice.roles:
-        if role not in known:
-            raise UnknownRole(f"no role {role} here; there is {', '.join(known)}")
-    roles = [role for role in known if not choice.roles or role in choice.roles]
+    roles = naming.roles(store, choice.roles)
     wanted = _waited_for(store)
     found: list[tuple[datetime, Candidate]] = []
     for entry in tree.entries(store, choice.ages_s.keys(), roles=roles):

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from farro.errors import UnknownRole
 from farro.kernel import places
 from farro.kernel.states import Status
 from farro.late import dataclass
 from farro.observe.stats import TOTAL, Finished, RoleStats, Waiting, role_stats
-from farro.operations import tree
+from farro.operations import naming, tree
 from farro.operations.moments import moment_or_none, seconds_between
 from farro.ports.store import Store
 
@@ -40,11 +39,7 @@ def stats(
     limits: Limits | None = None,
 ) -> list[RoleStats]:
     """A line for each role, in the order of their names, and where there are several a last one that sums them."""
-    known = list(store.roles())
-    for role in roles:
-        if role not in known:
-            raise UnknownRole(f"no role {role} here; there is {', '.join(sorted(known))}")
-    wanted = [role for role in known if not roles or role in roles]
+    wanted = naming.roles(store, roles)
     limits = limits or Limits()
     finished, since_s, cut = _finished(store, wanted, now, window_s, limits.finished)
     waiting, many = _waiting(store, wanted, now, limits.queued)

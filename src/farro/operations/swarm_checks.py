@@ -10,7 +10,7 @@ from typing import Any
 
 from farro.documents import Document
 from farro.errors import IllegalTransition, InputError
-from farro.operations.swarm_place import Place, controller
+from farro.operations.swarm_place import Desired, Place, check_swarm, controller
 from farro.swarm import lifecycle, names
 from farro.swarm import plan as plans
 from farro.swarm.lifecycle import SwarmState
@@ -28,7 +28,7 @@ def is_there(files: Place, swarm: str) -> bool:
 def check_state(files: Place, signal: Signal, swarm: str, state: SwarmState) -> None:
     """Whether that can be asked of a swarm in that state."""
     if state in (SwarmState.NEW, SwarmState.REMOVED) and signal is not Signal.CREATE:
-        raise IllegalTransition(unknown(files, swarm))
+        raise IllegalTransition(_unknown(files, swarm))
     if signal is Signal.CREATE and state not in lifecycle.ALLOWED[signal]:
         raise IllegalTransition(
             f"swarm {swarm} is there already, and {state}; see it with `farro swarm status {swarm}`, give it another "
@@ -59,7 +59,15 @@ def check_member(files: Place, swarm: str, role: str, instance: str) -> None:
         raise InputError(f"swarm {swarm} has no component {role} {instance}; it has {there}")
 
 
-def unknown(files: Place, swarm: str) -> str:
+def desired(files: Place, swarm: str) -> Desired:
+    """What is wanted of a swarm. InputError: there is no such swarm."""
+    found = files.desired(check_swarm(swarm))
+    if found is None:
+        raise InputError(_unknown(files, swarm))
+    return found
+
+
+def _unknown(files: Place, swarm: str) -> str:
     there = [name for name in files.swarms() if is_there(files, name)]
     return f"there is no swarm {swarm}; " + (
         f"there is {', '.join(there)}" if there else f"make it with `farro swarm create {swarm} --plan FILE`"

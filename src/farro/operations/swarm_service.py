@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from farro.errors import AlreadyRunning, FarroError
 from farro.late import dataclass
 from farro.operations import swarms
-from farro.operations.swarm_logs import last_line
+from farro.operations.swarm_logs import last_line, last_words
 from farro.operations.swarm_place import FOLDER, ORCHESTRATOR, Place
 from farro.ports.clock import Clock
 from farro.ports.runtime import Component, Runtime
-from farro.system import fs
 
 PATIENCE_S = 20.0
 TELL_S = 5.0  # who waits for so long is told what keeps the orchestrator
 _LOOK_S = 0.02
-_LINES = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +50,7 @@ def ensure(runtime: Runtime, wanted: Component, clock: Clock) -> Started | None:
     while not swarms.running(place.folder):
         seen = runtime.look(wanted.name)
         if seen is None or not seen.alive:
-            raise FarroError(f"the orchestrator ended at once; {wanted.log} ends with:\n{_last_lines(wanted.log)}")
+            raise FarroError(f"the orchestrator ended at once; {wanted.log} ends with:\n{last_words(wanted.log)}")
         if clock.monotonic_s() >= until_s:
             raise FarroError(f"the orchestrator (pid {seen.pid}) is not up after {PATIENCE_S:g} s; see {wanted.log}")
         clock.sleep(_LOOK_S)
@@ -63,11 +61,3 @@ def trouble(place: str) -> str | None:
     """What keeps the orchestrator from its work, as it said last; None: nothing that it knows of."""
     said, level = last_line(f"{place}/{ORCHESTRATOR}/orchestrator.log")
     return said or None if level in (None, "error") else None
-
-
-def _last_lines(path: str) -> str:
-    try:
-        data = fs.read_bytes(path, 16 << 20)
-    except OSError:
-        return ""
-    return "\n".join(data.decode("utf-8", "replace").splitlines()[-_LINES:])

@@ -138,9 +138,7 @@ def commands(place: str, swarm: str) -> list[CommandView]:
 def look(place: str, swarm: str, clock: Clock | None = None) -> SwarmView:
     """InputError: there is no such swarm."""
     files, clock = Place(place), clock or SystemClock()
-    desired = files.desired(check_swarm(swarm))
-    if desired is None:
-        raise InputError(swarm_checks.unknown(files, swarm))
+    desired = swarm_checks.desired(files, swarm)
     alive = leases.is_held(f"{files.of(swarm)}/.lease")
     return swarm_view(desired, files.plan(swarm), files.status(swarm) or {}, alive=alive, now=clock.now())
 

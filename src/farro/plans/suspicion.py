@@ -29,7 +29,7 @@ _READS_VARIABLES = _READS_SIGNS | {"envsubst", "perl", "python", "python3", "env
 _WANTS_FILES = frozenset(
     {"ls", "rm", "cp", "mv", "cat", "wc", "head", "tail", "du", "chmod", "chown", "touch", "md5sum"}
 )
-_SCRIPTED = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node")
+_SCRIPTED = re.compile(rf"{'|'.join(sorted(_SHELLS))}|python[0-9.]*|perl|ruby|node")
 _SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*[ce]")  # sh -c, bash -ec, perl -e
 _SHELL_ONLY = {
     "cd": "changes the folder of that step alone; say `cwd` in the steps that shall run there",

@@ -39,6 +39,7 @@ class Charge:
     model: str | None
     request_sha256: str
     most_usd: Decimal | None  # None: nobody knows
+    lower: str = "lower max_output_tokens"  # what makes it less, for who is refused; not kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -120,7 +120,7 @@ def check(charge: Charge, budget: Budget, so_far: Spent) -> None:
     raise BudgetExceeded(
         f"the call to {_called(charge)} may cost up to {usd(charge.most_usd)} USD, and {budget.what} has "
         f"{usd(max(left, NOTHING))} USD left: {usd(so_far.usd)} of {usd(budget.limit_usd)} are spent{guessed}. It was "
-        f"not made. Raise {budget.key}, or lower max_output_tokens{wait}; `farro costs` shows where it went"
+        f"not made. Raise {budget.key}, or {charge.lower}{wait}; `farro costs` shows where it went"
     )
 
 

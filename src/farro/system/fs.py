@@ -40,6 +40,7 @@ TEMPORARY = ".tmp-"  # no job, agent or role name may start with a dot
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _READ = os.O_RDONLY | os.O_CLOEXEC | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NOFOLLOW
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW
 
 
 def set_seam(placed: Seam | None) -> None:
@@ -180,13 +181,13 @@ def create_private(path: str, data: bytes) -> None:
 
 def open_append(path: str) -> int:
     """A log file, made if it is not there, that is written at its end and can be read. The caller closes it."""
-    return _perform("create", os.open, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW, 0o666)
+    return _perform("create", os.open, path, _APPEND, 0o666)
 
 
 def open_lock(path: str) -> int:
     """As `open_append`, a file that nobody but its owner and the owner's group can open: whoever can so much as read a
     file can lock it. The caller closes it."""
-    return _perform("create", os.open, path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | _NOFOLLOW, 0o660)
+    return _perform("create", os.open, path, _APPEND, 0o660)
 
 
 def truncate(fd: int, size: int) -> None:

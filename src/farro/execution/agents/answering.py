@@ -280,18 +280,12 @@ class _Asked:
             request_sha256=self._digest,
             most_usd=most,
         )
-        try:
-            self._call_id = self.agents.ledger.reserve(charge, self._budgets())
-        except BudgetExceeded as exceeded:
-            described = self.settings.providers[candidate.name]
-            if isinstance(asked, Foretelling):
-                fitting = f"lower cost_usd in {described.file or 'its file'}"
-            elif described.call_usd is not None and most == exact(described.call_usd):
-                fitting = f"lower providers.{candidate.name}.call_usd, where a call costs less"
-            else:
-                raise
-            # The ledger's advice is about tokens; this call's price is said by a file, or by the config.
-            raise BudgetExceeded(str(exceeded).replace("lower max_output_tokens", fitting)) from None
+        described = self.settings.providers[candidate.name]
+        if isinstance(asked, Foretelling):  # its price is said by a file, or by the config, not by its tokens
+            charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
+        elif described.call_usd is not None and most == exact(described.call_usd):
+            charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, where a call costs less")
+        self._call_id = self.agents.ledger.reserve(charge, self._budgets())
         return self._call_id
 
     def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:

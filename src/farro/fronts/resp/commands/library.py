@@ -5,6 +5,7 @@ What they may say lives in plans; keeping and queueing them lives in operations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -57,19 +58,20 @@ async def plan_list(connection: Connection, args: list[bytes]) -> Any:
 
 async def plan_delete(connection: Connection, args: list[bytes]) -> Any:
     """PLAN.DELETE id: keep it no longer. 0: there is none. An action that needs it refuses."""
-    server = connection.server
-    if await plan_get(connection, args) is None:
-        return 0
-    await server.call(library.remove_plan, server.library, text(args[1]))
-    return 1
+    there = await plan_get(connection, args)
+    return await _deleted(connection, args, there, library.remove_plan)
 
 
 async def action_delete(connection: Connection, args: list[bytes]) -> Any:
     """ACTION.DELETE id: keep it no longer; its jobs stay. 0: there is none."""
-    server = connection.server
-    if await action_get(connection, args) is None:
+    there = await action_get(connection, args)
+    return await _deleted(connection, args, there, library.remove_action)
+
+
+async def _deleted(connection: Connection, args: list[bytes], there: Any, remove: Callable[..., None]) -> int:
+    if there is None:
         return 0
-    await server.call(library.remove_action, server.library, text(args[1]))
+    await connection.server.call(remove, connection.server.library, text(args[1]))
     return 1
 
 

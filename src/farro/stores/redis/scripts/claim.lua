@@ -4,9 +4,8 @@
 -- More than one only of jobs that were never begun and have no files; more than four only up to half of what is queued.
 -- Answers: {'ok', number of jobs in its hands, a job of another schema version that was put aside or '', then of each
 --   job: {id, life, prompt, attempt, at, policy, files or nil, correlation id, score}}; {'none', number of jobs in its
---   hands, for who has tags the last entry of feed:<Role>, when the next delayed job is due or ''}; {'lost'}: the agent
---   is dead;
---   also where its queue is paused;
+--   hands, for who has tags the last entry of feed:<Role>, when the next delayed job is due or ''}, also where its queue is
+--   paused; {'lost'}: the agent is dead;
 --   {'foreign', id}: a job of another schema version was put aside, ask again.
 -- One worker is woken for a job, and wakes the next where it leaves any.
 -- A crash of the caller leaves the jobs in its hands: recovery counts the attempts.
