@@ -12,8 +12,8 @@ from support import ROOT
 PAGE = Path(ROOT, "docs", "doctor.md").read_text(encoding="utf-8")
 NOWHERE = str(Path(ROOT, "no-such-root"))
 CHECKS = checkup.checks(NOWHERE, finished=0, conformance=True)
-FOLDERS, _, REST = PAGE.partition("## Where the jobs lie in a Redis server")
-REDIS, _, CONFORMANCE = REST.partition("## Daemons that start strictly")
+FOLDERS, _, REST = PAGE.partition("## Check jobs in a Redis server")
+REDIS, _, CONFORMANCE = REST.partition("## Start daemons strictly")
 
 
 def test_the_page_has_every_check_in_the_order_of_the_answer() -> None:
