@@ -9,8 +9,9 @@ folders cannot make fewer calls; what farro costs beyond this is farro's own.
     commit   create and write result.json and result.md; replace job.json (3); link the mirror; unlink the lock;
              rename into completed
 
-With `power` come the syncs of docs/decisions/0001, each where its row says: enqueue 4 (both files, the folder,
-incoming), claim 0, commit 7 (both results, the attempt's two folders, job.json, the job's folder, completed).
+With `power` come the syncs of docs/decisions/every-sync-has-a-reason.md, each where its row says: enqueue 4 (both
+files, the folder, incoming), claim 0, commit 7 (both results, the attempt's two folders, job.json, the job's folder,
+completed).
 
     python -m bench.floor enqueue|pickup N     the producer (BENCH_HOME, BENCH_VARIANT process|power)
     python -m bench.floor worker               one of the competing workers, until it is ended

@@ -1,7 +1,7 @@
-"""RELIABILITY.md's table, row by row: each crash point and race of the store as a named test.
+"""Play the rows of docs/reliability.md: each crash point and race of the store as a named test.
 
 The exhaustive forms live beside it (test_kill_points, test_errno, the power and storm suites). Real processes play
-where the row is about processes; the stage elsewhere. Which rows are covered is checked by test_rows_are_complete.
+where the row is about processes; the stage elsewhere. tests/house/test_reliability.py checks which rows are covered.
 """
 
 from __future__ import annotations

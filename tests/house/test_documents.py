@@ -1,6 +1,6 @@
-"""The documents: links lead somewhere, decision records are whole, commands that are named exist.
+"""Check the documents: links lead somewhere, decision records are complete, commands that are named exist.
 
-Examples inside the documents are run by tests/flows.
+The tests in tests/flows run the examples inside the documents.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from house import named_tests
 from support import ROOT
 
 HEAD = [path for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md") if (path := Path(ROOT, name)).is_file()]
 DOCUMENTS = [*HEAD, *sorted(Path(ROOT, "docs").rglob("*.md"))]
-RECORDS = sorted(Path(ROOT, "docs", "decisions").glob("*.md"))
+INDEX = Path(ROOT, "docs", "decisions", "README.md")
+RECORDS = sorted(path for path in INDEX.parent.glob("*.md") if path != INDEX)
 
 FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -67,12 +69,33 @@ def test_make_targets_that_are_named_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=named)
-def test_every_decision_has_context_decision_rejected_and_consequence(record: Path) -> None:
-    assert re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", record.name), "a record is called NNNN-short-name.md"
-    first_words = [heading.split()[0].rstrip("s") for heading in HEADING.findall(record.read_text(encoding="utf-8"))]
-    assert [word for word in ("Context", "Decision", "Rejected", "Consequence") if word not in first_words] == []
+def test_every_decision_has_its_sections_in_order(record: Path) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+\.md", record.name), "a record is named for what it decides, in words"
+    headings = HEADING.findall(record.read_text(encoding="utf-8"))
+    assert headings[1:] == ["Context", "Decision", "Rejected", "Consequence", "Tests"]
 
 
-def test_decision_numbers_are_not_used_twice() -> None:
-    numbers = [record.name[:4] for record in RECORDS]
-    assert sorted(set(numbers)) == sorted(numbers)
+@pytest.mark.parametrize("record", RECORDS, ids=named)
+def test_every_decision_names_tests_that_run(record: Path) -> None:
+    shown = record.read_text(encoding="utf-8").rpartition("## Tests")[2]
+    names = named_tests.NAME.findall(shown)
+    assert names or "`make lint`" in shown, "names neither a test nor a check of `make lint`"
+    assert not (wrong := named_tests.problems(names)), wrong
+
+
+def test_the_index_lists_every_decision_once() -> None:
+    listed = LINK.findall(INDEX.read_text(encoding="utf-8"))
+    assert sorted(link for link in listed if "/" not in link) == sorted(record.name for record in RECORDS)
+
+
+def test_decisions_that_the_code_names_exist() -> None:
+    folders = [Path(ROOT, name) for name in ("src", "tests", "scripts", "examples")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    found = {
+        (named(path), name)
+        for path in files
+        for name in re.findall(r"docs/decisions/([\w.-]+\w)", path.read_text("utf-8"))
+    }
+    assert found, "the code names no decision at all: is the pattern wrong?"
+    there = {record.name for record in RECORDS}
+    assert [(path, name) for path, name in sorted(found) if name not in there] == []

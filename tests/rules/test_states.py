@@ -14,7 +14,8 @@ from farro.kernel.moments import timestamp
 from farro.kernel.moves import Move
 from farro.kernel.states import Reason, Status
 
-# DESIGN §3.2 with docs/decisions/0026, row by row: (from, to): reasons. Not generated from the code.
+# DESIGN §3.2 with docs/decisions/a-persons-answer-is-a-transition.md, row by row: (from, to): reasons.
+# Not generated from the code.
 TABLE = {
     ("queued", "in_progress"): {"claimed"},
     ("in_progress", "succeeded"): {"committed", "force_completed"},
@@ -27,7 +28,7 @@ TABLE = {
     ("failed", "queued"): {"requeued", "rerouted"},
     ("failed", "failed"): {"finalized"},
     ("failed", "killed"): {"gave_up", "killed"},
-    ("queued", "killed"): {"killed", "migrated"},  # decision 0031
+    ("queued", "killed"): {"killed", "migrated"},  # docs/decisions/attempt-files-travel-with-the-commit.md
     ("in_progress", "killed"): {"killed"},
     ("stale", "succeeded"): {"force_completed"},
     ("failed", "succeeded"): {"force_completed"},

@@ -5,7 +5,7 @@ How a task is written and handed over is farro.tasks; whether it is right, plans
 The folder is `tasks` in the attempt's own, so that an attempt never runs what an earlier one added. It is made when the
 first process that may add is started: a plan of Python functions that add nothing costs no call. A seal after which
 more had come begins a new one, `tasks-2`, for the steps that came: whatever an ended step left behind stays shut out.
-Decided in docs/decisions/0011-tasks-lie-in-their-attempt.md.
+Decided in docs/decisions/added-tasks-belong-to-their-attempt.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ The module is imported from the worker's own path and then from the root's folde
 may name anything that can be imported, and `os:system` was not written to be called by whoever may queue a plan. What
 the function returns is the step's stdout, as JSON, so that it can be the input of the next step; None says nothing.
 What it prints is the step's stderr. An exception is a failed step: its traceback in the stderr, and its type and
-message on stdout as JSON, for whoever asks for the result. Decided in docs/decisions/0017.
+message on stdout as JSON, for whoever asks for the result.
+Decided in docs/decisions/a-python-task-is-a-one-step-plan.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ the whole is in result.json.
 
 A line is one write: a kill leaves it whole or not at all. A success and what it added are one line, so neither is known
 without the other. After a power cut only what is synced counts; that is done once a second of work would be lost, not
-at each step. Decided in docs/decisions/0012-a-retried-attempt-resumes.md.
+at each step. Decided in docs/decisions/a-retry-resumes-after-finished-steps.md.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The triggers themselves live in observe.alerts.
 
-Nothing is sampled and nothing new is kept (decision 0029): how deep a queue was is reckoned backwards, from how deep it
-is now and the transitions of the last half hour. A root where no queue is deep reads the few lines that matter; one
-where one is reads at most `LIMIT` bytes.
+Nothing is sampled and nothing new is kept (docs/decisions/alerts-are-computed-from-the-audit-log.md). The depth of a
+queue is computed backwards, from its present depth and the transitions of the last half hour. A root
+where no queue is deep reads the few lines that matter; one where one is reads at most `LIMIT` bytes.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class Working(Protocol):
 @runtime_checkable
 class Bulk(Protocol):
     """What a store can besides, for which several jobs at once are little more work than one. Each job is as safe as
-    with the calls for one: its own fence, and its own answer. docs/decisions/0043"""
+    with the calls for one: its own fence, and its own answer. docs/decisions/small-jobs-go-in-batches.md"""
 
     def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
         """As `claim`, of up to `limit` jobs, in their order. More than one only of jobs that were never begun before:

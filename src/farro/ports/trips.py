@@ -1,6 +1,7 @@
 """What a store can besides, to which each trip takes time: a claim rides with what goes there anyway.
 
-The Store port itself, and what is done for several jobs at once (Bulk), live in store. Why: docs/decisions/0048.
+The Store port itself, and what is done for several jobs at once (Bulk), live in store.
+Why: docs/decisions/small-jobs-go-in-batches.md.
 """
 
 from __future__ import annotations

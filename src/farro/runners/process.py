@@ -8,7 +8,7 @@ and commits: the child leaves its outcome in a file (handover).
 - It is told to stop through its standard input, and knows by the end of that that its worker is dead.
 - What it says goes through a pipe into the attempt's runner.log, as much as is bounded there.
 - It is not forked from the worker: a fork of a process with threads inherits their locks, and a job's memory, modules
-  and open files would be its worker's. Measured: docs/decisions/0015-a-runner-is-a-new-interpreter.md.
+  and open files would be its worker's. Measured: docs/decisions/a-runner-is-a-new-interpreter.md.
 """
 
 from __future__ import annotations

@@ -272,7 +272,8 @@ class Settings:
     bus: BusAddress = "files"  # or amqp://HOST:PORT/VHOST: what carries what swarms say
     durability: Literal["power", "process"] = "power"  # of the file store
     strict_start: bool = False  # daemons start only where the quick checks of doctor pass, warnings among them
-    allow_cross_volume: bool = False  # SPEC-1 §5; true is told, and not kept: docs/decisions/0027
+    # SPEC-1 §5; true has no effect: docs/decisions/a-root-is-one-filesystem.md
+    allow_cross_volume: bool = False
     roles: dict[str, RoleSettings] = field(default_factory=dict)
     tools: dict[str, ToolSettings] = field(default_factory=dict)
     retry: RetrySettings = field(default_factory=RetrySettings)

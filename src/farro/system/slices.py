@@ -3,7 +3,8 @@
 Who submits a job, and the kernel's own thread that ends a write for it, are woken for a moment and wait again. While a
 worker has the processor that they need, they wait for the end of its slice too, which is noticed at the next tick of
 the clock: milliseconds, for a tenth of one. Linux (6.12) lets whoever is woken go first when it has asked for a shorter
-slice than the one that runs. Nobody gets more or less of the processor for it, only at another time. Decided in 0054.
+slice than the one that runs. Nobody gets more or less of the processor for it, only at another time.
+Decided in docs/decisions/small-jobs-go-in-batches.md.
 
 - What a worker starts does not inherit it: commands have what the system gives everyone.
   [test_a_program_that_a_worker_starts_has_ordinary_slices]

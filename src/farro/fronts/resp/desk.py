@@ -6,7 +6,8 @@ Calls that are rare, or look at much, have threads of their own (server). What i
   meanwhile becomes one batch, which pays for the hop to a thread and back.
 - In front of files, most of a call is work, and the event loop makes it (LoopDesk). A thread would fight with the loop
   for the interpreter's lock at every system call: that took more than the calls themselves
-  (docs/decisions/0052). As in Redis, nobody is heard while the disk is waited for, and what they say is the next batch.
+  (docs/decisions/resp-keys-are-views-of-jobs.md).
+  As in Redis, nobody is heard while the disk is waited for, and what they say is the next batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Whether a component that lives hangs: how long it had the chance to say something, and did not (decision 0058).
+"""Whether a component that lives hangs: how long it had the chance to say something, and did not.
+
+Decided in docs/decisions/silence-counts-only-while-observed.md.
 
 Asking its health endpoint lives in watching, ending it in hands.
 """

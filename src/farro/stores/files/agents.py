@@ -20,7 +20,7 @@ from farro.system import fs, leases, trees
 
 LEASE = ".lease"
 # A link that says the agent's name. The lock of each job that it claims is a second name of it: nothing is made and
-# nothing freed for a claim (docs/decisions/0051).
+# nothing freed for a claim (docs/decisions/small-jobs-go-in-batches.md).
 LOCK = ".lock"
 BEAT_EVERY_S = 10.0
 

@@ -1,7 +1,7 @@
 """The write-ahead journal: with durability `power`, one synchronous write stands for all syncs of an enqueue or commit.
 
 The form of a record lives in records, what it means after a power cut in replay, what becomes of a dead process's
-journal in forget. Alternatives and figures: docs/decisions/0007.
+journal in forget. Alternatives and figures: docs/decisions/one-journal-record-replaces-the-syncs.md.
 
 A process that enqueues or commits more than a few jobs keeps two files in jobs/.journal, filled with zeros beforehand,
 so that a record is one write into blocks that exist: no change of the filesystem's own metadata, whatever filesystem it

@@ -73,7 +73,7 @@ def deliver(ground: Ground, folder: str, to: str, job_id: str, *, sync: bool = T
 
 def crossing(ground: Ground, job_id: str, to: str) -> StorageTrouble:
     """What a move says that a rename cannot make, and the audit log with it (SPEC-1 §5). Copying instead would have the
-    job in two places, and nobody could tell whose it is: docs/decisions/0027."""
+    job in two places, and nobody could tell whose it is: docs/decisions/a-root-is-one-filesystem.md."""
     ground.audit("cross_volume_forbidden", job_id=job_id, place=to)
     return StorageTrouble(
         f"{job_id}: {to} is on another device or mount than the rest of the root, and a job is handed on by a rename; "

@@ -6,7 +6,8 @@ Validation of what a prompt says lives in plans and roles; here its names and si
   [test_kill_at_every_call_of_enqueue]
 - With durability `power` minted ids are in the journal before they are published; else every staged file, its folder
   and incoming/ are synced before the acknowledgement. [test_power_cut_after_enqueue] A single one is staged while its
-  record is on its way to the disk; one whose staging fails is taken back from the journal. Decided in 0050.
+  record is on its way to the disk; one whose staging fails is taken back from the journal.
+  docs/decisions/one-journal-record-replaces-the-syncs.md.
   [test_an_enqueue_whose_folder_cannot_be_made_is_taken_back]
 - Chosen ids: stage and sync → exclusive link `jobs/.ids/<id>` → every submitter of that id tries staging → incoming,
   ENOENT = already done. The link is durable before the rename: without that a power cut may keep the job and lose the
@@ -14,7 +15,7 @@ Validation of what a prompt says lives in plans and roles; here its names and si
 - With a journal the link comes first, for it tells whose content stands, and each of its submitters has a record of
   that content before it publishes: what is published can be made again, with its link. A link whose submitter never got
   to its record is taken away by the replay, unless what it points at is whole. Nobody publishes what another staged
-  before it is durable by its own doing. Decided in docs/decisions/0047.
+  before it is durable by its own doing. Decided in docs/decisions/one-journal-record-replaces-the-syncs.md.
 - A job that runs after others is published among the waiting, once the index names it, durably (waiting).
 """
 

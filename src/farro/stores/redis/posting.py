@@ -1,7 +1,7 @@
 """What is kept of an attempt's files where no folder of it stays: small ones by content, large ones in the shared
 directory, or cut and noted.
 
-The folders themselves live in workspace; docs/decisions/0031 has the reasons.
+The folders themselves live in workspace; docs/decisions/attempt-files-travel-with-the-commit.md has the reasons.
 
 What the result names is kept, with the records of its steps (`steps.jsonl`, by which a later attempt goes on) and the
 config and policies that it worked under (`.snapshot`), and what agents answered. Anything else that a step left beside
