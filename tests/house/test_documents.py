@@ -14,7 +14,8 @@ import pytest
 from house import named_tests
 from support import ROOT
 
-HEAD = [path for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md") if (path := Path(ROOT, name)).is_file()]
+HEADS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+HEAD = [path for name in HEADS if (path := Path(ROOT, name)).is_file()]
 DOCUMENTS = [*HEAD, *sorted(Path(ROOT, "docs").rglob("*.md"))]
 INDEX = Path(ROOT, "docs", "decisions", "README.md")
 RECORDS = sorted(path for path in INDEX.parent.glob("*.md") if path != INDEX)
