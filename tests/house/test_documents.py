@@ -89,14 +89,41 @@ def test_the_index_lists_every_decision_once() -> None:
     assert sorted(link for link in listed if "/" not in link) == sorted(record.name for record in RECORDS)
 
 
-def test_decisions_that_the_code_names_exist() -> None:
+def cited(pattern: str) -> dict[str, str]:
+    """Return each citation that the code makes, and one file that makes it. `pattern` has one group."""
     folders = [Path(ROOT, name) for name in ("src", "tests", "scripts", "examples")]
     files = [path for folder in folders for path in folder.rglob("*.py")]
-    found = {
-        (named(path), name)
-        for path in files
-        for name in re.findall(r"docs/decisions/([\w.-]+\w)", path.read_text("utf-8"))
-    }
-    assert found, "the code names no decision at all: is the pattern wrong?"
+    found = {text: named(path) for path in files for text in re.findall(pattern, path.read_text(encoding="utf-8"))}
+    assert found, f"the code cites nothing like {pattern}: is it wrong?"
+    return found
+
+
+def test_decisions_that_the_code_names_exist() -> None:
     there = {record.name for record in RECORDS}
-    assert [(path, name) for path, name in sorted(found) if name not in there] == []
+    assert {
+        name: path for name, path in cited(r"docs/decisions/([a-z0-9][\w.-]*\w)").items() if name not in there
+    } == {}
+
+
+def test_sections_of_the_design_that_the_code_cites_exist() -> None:
+    text = Path(ROOT, "docs", "design.md").read_text(encoding="utf-8")
+    sections = set(re.findall(r"^#{2,3} (\d+(?:\.\d+)?)\b", text, re.MULTILINE))
+    assert {
+        section: path for section, path in cited(r"DESIGN §(\d+(?:\.\d+)?)").items() if section not in sections
+    } == {}
+    assert set(re.findall(r"^- \*\*(R\d) ", text, re.MULTILINE)) == {f"R{number}" for number in range(1, 8)}
+
+
+def test_rows_of_reliability_that_the_code_cites_exist() -> None:
+    text = Path(ROOT, "docs", "reliability.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE))
+    found = cited(r"RELIABILITY (\d[\d, and-]*)")
+    missing = {text: path for text, path in found.items() if not rows.issuperset(re.findall(r"\d+", text))}
+    assert missing == {}
+
+
+def test_the_glossary_defines_each_word_once_in_order() -> None:
+    text = Path(ROOT, "docs", "glossary.md").read_text(encoding="utf-8")
+    words = [word.removesuffix(" (planned)") for word in re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)][1:]
+    assert len(words) > 50
+    assert words == sorted(set(words), key=str.casefold)
