@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import Literal
 
+from sortedcontainers import SortedList
+
 from farro.kernel import places
 from farro.kernel.states import Status
 from farro.late import dataclass
-from farro.operations.catalog.ordered import Ordered
 from farro.operations.catalog.rows import Row, Standing
 
 Order = Literal["newest", "oldest", "changed"]
@@ -72,7 +73,9 @@ class Book:
         self._rows: dict[str, Row] = {}
         self._changed: dict[str, Row] = {}  # in the order of their last change
         self._number = 0
-        self._buckets: dict[tuple[str, Status], Ordered] = {}
+        # Sorted lists in chunks: a plain list would move half a megabyte for each job that leaves the head of a deep
+        # queue. No SortedSet, which keeps every key twice.
+        self._buckets: dict[tuple[str, Status], SortedList[str]] = {}
         self._aside: set[str] = set()
         self._later: dict[str, int] = {}
 
@@ -107,7 +110,7 @@ class Book:
 
     def add(self, row: Row) -> None:
         self._rows[row.job_id] = row
-        self._bucket(row.role, row.status).add(row.key)
+        self._put(row)
         self._place(row)
         self._touch(row)
 
@@ -117,7 +120,7 @@ class Book:
         if (row.role, row.status) != (role, status):
             self._bucket(row.role, row.status).discard(row.key)
             row.role, row.status = role, status
-            self._bucket(role, status).add(row.key)
+            self._put(row)
         row.place, row.changed_ms = place, changed_ms
         self._place(row)
         self._touch(row)
@@ -154,11 +157,16 @@ class Book:
         if row.status is not Status.QUEUED:
             self._later.pop(row.job_id, None)
 
-    def _bucket(self, role: str | None, status: Status) -> Ordered:
+    def _put(self, row: Row) -> None:
+        bucket = self._bucket(row.role, row.status)
+        if row.key not in bucket:  # a sorted list would take it twice
+            bucket.add(row.key)
+
+    def _bucket(self, role: str | None, status: Status) -> SortedList[str]:
         where = (role or UNKNOWN, status)
         found = self._buckets.get(where)
         if found is None:
-            found = self._buckets[where] = Ordered()
+            found = self._buckets[where] = SortedList()
         return found
 
     # --- asking ---
@@ -219,7 +227,7 @@ class Book:
     def _candidates(self, wanted: Wanted) -> Iterable[Row]:
         if not wanted.roles and not wanted.statuses:
             return self._rows.values()
-        return [self._rows[key[_TIME:]] for bucket in self._chosen(wanted) for key in bucket.upwards()]
+        return [self._rows[key[_TIME:]] for bucket in self._chosen(wanted) for key in bucket]
 
     def _size(self, wanted: Wanted) -> int:
         return sum(len(bucket) for bucket in self._chosen(wanted))
@@ -227,7 +235,7 @@ class Book:
     def _cursor(self, row: Row, order: Order) -> str:
         return str(row.number) if order == "changed" else row.key
 
-    def _chosen(self, wanted: Wanted) -> list[Ordered]:
+    def _chosen(self, wanted: Wanted) -> list[SortedList[str]]:
         return [
             bucket
             for (role, status), bucket in self._buckets.items()
@@ -242,9 +250,9 @@ class Book:
             return
         buckets = self._chosen(wanted)
         if wanted.order == "newest":
-            keys = heapq.merge(*(bucket.downwards(wanted.cursor) for bucket in buckets), reverse=True)
+            keys = heapq.merge(*(_before(bucket, wanted.cursor) for bucket in buckets), reverse=True)
         else:
-            keys = heapq.merge(*(bucket.upwards(wanted.cursor) for bucket in buckets))
+            keys = heapq.merge(*(_after(bucket, wanted.cursor) for bucket in buckets))
         for key in keys:
             yield self._rows[key[_TIME:]]
 
@@ -254,7 +262,7 @@ class Book:
         chosen = self._chosen(wanted)
         rows: Iterator[Row]
         if sum(map(len, chosen)) <= _FEW:
-            some = [self._rows[key[_TIME:]] for bucket in chosen for key in bucket.upwards()]
+            some = [self._rows[key[_TIME:]] for bucket in chosen for key in bucket]
             rows = iter(sorted(some, key=lambda row: row.number, reverse=True))
         else:
             rows = reversed(self._changed.values())
@@ -265,6 +273,16 @@ class Book:
                 and (not wanted.statuses or row.status in wanted.statuses)
             ):
                 yield row
+
+
+def _after(keys: SortedList[str], cursor: str | None) -> Iterator[str]:
+    """Those that are greater, upwards; all without a cursor."""
+    return keys.irange(minimum=cursor, inclusive=(False, True))
+
+
+def _before(keys: SortedList[str], cursor: str | None) -> Iterator[str]:
+    """Those that are smaller, downwards; all without a cursor."""
+    return keys.irange(maximum=cursor, inclusive=(True, False), reverse=True)
 
 
 def _number(cursor: str | None) -> int | None:
