@@ -1,7 +1,7 @@
 """Play the rows of docs/reliability.md: each crash point and race of the store as a named test.
 
-The exhaustive forms live beside it (test_kill_points, test_errno, the power and storm suites). Real processes play
-where the row is about processes; the stage elsewhere. tests/house/test_reliability.py checks which rows are covered.
+The exhaustive forms are test_kill_points, test_errno and the power and storm suites. Rows about processes use real
+processes; the others use the stage. tests/house/test_reliability.py checks which rows are covered.
 """
 
 from __future__ import annotations

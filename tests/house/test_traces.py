@@ -1,4 +1,4 @@
-"""Nothing that can be committed names where it was written: no package registry, no path of one machine."""
+"""Check that no file which can be committed names a package registry or a path of one machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support import ROOT, need
 
-# Joined here, so that this file does not name what it forbids.
+# Joined here, because this file must not name what it forbids.
 REGISTRIES = tuple(
     ".".join(parts)
     for parts in (
@@ -37,7 +37,7 @@ def files_that_can_be_committed(tmp_path: Path) -> list[str]:
     listing = ["ls-files", "-z", "--others", "--exclude-standard"]
     answer = subprocess.run([git, *listing, "--cached"], cwd=ROOT, capture_output=True, check=False)
     if answer.returncode != 0:
-        # An unpacked archive, or a repository of another user: an empty one beside it reads the same ignore rules.
+        # git refuses an unpacked archive or another user's repository; an empty one reads the same ignore rules.
         empty = str(tmp_path / "empty.git")
         subprocess.run([git, "init", "--quiet", "--bare", empty], check=True, capture_output=True)
         beside = [git, f"--git-dir={empty}", f"--work-tree={ROOT}", *listing]
