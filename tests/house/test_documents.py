@@ -6,6 +6,7 @@ The tests in tests/flows run the examples inside the documents.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,17 @@ def test_sections_of_the_design_that_the_code_cites_exist() -> None:
         section: path for section, path in cited(r"DESIGN §(\d+(?:\.\d+)?)").items() if section not in sections
     } == {}
     assert set(re.findall(r"^- \*\*(R\d) ", text, re.MULTILINE)) == {f"R{number}" for number in range(1, 8)}
+
+
+def test_the_design_names_every_library_that_users_install() -> None:
+    project = tomllib.loads(Path(ROOT, "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name: wanted for name, wanted in project["optional-dependencies"].items() if name not in ("all", "dev")}
+    libraries = Path(ROOT, "docs", "design.md").read_text(encoding="utf-8").partition("## 14. Libraries")[2]
+    for extra, wanted in {"base": project["dependencies"], **extras}.items():
+        row = re.search(rf"^\| `?{extra}`? \|.*$", libraries, re.MULTILINE)
+        assert row, f"docs/design.md §14 has no row for {extra}"
+        names = [re.split(r"[\[<>=~; ]", requirement)[0] for requirement in wanted]
+        assert [name for name in names if name not in row[0]] == [], f"docs/design.md §14: {extra}"
 
 
 def test_rows_of_reliability_that_the_code_cites_exist() -> None:
