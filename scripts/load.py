@@ -178,7 +178,7 @@ def enqueue(
 def depths(root: str, load: Load) -> int:
     """How many are queued or in progress, in all; the deepest role is noted."""
     from farro import app
-    from farro.config import load as read
+    from farro.config.reader import load as read
 
     store = app.open_store(root, read(root), brief=True)
     try:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from farro.fronts.http import openapi, routes
-from farro.operations.schemas import schemas
-from farro.swarm import asyncapi
+from farro.doctor.schemas import schemas
+from farro.swarm.wire import asyncapi
+from farro.web import openapi, routes
 
 VERSION = "1"  # of the document; a server says its own
 FOLDER = Path(__file__).resolve().parent.parent / "schemas"

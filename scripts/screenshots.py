@@ -34,9 +34,9 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 import farro
-from farro.kernel.envelope import Hop, Lifecycle
-from farro.kernel.moments import timestamp
-from farro.kernel.states import Reason, Status
+from farro.jobs.envelope import Hop, Lifecycle
+from farro.jobs.states import Reason, Status
+from farro.jobs.times import timestamp
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs/images"

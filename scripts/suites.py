@@ -36,14 +36,14 @@ CHECKS: dict[str, list[str]] = {
     "types": ["mypy"],
 }
 SUITES = (
-    *("house", "rules", "system", "guard", "execution", "agents", "observe", "contracts", "redis", "golden"),
-    *("providers", "services", "component", "swarms", "resp", "http", "mcp", "top", "browser", "planning"),
-    *("crash", "flows", "storm"),
+    *("house", "documents", "jobs", "plans", "roles", "config", "host", "log", "doctor", "sandbox", "store"),
+    *("execution", "worker", "queue", "agents", "air", "swarm", "agq", "web", "tui", "mcp", "agx"),
+    *("contracts", "golden", "browser", "crash", "flows", "storm"),
 )
 # Two at a time: one works while the other waits, for processes or for its last test. The longest begins, beside those
 # that wait most; and these have one process more.
-FIRST = ("crash", "swarms", "browser", "storm", "flows", "contracts", "guard", "rules", "house", "http", "resp")
-WAITING = ("swarms", "browser", "storm", "http", "mcp", "top", "component")
+FIRST = ("crash", "swarm", "browser", "storm", "flows", "contracts", "sandbox", "plans", "house", "web", "agq")
+WAITING = ("swarm", "browser", "storm", "web", "mcp", "tui")
 LANES = 2
 UNMEASURED = ("house", "golden", "crash", "storm")  # they look at texts, or make the same calls many thousand times
 BRANCHES = 0.85  # of src that the other suites must take

@@ -1,6 +1,6 @@
 """A process that has imported what many tests need, and makes a copy of itself for each: a process like any other.
 
-What a copy does lives with its suite (guard/drive.py, flows/ready.py), which is started here by its path. Importing
+What a copy does lives with its suite (sandbox/drive.py, flows/ready.py), which is started here by its path. Importing
 costs more than most of what is then done.
 """
 

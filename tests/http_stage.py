@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farro import app, checkup, config, web
-from farro.fronts.http import serving
-from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
-from farro.operations import roots, web_access
-from farro.operations.admission import Gate
-from farro.operations.doctor import Examination
-from farro.ports.store import Agent, Store, Submission
-from farro.settings import Settings
+from farro import app
+from farro.app import checks as app_checks
+from farro.app import web as wiring
+from farro.config import reader
+from farro.config.settings import Settings
+from farro.doctor import root as roots
+from farro.doctor.report import Examination
+from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
+from farro.queue.admission import Gate
+from farro.store.port import Agent, Store, Submission
+from farro.web import access_keys, server
 from support import eventually
 
 PATIENCE_S = 60.0
@@ -60,11 +63,11 @@ class Front:
         root.mkdir(parents=True, exist_ok=True)
         if not (root / "jobs").exists():
             (root / "agents-config.json").write_text(json.dumps({"durability": "process", **(config_of or {})}))
-            roots.init(str(root), config.load(str(root)))
-        self.settings: Settings = config.load(str(root))
+            roots.init(str(root), reader.load(str(root)))
+        self.settings: Settings = reader.load(str(root))
         self.log: list[tuple[str, str, Mapping[str, Any]]] = []
         self.store = app.open_store(str(root), self.settings)
-        self.web = web.opened(
+        self.web = wiring.opened(
             change_store(self.store),
             self.settings,
             log=lambda level, message, fields: self.log.append((level, message, fields)),
@@ -74,10 +77,10 @@ class Front:
             gate=lambda force: Gate.of(self.settings, user="tester", force=force),
             version="test",
             examine=lambda: Examination(results=(), strict=False),
-            lock=lambda: checkup.lock(str(root), self.settings),
+            lock=lambda: app_checks.lock(str(root), self.settings),
         )
-        self._server = serving.Serving(self.web, lambda *told: None)
-        self._listening = serving.bind("127.0.0.1", 0)
+        self._server = server.Serving(self.web, lambda *told: None)
+        self._listening = server.bind("127.0.0.1", 0)
         self.port: int = self._listening.getsockname()[1]
         self.host = f"127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=lambda: asyncio.run(self._server.run(self._listening)))
@@ -122,7 +125,7 @@ class Front:
 
     def link(self) -> str:
         return (
-            f"/login?code={web_access.code(str(self.root), lambda count: b'x' * (count - 1) + bytes([len(self.log)]))}"
+            f"/login?code={access_keys.code(str(self.root), lambda count: b'x' * (count - 1) + bytes([len(self.log)]))}"
         )
 
     def events(self, path: str = "/api/events", last: str | None = None) -> Events:

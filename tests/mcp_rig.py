@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from farro import app, config
-from farro.cli.mcp import make_desk
-from farro.fronts.mcp import server
-from farro.settings import Allowed
+from farro import app
+from farro.config import reader
+from farro.config.settings import Allowed
+from farro.mcp import server
+from farro.mcp.cli import make_desk
 from flows.program import FARRO, PATIENCE_S, Program
 from mcp import Client, StdioServerParameters
 
@@ -38,7 +39,7 @@ class Agent:
     def talk_here(self, what: Talk, *permitted: Allowed) -> None:
         """The same with the server inside this process: all of it but its start and the pipes."""
         root = str(self.program.path)
-        settings = config.load(root)
+        settings = reader.load(root)
         store = app.open_store(root, settings, brief=True)
         desk = replace(make_desk(store, settings), folder=root)
 

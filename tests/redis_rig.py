@@ -18,14 +18,14 @@ from typing import Any
 import hiredis
 
 from contracts.adapters import kept_in, low
-from farro.kernel.outcome import Child, Succeeded
-from farro.kernel.retry import RetryPolicy
-from farro.ports.store import StorePolicy, Submission
-from farro.stores.redis import RedisStore
-from farro.stores.redis.ground import Ground
-from farro.stores.redis.server import Address
-from farro.stores.redis.workspace import LocalWorkspace
-from farro.system.clock import ManualClock, SystemClock
+from farro.host.clock import ManualClock, SystemClock
+from farro.jobs.outcomes import Child, Succeeded
+from farro.jobs.retry import RetryPolicy
+from farro.store.port import StorePolicy, Submission
+from farro.store.redis import RedisStore
+from farro.store.redis.context import Ground
+from farro.store.redis.server import Address
+from farro.store.redis.workspace import LocalWorkspace
 from stage import EPOCH, ROLES, plan, report, submission
 
 _NUMBERS = itertools.count()

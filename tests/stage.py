@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from farro.doctor.folders import make_root
 from farro.errors import ClaimLost
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moves import is_decided
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Report, Succeeded
-from farro.kernel.retry import RetryPolicy
-from farro.kernel.states import Reason, Status
-from farro.ports.store import Agent, Claim, StorePolicy, Submission
-from farro.stores.feed import Feed
-from farro.stores.files import FilesStore
-from farro.stores.files.ground import Ground, make_root
-from farro.stores.files.journal import Journal
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Report, Succeeded
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.states import Reason, Status
+from farro.jobs.transitions import is_decided
+from farro.store.feed import Feed
+from farro.store.files import FilesStore
+from farro.store.files.context import Ground
+from farro.store.files.journal import Journal
+from farro.store.port import Agent, Claim, StorePolicy, Submission
 
 ROLES = ("Manager", "Runner", "CodeReviewer")
 EPOCH = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)

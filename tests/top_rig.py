@@ -1,6 +1,6 @@
 """A `farro top` for tests: the screen over a real root, driven by keys, and read as text.
 
-The fixtures are in top/conftest.py.
+The fixtures are in tui/conftest.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 
 from textual.pilot import Pilot
 
-from farro import app, config
-from farro.fronts.terminal.acting import Hands
-from farro.fronts.terminal.app import TopApp
-from farro.fronts.terminal.looking import Looking
-from farro.operations.admission import Gate
-from farro.ports.store import Store
-from farro.system.clock import SystemClock
+from farro import app
+from farro.config import reader
+from farro.host.clock import SystemClock
+from farro.queue.admission import Gate
+from farro.store.port import Store
+from farro.tui.actions import Hands
+from farro.tui.app import TopApp
+from farro.tui.queries import Looking
 from flows.program import PATIENCE_S, Program
 
 Size = tuple[int, int]
@@ -61,7 +62,7 @@ class Top:
         self, size: Size = (80, 24), *, store: Callable[[Store], Store] = lambda made: made
     ) -> AsyncIterator[Screen]:
         root = str(self.program.path)
-        settings, clock = config.with_store(config.load(root)), SystemClock()
+        settings, clock = reader.with_store(reader.load(root)), SystemClock()
         opened = app.open_store(root, settings, brief=True)
         used = store(opened)
         hands = Hands(

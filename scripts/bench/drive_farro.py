@@ -38,13 +38,14 @@ class Counting:
 
 
 def open_store() -> Any:
-    from farro import app, config
+    from farro import app
+    from farro.config import reader
 
-    return app.open_store(gear.home(), config.load(gear.home()))
+    return app.open_store(gear.home(), reader.load(gear.home()))
 
 
 def submission() -> Any:
-    from farro.ports.store import Submission
+    from farro.store.port import Submission
 
     return Submission(role="Runner", prompt=PROMPT)
 
@@ -60,7 +61,7 @@ def many(jobs: int) -> dict[str, Any]:
 def count(jobs: int) -> dict[str, Any]:
     """All calls of enqueueing and of one draining worker, its joining and leaving included."""
     from farro.cli.main import run
-    from farro.system import fs
+    from farro.host import fs
 
     seam = Counting()
     fs.set_seam(seam)

@@ -48,7 +48,7 @@ def keep(item: dict[str, int]) -> None:
 
 
 def member_of_farro(role: str) -> None:
-    from farro.component import Component
+    from farro.swarm.component import Component
 
     bee: Component[Any] = Component(role, prefetch=PREFETCH)
     match role:
@@ -63,11 +63,11 @@ def member_of_farro(role: str) -> None:
 
 async def enabled(address: str) -> dict[str, subprocess.Popen[bytes]]:
     """The three components, up and enabled: readers first, so that nothing waits for them."""
-    from farro.buses.opening import opened
-    from farro.component.surroundings import Surroundings
-    from farro.ports.bus import Binding, Message
-    from farro.swarm import messages, names
-    from farro.swarm.names import Scope, Signal
+    from farro.swarm.bus.open import opened
+    from farro.swarm.bus.port import Binding, Message
+    from farro.swarm.component.environment import Surroundings
+    from farro.swarm.wire import messages, names
+    from farro.swarm.wire.names import Scope, Signal
 
     bus = await opened(address)
     exchange = names.work_exchange(SWARM)

@@ -15,12 +15,12 @@ from typing import Any
 
 import farro
 from farro.execution import Stop, Tools, run_plan
-from farro.guard.confinement import Confinement
-from farro.guard.sandbox import Sandbox
+from farro.host import processes
+from farro.host.clock import SystemClock
+from farro.host.process_tree import adopt_orphans
 from farro.plans.loading import load_data
-from farro.system import processes
-from farro.system.clock import SystemClock
-from farro.system.process_tree import adopt_orphans
+from farro.sandbox.confinement import Confinement
+from farro.sandbox.levels import Sandbox
 
 PIPED = 20
 FIRST, GROWN, PARALLEL, STEP_S = 100, 1000, 2, 0.05

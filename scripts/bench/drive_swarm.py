@@ -27,15 +27,16 @@ from typing import Any
 
 from bench import gear
 from bench.own import cpu_ns
-from farro.buses.opening import opened
-from farro.component import Component
-from farro.component.surroundings import Surroundings
-from farro.kernel.moments import timestamp
-from farro.ports.bus import Binding, Bus, Message
-from farro.runtimes.process import ProcessRuntime
-from farro.swarm import messages, names, plan
-from farro.swarm.names import Scope, Signal
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs.times import timestamp
+from farro.swarm import plan
+from farro.swarm.bus.open import opened
+from farro.swarm.bus.port import Binding, Bus, Message
+from farro.swarm.component import Component
+from farro.swarm.component.environment import Surroundings
+from farro.swarm.wire import messages, names
+from farro.swarm.wire.names import Scope, Signal
+from farro.worker.process_runtime import ProcessRuntime
 
 SWARM, ROLE, CONTROLLER = "bench", "member", "bench-marshal"
 LIMIT_S = 240.0
@@ -51,8 +52,8 @@ def now() -> str:
 def component() -> None:
     bee: Component[Any] = Component(ROLE)
     bee.source(every_s=3600)(lambda: None)
-    import farro.buses.files  # opening the bus would import it
-    import farro.component.running  # noqa: F401 - as `bare` does
+    import farro.swarm.bus.files  # opening the bus would import it
+    import farro.swarm.component.run  # noqa: F401 - as `bare` does
 
     with open(f"{gear.home()}/begun-{os.getpid()}", "w") as file:
         file.write(str(time.process_time_ns()))
@@ -60,7 +61,7 @@ def component() -> None:
 
 
 async def bare() -> None:
-    import farro.component.running  # noqa: F401 - as `component` does
+    import farro.swarm.component.run  # noqa: F401 - as `component` does
 
     about = Surroundings.of(os.environ, ROLE)
     bus = await opened(about.bus)
@@ -71,8 +72,8 @@ async def bare() -> None:
 
 
 async def controller() -> None:
-    from farro.services.swarms.controller import Controller
-    from farro.services.swarms.hands import Ground, environment
+    from farro.swarm.controller.actions import Ground, environment
+    from farro.swarm.controller.controller import Controller
 
     home, address = gear.home(), os.environ["BENCH_BUS"]
     bus = await opened(address)

@@ -1,6 +1,6 @@
 """The rows of the HTTP front: lists of very many jobs while a hundred look on, how soon an event comes, what it costs.
 
-What is served lives in farro.fronts.http; the rows are judged in results.
+What is served lives in farro.web; the rows are judged in results.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
         UnknownJob,
         UnknownRole,
     )
-    from farro.execution.calls import current
+    from farro.execution.function_calls import current
+    from farro.execution.task_file import add_task
     from farro.plans.model import Plan
-    from farro.tasks import add_task
 
 __all__ = [
     "BadArgument",
@@ -78,8 +78,8 @@ _HOMES = {
     "Queue": "api.queue",
     "Task": "api.task",
     "TaskCall": "api.task",
-    "add_task": "tasks",
-    "current": "execution.calls",
+    "add_task": "execution.task_file",
+    "current": "execution.function_calls",
     "load_plan": "api.sources",
     "open": "api.opening",
     "task": "api.task",

@@ -20,9 +20,9 @@ def main() -> None:
 
         sys.exit(add(sys.argv[3:]))
     if sys.argv[1:2] == ["run-job"]:  # started by a worker for each job: its imports are the price of a runner
-        from farro.runners import job
+        from farro.execution.runners import run_job
 
-        job.end(job.main())
+        run_job.end(run_job.main())
     from farro.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

@@ -39,7 +39,7 @@ What does not live here: expected results of work (`kernel.outcome`); a failed s
 
 from __future__ import annotations
 
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 
 
 class FarroError(Exception):

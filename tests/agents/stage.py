@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import farro.app as app
-from farro.config import load
+from farro.agents.manager.manager import Manager
+from farro.config.reader import load
+from farro.config.settings import Settings
+from farro.doctor.root import init
 from farro.execution.stop import Stop
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moves import waits_for_person
-from farro.operations.roots import init
-from farro.ports.ledger import CallRecord
-from farro.ports.store import Submission
-from farro.services.manager import Manager
-from farro.services.seat import Seat
-from farro.services.slot import Slot, Turn
-from farro.settings import Settings
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.transitions import waits_for_person
+from farro.store.ledger import CallRecord
+from farro.store.port import Submission
+from farro.worker.leader import Seat
+from farro.worker.slot import Slot, Turn
 
 PROMPT: dict[str, Any] = {
     "role": "SeniorEngineer",

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from agents.stage import CHANGE, REVIEW, Make, Stage
+from farro.agents import inbox
 from farro.errors import IllegalTransition, InputError
-from farro.kernel.moves import waits_for_person
-from farro.kernel.states import Status
-from farro.operations import inbox
-from farro.operations.explain import explain
+from farro.jobs.states import Status
+from farro.jobs.transitions import waits_for_person
+from farro.queue.explain import explain
 
 ANSWERS: list[dict[str, Any]] = [
     {"role": "SeniorEngineer", "match": "a person refused it: too loud", "answer": {"summary": "Softer."}},

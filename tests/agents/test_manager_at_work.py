@@ -11,14 +11,14 @@ import pytest
 
 import farro.app as app
 from agents.stage import CHANGE, REVIEW, Make, Stage
-from farro.kernel.states import Reason, Status
-from farro.operations import inbox
-from farro.operations.admission import Gate
-from farro.services.abandon import Abandoning
-from farro.services.auto_plan import AutoPlan
-from farro.services.hooks import Hooks
-from farro.services.seat import AWAY_S, HEARTBEAT
-from farro.services.watchdog import Watchdog
+from farro.agents import inbox
+from farro.agents.manager.abandoned import Abandoning
+from farro.agents.manager.auto_plan import AutoPlan
+from farro.agents.manager.hooks import Hooks
+from farro.jobs.states import Reason, Status
+from farro.queue.admission import Gate
+from farro.worker.leader import AWAY_S, HEARTBEAT
+from farro.worker.watchdog import Watchdog
 
 ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
 HUMAN = {"role": "human", "rubric": "Good?"}

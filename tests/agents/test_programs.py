@@ -15,15 +15,15 @@ import pytest
 
 import farro.app as app
 from agents.stage import Make, Stage
+from farro.execution.runner import Work
+from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
 from farro.execution.work import Plans, perform_work
-from farro.guard.sandbox import Sandbox
-from farro.kernel.outcome import Succeeded
-from farro.kernel.states import Status
-from farro.ports.runner import Work
-from farro.runners.inline import InlineRunner
-from farro.system import fs
+from farro.host import fs
+from farro.jobs.outcomes import Succeeded
+from farro.jobs.states import Status
+from farro.sandbox.levels import Sandbox
 from support import need
 
 ANSWER = json.dumps({"summary": "done"})
@@ -258,7 +258,7 @@ def test_without_the_sandbox_that_is_required_it_is_not_asked(answered_by: Any) 
 def test_a_diff_that_is_too_large_fails_the_job_and_the_call_is_paid(
     answered_by: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farro.providers.worktrees._LIMIT", 100)
+    monkeypatch.setattr("farro.agents.providers.worktrees._LIMIT", 100)
     said = json.dumps({"result": ANSWER, "cost": 0.25})
     body = f"open('src/new.txt', 'w').write('x' * 1000)\nprint({said!r})\nsys.exit()"
     stage = answered_by(body, workspace="worktree", answer_field="result", cost_field="cost")
@@ -379,7 +379,7 @@ def test_a_worktree_of_a_worker_that_died_goes_with_the_next_attempt(answered_by
 
 
 def test_a_diff_that_has_no_end_is_not_taken_into_memory(answered_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farro.providers.worktrees._LIMIT", 1 << 16)
+    monkeypatch.setattr("farro.agents.providers.worktrees._LIMIT", 1 << 16)
     stage = answered_by("open('src/new', 'wb').write(os.urandom(1 << 20))", workspace="worktree")
     committed(stage)
     error = worked(stage)

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from agents.stage import CHANGE, REVIEW, Make, Stage
-from farro.config import load
+from farro.agents.replay import Replayed, replay
+from farro.config.reader import load
 from farro.errors import InputError
-from farro.operations.replay import Replayed, replay
 
 ANSWERS = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer", "answer": REVIEW}]
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agents.stage import CHANGE, PROMPT, REVIEW, Make
-from farro.kernel.states import Status
-from farro.ports.provider import Answer, ProviderTrouble, Request, Usage
-from farro.providers.scripted import ScriptedProvider
-from farro.services.slot import Turn
+from farro.agents.providers.port import Answer, ProviderTrouble, Request, Usage
+from farro.agents.providers.scripted import ScriptedProvider
+from farro.jobs.states import Status
+from farro.worker.slot import Turn
 
 REVIEWER = {"role": "CodeReviewer", "answer": REVIEW}
 ENGINEER = {"role": "SeniorEngineer", "answer": CHANGE}
@@ -113,7 +113,7 @@ def test_a_job_notes_the_version_of_its_policy(make: Make) -> None:
 
 def test_the_policies_are_what_the_agent_works_under(make: Make) -> None:
     stage = make(providers={"script": {"kind": "cli", "command": ["cat"], "workspace": "temp"}}, roles={"Poet": {}})
-    from farro.operations.roots import init  # again: for the role that the config declares
+    from farro.doctor.root import init  # again: for the role that the config declares
 
     init(stage.root, stage.settings)
     (stage.path / "agents/Poet/AGENTS-ROLE.md").write_text("---\nversion: 1.0.0\n---\nRhyme always.\n")

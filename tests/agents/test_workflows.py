@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from agents.stage import CHANGE, REVIEW, Make, Stage
-from farro.config import load
+from farro.agents import replay
+from farro.config.reader import load
 from farro.errors import Refused
-from farro.kernel.states import Reason, Status
-from farro.operations import replay
-from farro.services.seat import BEAT_S
+from farro.jobs.states import Reason, Status
+from farro.worker.leader import BEAT_S
 
 ENGINEER, REVIEWER, WRITER = {"role": "SeniorEngineer"}, {"role": "CodeReviewer"}, {"role": "DocWriter"}
 ANSWERS: list[dict[str, Any]] = [
@@ -67,7 +67,7 @@ def test_a_task_goes_through_its_roles_in_order_and_is_complete(make: Make) -> N
 
 def test_each_role_is_told_the_rubric_of_its_own_step_and_what_came_before(make: Make) -> None:
     stage = make(providers={"script": {"kind": "cli", "command": ["cat"]}}, roles={"Poet": {}, "Critic": {}})
-    from farro.operations.roots import init
+    from farro.doctor.root import init
 
     init(stage.root, stage.settings)
     stage.task(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import farro
-from farro.operations import web_access
+from farro.web import access_keys
 from servers import free_port
 from support import eventually
 
@@ -151,7 +151,7 @@ class Site:
 
     def link(self) -> str:
         """A sign-in link that works once, as `farro web --link` prints one."""
-        return web_access.link(self.url, web_access.code(str(self.root), secrets.token_bytes))
+        return access_keys.link(self.url, access_keys.code(str(self.root), secrets.token_bytes))
 
     def ask(self, path: str) -> Any:
         token = (self.root / "jobs/.web/token").read_text().strip()

@@ -15,9 +15,9 @@ from playwright.sync_api import expect
 import farro
 from browser.conftest import Visit
 from browser.site import Site, init
-from farro.kernel.envelope import Hop, Lifecycle
-from farro.kernel.moments import timestamp
-from farro.kernel.states import Reason, Status
+from farro.jobs.envelope import Hop, Lifecycle
+from farro.jobs.states import Reason, Status
+from farro.jobs.times import timestamp
 from support import eventually
 
 Come = Callable[..., Visit]

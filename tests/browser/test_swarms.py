@@ -16,8 +16,8 @@ from playwright.sync_api import expect
 
 from browser.conftest import Visit
 from browser.site import Site, init, program
-from farro.buses.opening import opened
-from farro.ports.bus import Message
+from farro.swarm.bus.open import opened
+from farro.swarm.bus.port import Message
 from support import ROOT, eventually
 
 Come = Callable[..., Visit]

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from farro.kernel.retry import RetryPolicy
-from farro.observe.audit import Audit, Value
-from farro.ports.store import Agent, Store, StorePolicy
-from farro.stores.files import FilesStore
-from farro.stores.files.ground import Ground
-from farro.stores.memory import MemoryStore
-from farro.stores.redis import RedisStore
-from farro.stores.redis import ground as redis_ground
-from farro.stores.redis.server import Address
-from farro.stores.redis.workspace import LocalWorkspace
-from farro.system.clock import ManualClock
+from farro.host.clock import ManualClock
+from farro.jobs.retry import RetryPolicy
+from farro.log.audit import Audit, Value
+from farro.store.files import FilesStore
+from farro.store.files.context import Ground
+from farro.store.memory import MemoryStore
+from farro.store.port import Agent, Store, StorePolicy
+from farro.store.redis import RedisStore
+from farro.store.redis import context as redis_ground
+from farro.store.redis.server import Address
+from farro.store.redis.workspace import LocalWorkspace
 from servers import RedisServer
 from stage import ROLES, make, read, small_journal
 

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Protocol
 import psutil
 
 from fake_providers import FakeProvider, Reply, answers, hangs, is_cut, raw, says
-from farro.ports.provider import Message, Provider, Reach, Request, Usage
-from farro.providers.registry import make_provider
-from farro.settings import ProviderSettings, Secret
-from farro.system.processes import MARKER
+from farro.agents.providers.port import Message, Provider, Reach, Request, Usage
+from farro.agents.providers.registry import make_provider
+from farro.config.settings import ProviderSettings, Secret
+from farro.host.processes import MARKER
 from support import eventually
 
 KEY = "sk-canary-5f3c9a7d21"

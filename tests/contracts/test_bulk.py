@@ -13,10 +13,10 @@ import pytest
 from contracts.adapters import Adapter
 from contracts.conftest import ADAPTERS, opened
 from farro.errors import ClaimLost, Lost
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Succeeded
-from farro.kernel.states import Reason, Status
-from farro.ports.store import Bulk, Claim, Store, Submission
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Succeeded
+from farro.jobs.states import Reason, Status
+from farro.store.port import Bulk, Claim, Store, Submission
 from stage import plan, report, submission
 
 
@@ -129,7 +129,7 @@ def test_what_was_not_begun_goes_back_to_its_place(kit: Adapter, bulk: Bulk) -> 
     assert [type(what) for what in end(bulk, claims[1:])] == [ClaimLost] * 3, "they are another's by now"
     assert isinstance(end(bulk, claims[:1])[0], Lifecycle)
     events = [line["event"] for line in kit.audited if line.get("job_id") == ids[1]]
-    if events:  # the Redis store keeps its own: tests/redis/test_bulk.py
+    if events:  # the Redis store keeps its own: tests/store/redis/test_batches.py
         assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
 
 

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from farro.buses import files
-from farro.buses.amqp import AmqpBus
-from farro.buses.files import FilesBus, consuming, sweep
-from farro.component.hearing import Ears
 from farro.errors import BadName, BusTrouble, InputError
-from farro.ports.bus import Binding, Bus, Consumer, Delivery, Message
-from farro.system import fs
+from farro.host import fs
+from farro.swarm.bus import files
+from farro.swarm.bus.amqp import AmqpBus
+from farro.swarm.bus.files import FilesBus, sweep
+from farro.swarm.bus.files import consumer as consuming
+from farro.swarm.bus.port import Binding, Bus, Consumer, Delivery, Message
+from farro.swarm.component.lost_queue import Ears
 from servers import RabbitServer, free_port
 
 PATIENCE_S = 30.0
@@ -270,7 +271,7 @@ def test_no_path_is_built_from_what_is_no_name(folder: str, name: str) -> None:
 VICTIM = """
     import asyncio, os, sys
     from farro.buses.files import FilesBus
-    from farro.ports.bus import Binding, Message
+    from farro.swarm.bus.port import Binding, Message
 
     async def main():
         bus = FilesBus(sys.argv[1], durable=False)

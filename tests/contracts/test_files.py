@@ -22,15 +22,15 @@ import pytest
 from contracts.adapters import Files, make_adapter
 from crash.seams import BadLook, placed
 from farro.errors import BadName, ClaimLost, Damaged, NotARoot, TryAgain
-from farro.kernel import ids
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Succeeded
-from farro.kernel.states import Reason, Status
-from farro.ports.queues import Paused
-from farro.ports.store import Agent, Change, Claim, Submission
-from farro.stores.feed import Feed
-from farro.stores.files import FilesStore
-from farro.system import fs, leases
+from farro.host import fs, leases
+from farro.jobs import ids
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded
+from farro.jobs.states import Reason, Status
+from farro.store.feed import Feed
+from farro.store.files import FilesStore
+from farro.store.port import Agent, Change, Claim, Submission
+from farro.store.queues import Paused
 from stage import Crash, plan, read, report, submission
 
 YEARS_S = 20 * 365 * 86400

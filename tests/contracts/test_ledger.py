@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 import stage
 from crash.seams import Before, Open, placed
+from farro.agents.providers.port import Usage
 from farro.errors import BadName, BudgetExceeded, Damaged
 from farro.execution.functions import FunctionRun
 from farro.execution.tools import Call
-from farro.operations.prune import Choice, candidates, prune
-from farro.ports.ledger import Budgets, CallRecord, Charge
-from farro.ports.provider import Usage
-from farro.stores.files.ledger import FilesLedger
-from farro.system import leases
-from farro.system.clock import ManualClock
+from farro.host import leases
+from farro.host.clock import ManualClock
+from farro.queue.prune import Choice, candidates, prune
+from farro.store.files.ledger import FilesLedger
+from farro.store.ledger import Budgets, CallRecord, Charge
 from support import ROOT
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -410,7 +410,7 @@ amounts = st.decimals(min_value=0, max_value=10_000, places=9)
 
 @given(most=st.none() | amounts, cost=st.none() | amounts, step=st.text(max_size=30), model=st.none() | st.text())
 def test_what_is_written_is_read_back(most: Decimal | None, cost: Decimal | None, step: str, model: str | None) -> None:
-    from farro.stores.files import ledger_calls
+    from farro.store.files import ledger_calls
 
     one = Charge(
         job_id="j",

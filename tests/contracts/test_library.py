@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from farro import fleet
+from farro.app import machines
+from farro.config.engines import RedisSettings
+from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import BadDocument, BadName, Damaged, IdConflict, InputError
-from farro.operations import library as verbs
-from farro.ports.library import Library
-from farro.settings import Settings
-from farro.settings.engines import RedisSettings
-from farro.stores.files.library import FilesLibrary
-from farro.stores.redis.library import RedisLibrary
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.queue import library as verbs
+from farro.store.files.library import FilesLibrary
+from farro.store.library import Library
+from farro.store.redis.library import RedisLibrary
 from servers import RedisServer
 from stage import ROLES
 
@@ -30,7 +30,7 @@ def library(request: pytest.FixtureRequest, shm: Path) -> Library:
         return FilesLibrary(str(shm), durable=True)
     server: RedisServer = request.getfixturevalue("redis_server")
     settings = Settings(store=server.url, redis=RedisSettings(name=f"lib-{os.urandom(6).hex()}"))
-    return fleet.library(settings, SystemClock())
+    return machines.library(settings, SystemClock())
 
 
 def save(library: Library, **document: object) -> str:

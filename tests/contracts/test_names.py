@@ -11,10 +11,10 @@ import pytest
 
 from contracts.adapters import Adapter, Files
 from farro.errors import BadName, NameTaken, UnknownJob
-from farro.kernel.states import Status
-from farro.operations import naming, tree
-from farro.ports.store import Submission
-from farro.system import fs
+from farro.host import fs
+from farro.jobs.states import Status
+from farro.queue import find_job, tree
+from farro.store.port import Submission
 from stage import plan, submission, work_one
 
 
@@ -154,8 +154,8 @@ def test_a_whole_id_that_is_unknown_is_told_without_a_look_at_all_jobs(
     monkeypatch.setattr(tree, "entries", lambda *args, **options: pytest.fail("all jobs were looked at"))
     other = f"{known[0][:-4]}{'0000' if known[0][-4:] != '0000' else '1111'}"
     with pytest.raises(UnknownJob, match=other):
-        naming.resolve(kit.store, "here", other)
-    assert naming.resolve(kit.store, "here", known[1]) == known[1]
+        find_job.resolve(kit.store, "here", other)
+    assert find_job.resolve(kit.store, "here", known[1]) == known[1]
 
 
 def test_what_farro_does_not_mint_is_looked_for_among_the_chosen_ids(files: Files) -> None:
@@ -176,13 +176,13 @@ def test_what_farro_does_not_mint_is_looked_for_among_the_chosen_ids(files: File
 
     fs.set_seam(Looks())
     try:
-        assert naming.resolve(store, "here", "alpha") == "alpha-one"
+        assert find_job.resolve(store, "here", "alpha") == "alpha-one"
         with pytest.raises(UnknownJob, match="did you mean alpha-one"):
-            naming.resolve(store, "here", "alpha-once")
+            find_job.resolve(store, "here", "alpha-once")
         with pytest.raises(UnknownJob):
-            naming.resolve(store, "here", "nope")
+            find_job.resolve(store, "here", "nope")
         assert not [path for path in listed if path.endswith(("/incoming", "/succeeded", "/failed", "/killed"))]
-        assert naming.resolve(store, "here", minted[:-1]) == minted, "the beginning of a minted one is looked for"
+        assert find_job.resolve(store, "here", minted[:-1]) == minted, "the beginning of a minted one is looked for"
         assert [path for path in listed if path.endswith("/incoming")]
     finally:
         fs.set_seam(None)

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.ports.ledger import Prices
-from farro.ports.provider import Usage
-from farro.providers.prices import OVERHEAD_TOKENS, GenaiPrices
-from farro.settings import PriceSettings, ProviderSettings
-from farro.system.clock import ManualClock
+from farro.agents.providers.port import Usage
+from farro.agents.providers.prices import OVERHEAD_TOKENS, GenaiPrices
+from farro.config.settings import PriceSettings, ProviderSettings
+from farro.host.clock import ManualClock
+from farro.store.ledger import Prices
 
 MILLION = Decimal(1_000_000)
 
@@ -170,6 +170,6 @@ def test_a_call_within_its_bounds_costs_at_most_the_most(data: Any, prompt: int,
 
 
 def test_prices_are_loaded_by_the_first_question_only() -> None:
-    code = "import sys, farro.providers.prices as p; p.GenaiPrices({}); print('genai_prices' in sys.modules)"
+    code = "import sys, farro.agents.providers.prices as p; p.GenaiPrices({}); print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -1,6 +1,6 @@
 """The Provider port: what every provider promises, over HTTP and from a file.
 
-What each says in its own words on the wire is tests/providers; how troubles are met is tests/execution/test_calling.py.
+What each says in its own words on the wire is tests/providers; how troubles are met is tests/agents/test_calling.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from contracts.providers import ABLE, BEHAVIOURS, KEY, STAGES, WORDS, Stage
-from farro.ports.provider import Answer, Provider, ProviderTrouble
+from farro.agents.providers.port import Answer, Provider, ProviderTrouble
 
 
 @pytest.fixture(params=list(STAGES))

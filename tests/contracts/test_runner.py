@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 
 from farro.errors import ClaimLost
+from farro.execution.runner import Runner, Work
+from farro.execution.runners import hand_off, runner_slots
+from farro.execution.runners import process as process_runner
+from farro.execution.runners.inline import InlineRunner
+from farro.execution.runners.process import ProcessRunner
+from farro.execution.runners.runner_slots import Places
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.kernel.outcome import Failed, Outcome, Released, Succeeded
-from farro.ports.runner import Runner, Work
-from farro.runners import handover, places
-from farro.runners import process as process_runner
-from farro.runners.inline import InlineRunner
-from farro.runners.places import Places
-from farro.runners.process import ProcessRunner
-from farro.system import process_table
-from farro.system.clock import SystemClock
-from farro.system.process_limits import Limits
+from farro.host import process_table
+from farro.host.clock import SystemClock
+from farro.host.process_limits import Limits
+from farro.jobs.outcomes import Failed, Outcome, Released, Succeeded
 from support import eventually
 
 TOOLS = """
@@ -180,7 +180,7 @@ def test_a_plan_that_succeeds_is_told_with_its_report(bench: Bench) -> None:
     assert came.report.markdown.startswith("# Succeeded")
     assert set(came.report.files) == {"steps/a/stdout", "steps/a/stderr", "steps/b/stdout", "steps/b/stderr"}
     assert bench.said("b").decode() == f"hi\n{bench.root}\n"
-    assert not (bench.attempt / handover.OUTCOME).exists()
+    assert not (bench.attempt / hand_off.OUTCOME).exists()
 
 
 def test_a_step_that_fails_is_a_failed_outcome(bench: Bench) -> None:
@@ -295,13 +295,15 @@ def test_whatever_ends_a_runner_is_an_outcome(process: Bench, crash: dict[str, A
     assert (came.error.category, came.retryable) == ("runner_died", True)
     assert how in came.error.message
     assert process.living() == []
-    assert places.records(str(process.root)) == []
+    assert runner_slots.records(str(process.root)) == []
 
 
 def test_a_runner_that_is_killed_after_it_left_its_outcome_has_done_its_work(
     process: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boot = "import os,sys;sys.path[:]={path!r};from farro.runners import job;job.main();os.kill(os.getpid(),9)"
+    boot = (
+        "import os,sys;sys.path[:]={path!r};from farro.execution.runners import job;job.main();os.kill(os.getpid(),9)"
+    )
     monkeypatch.setattr(process_runner, "_BOOT", boot)
     assert isinstance(process.run(shell("echo once >> ran")), Succeeded)
     assert (process.root / "ran").read_text() == "once\n"
@@ -407,7 +409,7 @@ def test_a_live_runner_is_recorded_and_a_dead_one_is_not(process: Bench) -> None
     seen: list[Any] = []
 
     def tick() -> None:
-        seen.extend(places.records(str(process.root)))
+        seen.extend(runner_slots.records(str(process.root)))
         if seen:
             (process.root / "go").touch()
 
@@ -416,4 +418,4 @@ def test_a_live_runner_is_recorded_and_a_dead_one_is_not(process: Bench) -> None
     assert seen[0]["job_id"] == "job-1"
     assert seen[0]["claim"] == process.marker
     assert {"pid", "start", "boot_id", "host"} <= seen[0].keys()
-    assert places.records(str(process.root)) == []
+    assert runner_slots.records(str(process.root)) == []

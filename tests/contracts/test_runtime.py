@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from farro.errors import AlreadyRunning, BadName, InputError
-from farro.ports.runtime import Component, Limits, Runtime
-from farro.runtimes import process
-from farro.runtimes.process import MARK, ProcessRuntime
-from farro.system import cgroup_limits, fs, process_table
-from farro.system.clock import SystemClock
+from farro.host import cgroup_limits, fs, process_table
+from farro.host.clock import SystemClock
+from farro.worker import process_runtime
+from farro.worker.process_runtime import MARK, ProcessRuntime
+from farro.worker.runtime import Component, Limits, Runtime
 from support import eventually
 
 
@@ -197,7 +197,7 @@ def test_time_on_the_processor_is_limited(bench: Bench) -> None:
 
 
 def test_a_log_is_bounded_while_its_component_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LOG_LIMIT", 1000)
+    monkeypatch.setattr(process_runtime, "LOG_LIMIT", 1000)
     bench.runtime.launch(bench.component("i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done"))
     bench.saying("line 200")
     bench.another().tidy()
@@ -226,7 +226,7 @@ def test_one_name_is_one_component(bench: Bench) -> None:
 LAUNCH = """
 import json, os, sys
 from farro.errors import AlreadyRunning
-from farro.ports.runtime import Component
+from farro.worker.runtime import Component
 from farro.runtimes.process import ProcessRuntime
 from farro.system.clock import SystemClock
 folder = sys.argv[1]

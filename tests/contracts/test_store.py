@@ -25,14 +25,14 @@ from farro.errors import (
     UnknownJob,
     UnknownRole,
 )
-from farro.kernel import ids
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moments import timestamp
-from farro.kernel.moves import Move
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
-from farro.kernel.states import Reason, Status
-from farro.ports.queues import Paused
-from farro.ports.store import Agent, Answered, Bulk, Claim, Store, Submission
+from farro.jobs import ids
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded, Unroutable
+from farro.jobs.states import Reason, Status
+from farro.jobs.times import timestamp
+from farro.jobs.transitions import Move
+from farro.store.port import Agent, Answered, Bulk, Claim, Store, Submission
+from farro.store.queues import Paused
 from stage import plan, report, submission
 
 NO = ErrorInfo(category="step_failed", message="no")
@@ -1132,7 +1132,7 @@ def test_a_worker_is_woken_by_whatever_enters_its_queue_again(kit: Adapter) -> N
 
 
 def test_an_old_cursor_is_told_of_the_gap(kit: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farro.stores.feed.RING", 4)
+    monkeypatch.setattr("farro.store.feed.RING", 4)
     fresh = kit.process() if kit.name != "memory" else remade(kit)
     cursor = fresh.changes(None, role="Runner").cursor
     for n in range(3):

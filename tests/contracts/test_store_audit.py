@@ -24,10 +24,10 @@ from contracts.test_store import (
     worker,
 )
 from farro.errors import CapacityReached, IdConflict, IllegalTransition
-from farro.kernel.outcome import Child
-from farro.kernel.states import TRANSITIONS, Reason, Status
-from farro.operations.admission import Caps, Gate, admitted
-from farro.ports.store import Store
+from farro.jobs.outcomes import Child
+from farro.jobs.states import TRANSITIONS, Reason, Status
+from farro.queue.admission import Caps, Gate, admitted
+from farro.store.port import Store
 from stage import plan, submission
 
 

@@ -24,11 +24,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from contracts.adapters import make_adapter
 from crash.tally import add_figure
 from farro.errors import IdConflict, IllegalTransition, Lost
-from farro.kernel.ids import child_id
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
-from farro.kernel.retry import RetryPolicy
-from farro.kernel.states import Status
-from farro.ports.store import Agent, Claim, Submission
+from farro.jobs.ids import child_id
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.states import Status
+from farro.store.port import Agent, Claim, Submission
 from servers import RedisServer
 from stage import plan, report
 from support import torture

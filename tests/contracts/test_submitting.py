@@ -13,9 +13,9 @@ import pytest
 from contracts.adapters import Adapter
 from contracts.test_store import claimed, drained, failure, life, make_stale, operator, place, success, worker
 from farro.errors import IdConflict, InputError, Refused, UnknownJob
-from farro.kernel.outcome import Released
-from farro.kernel.states import Reason, Status
-from farro.ports.store import Claim, Store, Submission
+from farro.jobs.outcomes import Released
+from farro.jobs.states import Reason, Status
+from farro.store.port import Claim, Store, Submission
 from stage import plan, submission
 
 WAITING = "agents/Manager/waiting"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from farro.errors import Damaged
-from farro.kernel.outcome import Report
-from farro.ports.workspace import Material, Posted
-from farro.stores.redis.workspace import LOOKS, LocalWorkspace
-from farro.system import fs
-from farro.system.clock import SystemClock
+from farro.host import fs
+from farro.host.clock import SystemClock
+from farro.jobs.outcomes import Report
+from farro.store.redis.workspace import LOOKS, LocalWorkspace
+from farro.store.workspace import Material, Posted
 
 PLAIN = Material(lifecycle=b'{"status": "queued"}', prompt=b'{"steps": []}')
 
@@ -178,7 +178,7 @@ def test_a_large_output_goes_to_the_shared_directory(make: Callable[..., LocalWo
 
 
 def test_all_files_together_are_bounded(make: Callable[..., LocalWorkspace], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farro.stores.redis.posting.TOTAL", 10_000)
+    monkeypatch.setattr("farro.store.redis.attempt_files.TOTAL", 10_000)
     space = make(inline_bytes=4096)
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     steps = [str(number) for number in range(20)]
@@ -229,9 +229,9 @@ def test_what_a_dead_process_left_is_swept_after_its_processes(
     make: Callable[..., LocalWorkspace], tmp_path: Path
 ) -> None:
     program = (
-        "import sys; from farro.stores.redis.workspace import LocalWorkspace;"
-        "from farro.system.clock import SystemClock;"
-        "from farro.ports.workspace import Material; m = Material(lifecycle=b'{}', prompt=b'{}');"
+        "import sys; from farro.store.redis.workspace import LocalWorkspace;"
+        "from farro.host.clock import SystemClock;"
+        "from farro.store.workspace import Material; m = Material(lifecycle=b'{}', prompt=b'{}');"
         "w = LocalWorkspace(sys.argv[1], name='q', clock=SystemClock()); w.begin('dead.0.ab', 'job-1', 1, m);"
         "w.look('job-2', '1', m); print('there', flush=True); sys.stdin.read()"
     )

@@ -392,7 +392,7 @@ class Neighbour:
 
 def _play_all(disk: str, live: str, durable: bool, neighbour: bool) -> tuple[list[Act], int]:
     from crash import powerplays
-    from farro.system import fs
+    from farro.host import fs
 
     def position() -> int:
         if neighbour:

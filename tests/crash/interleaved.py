@@ -42,15 +42,15 @@ from farro.errors import (
     StorageTrouble,
     TryAgain,
 )
-from farro.kernel import ids, places
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moments import timestamp
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
-from farro.kernel.retry import RetryPolicy
-from farro.kernel.states import Reason
-from farro.ports.store import Agent, Claim, StorePolicy, Submission
-from farro.stores.files import FilesStore, records
-from farro.system import fs
+from farro.host import fs
+from farro.jobs import ids, places
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.states import Reason
+from farro.jobs.times import timestamp
+from farro.store.files import FilesStore, journal_records
+from farro.store.port import Agent, Claim, StorePolicy, Submission
 from stage import EPOCH, History, die, drain, everywhere, judge, open_files, plan, remove, report
 
 FINAL = frozenset({Reason.COMMITTED, Reason.KILLED, Reason.GAVE_UP, Reason.FORCE_COMPLETED})
@@ -287,7 +287,7 @@ class World:
             for store in self.stores:
                 die(store)
         drain(self.root, self.history, clock=self.clock, boot="1" if self.scenario.journal else "0")
-        assert not self.scenario.journal or records.names(self.root) == []
+        assert not self.scenario.journal or journal_records.names(self.root) == []
         where = self.stage.lying()
         assert not os.listdir(f"{self.root}/jobs/quarantine"), f"UNEXPECTED: quarantined: {where}"
         judge(self.root, self.history)

@@ -18,17 +18,17 @@ from typing import Any
 
 from crash.powermodel import Log, Recorder, State
 from farro import documents
+from farro.doctor.folders import make_root
 from farro.errors import SyncFailed
-from farro.kernel import ids
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Report, Succeeded, Unroutable
-from farro.kernel.retry import RetryPolicy
-from farro.kernel.states import Reason, Status
+from farro.host import fs
+from farro.jobs import ids
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Report, Succeeded, Unroutable
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.states import Reason, Status
 from farro.plans import after
-from farro.ports.store import Agent, Claim, Submission
-from farro.stores.files import FilesStore
-from farro.stores.files.ground import make_root
-from farro.system import fs
+from farro.store.files import FilesStore
+from farro.store.port import Agent, Claim, Submission
 from stage import (
     EPOCH,
     ROLES,

@@ -31,9 +31,9 @@ from typing import Any, Protocol
 
 import greenlet
 
-from farro.stores.files import FilesStore, watch
-from farro.system import fs, leases
-from farro.system.group_commit import GroupCommit
+from farro.host import fs, leases
+from farro.host.group_commit import GroupCommit
+from farro.store.files import FilesStore, changes
 from stage import Crash, die
 
 LOOKS = ("read", "list", "stat", "readlink", "flock")
@@ -289,7 +289,7 @@ _current: Run | None = None
 @contextlib.contextmanager
 def theatre() -> Iterator[None]:
     """The patches under which runs are played (see the head of this module), and their end."""
-    lock, drop, made, source = leases._lock, leases.Lease.drop, leases.Lease.__init__, watch.source
+    lock, drop, made, source = leases._lock, leases.Lease.drop, leases.Lease.__init__, changes.source
     group = fs._group
 
     def lock_at_a_point(fd: int, *, wait: bool = False) -> None:
@@ -314,11 +314,11 @@ def theatre() -> Iterator[None]:
     leases._lock = lock_at_a_point
     leases.Lease.drop = drop_at_a_point  # type: ignore[method-assign]
     leases.Lease.__init__ = made_by_an_actor  # type: ignore[method-assign]
-    watch.source = lambda ground, role: None  # type: ignore[assignment,return-value]
+    changes.source = lambda ground, role: None  # type: ignore[assignment,return-value]
     try:
         yield
     finally:
-        leases._lock, watch.source, fs._group = lock, source, group
+        leases._lock, changes.source, fs._group = lock, source, group
         leases.Lease.drop, leases.Lease.__init__ = drop, made  # type: ignore[method-assign]
 
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from farro.system import fs
+from farro.host import fs
 from stage import Crash
 
 MUTATING = frozenset(

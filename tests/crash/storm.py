@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from farro.stores.files import records
+from farro.store.files import journal_records
 
 CONFIG = {
     "version": "1.0.0",
@@ -60,11 +60,12 @@ class Actor:
     """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
 
     def __init__(self, folder: str, name: str, seed: int) -> None:
-        from farro import app, config
+        from farro import app
+        from farro.config import reader
 
         self.root, self.effects, self.name = f"{folder}/root", f"{folder}/effects", name
         self.dice = random.Random(f"{name}/{seed}")
-        self.store = app.open_store(self.root, config.load(self.root))
+        self.store = app.open_store(self.root, reader.load(self.root))
         self.notebook = os.open(f"{folder}/notes", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
 
     def note(self, what: str, **more: Any) -> None:
@@ -80,7 +81,7 @@ class Actor:
 def submit(actor: Actor) -> None:
     from farro import documents
     from farro.errors import FarroError
-    from farro.operations import submit
+    from farro.queue import submit
 
     for number in itertools.count():
         while len(os.listdir(f"{actor.root}/agents/Runner/incoming")) >= BACKLOG:
@@ -111,7 +112,7 @@ def submit(actor: Actor) -> None:
 
 def operate(actor: Actor) -> None:
     from farro.errors import FarroError
-    from farro.operations import jobs
+    from farro.queue import jobs
 
     verbs: dict[str, Callable[..., Any]] = {
         "kill": jobs.kill,
@@ -237,7 +238,7 @@ class Storm:
             time.sleep(self.dice.uniform(0.02, 0.25))
 
     def journals_now(self) -> list[str]:
-        return records.names(self.root)
+        return journal_records.names(self.root)
 
     def watch_once(self) -> None:
         self._farro("watchdog", "--once")

@@ -157,9 +157,9 @@ if __name__ == "__main__":
     import ctypes
 
     import stage
-    from farro.kernel.outcome import Child, Report, Succeeded
-    from farro.ports.store import Submission
-    from farro.system import fs
+    from farro.host import fs
+    from farro.jobs.outcomes import Child, Report, Succeeded
+    from farro.store.port import Submission
 
     libc = ctypes.CDLL(None)
     serve()

@@ -15,13 +15,13 @@ import pytest
 import stage
 from crash.seams import Counting, KillAt, Seam, placed
 from crash.tally import add_figure
+from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
-from farro.ports.store import Agent, Claim, Submission
-from farro.runners.inline import InlineRunner
-from farro.services.perform import Performer
-from farro.stores.files import FilesStore
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.store.files import FilesStore
+from farro.store.port import Agent, Claim, Submission
+from farro.worker.perform import Performer
 from stage import Crash
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])

@@ -19,12 +19,12 @@ from crash.seams import Before, Errno, KillAt, placed
 from crash.tally import add_figure
 from crash.test_errno import CODES
 from crash.verbplays import BY_NAME, Scenario, World, failure, play_every_point, success
-from farro.kernel.outcome import Outcome
-from farro.kernel.states import Status
-from farro.ports.store import Agent, Submission
-from farro.stores.files import FilesStore, agents, waiting
-from farro.stores.files.ground import Ground
-from farro.system.leases import Lease
+from farro.host.leases import Lease
+from farro.jobs.outcomes import Outcome
+from farro.jobs.states import Status
+from farro.store.files import FilesStore, agents, dependencies
+from farro.store.files.context import Ground
+from farro.store.port import Agent, Submission
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])
 
@@ -144,18 +144,18 @@ def submit_again(world: World) -> None:
 
 def submit_while_the_dependency_ends(world: World) -> None:
     """It ends after the submitter's first look, and before the index names the dependent."""
-    register = waiting.register
+    register = dependencies.register
 
     def late(*args: object) -> list[str]:
-        waiting.register = register
+        dependencies.register = register
         commit(success)(world)
         return register(*args)  # type: ignore[arg-type]
 
-    waiting.register = late  # type: ignore[assignment]
+    dependencies.register = late  # type: ignore[assignment]
     try:
         world.history.enqueued.add(world.processes[0].enqueue(after("first", job_id="late")))
     finally:
-        waiting.register = register
+        dependencies.register = register
 
 
 def kill_second(world: World) -> None:
@@ -361,7 +361,7 @@ def test_a_power_cut_cannot_keep_a_waiting_job_and_lose_its_entry(shm: Path) -> 
 
     with placed(Watching()):
         submit_minted(world)
-    home = waiting.index(world.actor._ground)
+    home = dependencies.index(world.actor._ground)
     assert {f"{home}/first", home, f"{world.root}/jobs"} <= set(moved[0])
     assert synced[-1] == f"{world.root}/agents/Manager/waiting"
     world.everybody_dies()
@@ -369,7 +369,7 @@ def test_a_power_cut_cannot_keep_a_waiting_job_and_lose_its_entry(shm: Path) -> 
 
 def test_an_entry_whose_folder_vanishes_is_made_again(shm: Path) -> None:
     world = verbplays.begin(str(shm / "root"), BY_NAME["enqueue_a_dependent"], durable=False)
-    home = waiting.index(world.actor._ground)
+    home = dependencies.index(world.actor._ground)
 
     def vanish() -> None:
         os.rmdir(f"{home}/first")

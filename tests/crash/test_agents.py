@@ -15,22 +15,22 @@ import pytest
 import stage
 from crash.seams import Counting, KillAt, Seam, placed
 from crash.tally import add_figure
-from farro.execution.agents.answering import Agents
+from farro.agents.agent_step import Agents
+from farro.agents.providers.port import Answer, Request, Usage
+from farro.agents.providers.prices import GenaiPrices
+from farro.config.settings import PriceSettings, ProviderSettings, Settings
+from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.guard.redaction import Redactor
-from farro.kernel.retry import RetryPolicy
-from farro.ports.ledger import CallRecord
-from farro.ports.provider import Answer, Request, Usage
-from farro.ports.store import Submission
-from farro.providers.prices import GenaiPrices
-from farro.runners.inline import InlineRunner
-from farro.services.perform import Performer
-from farro.services.snapshot import Snapshots
-from farro.settings import PriceSettings, ProviderSettings, Settings
-from farro.stores.files import FilesStore
-from farro.stores.files.ledger import FilesLedger
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs.retry import RetryPolicy
+from farro.sandbox.redaction import Redactor
+from farro.store.files import FilesStore
+from farro.store.files.ledger import FilesLedger
+from farro.store.ledger import CallRecord
+from farro.store.port import Submission
+from farro.worker.perform import Performer
+from farro.worker.snapshot import Snapshots
 from stage import Crash
 
 ROLE = "CodeReviewer"
@@ -166,11 +166,11 @@ def test_the_judge_of_paid_answers_notices_what_is_lost(
 ) -> None:
     """The test of the test: where nobody looks for what was bought it is bought again; a ledger that is told of no call
     has nothing to show."""
-    from farro.execution.agents import calls as kept
+    from farro.agents import call_records as kept
 
     if safeguard == "keep":
         monkeypatch.setattr(kept, "bought_before", lambda earlier, step: {})
-        monkeypatch.setattr("farro.execution.agents.answering.bought_before", lambda earlier, step: {})
+        monkeypatch.setattr("farro.agents.agent_step.bought_before", lambda earlier, step: {})
     else:
         monkeypatch.setattr(FilesLedger, "reserve", lambda self, charge, budgets: "2026-01-01/none")
         monkeypatch.setattr(FilesLedger, "settle", lambda self, call_id, **told: None)

@@ -15,9 +15,9 @@ import pytest
 
 from crash.seams import Counting, KillAt, placed
 from crash.tally import add_figure
-from farro.buses.files import FilesBus, layout
-from farro.ports.bus import Binding, Message
-from farro.system import fs, leases
+from farro.host import fs, leases
+from farro.swarm.bus.files import FilesBus, layout
+from farro.swarm.bus.port import Binding, Message
 from stage import Crash
 
 QUEUES = ("one", "two")

@@ -23,7 +23,7 @@ from crash.seams import TAKES_EFFECT, BadLook, Call, Counting, Errno, KillAt, Op
 from crash.tally import add_figure
 from crash.verbplays import ALL, BY_NAME, Scenario, World
 from farro.errors import FarroError, StorageTrouble, SyncFailed, TryAgain
-from farro.system import fs
+from farro.host import fs
 from stage import Crash
 from support import torture
 

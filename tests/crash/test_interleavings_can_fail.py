@@ -18,17 +18,18 @@ import pytest
 from crash.interleaved import SCENARIOS, Scenario, Violation, explore, replay
 from crash.scheduler import theatre
 from farro.errors import ClaimLost
-from farro.kernel import moves
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moves import Move
-from farro.kernel.outcome import ErrorInfo, Outcome
-from farro.kernel.states import Reason, Status
-from farro.ports.store import Claim, Recovered
-from farro.stores.files import claim, dispatch, draft, hold, look, recover, settle, submit
-from farro.stores.files import folder as folders
-from farro.stores.files.ground import Ground, Held
-from farro.stores.files.moving import Moved, try_move
-from farro.system import fs, leases
+from farro.host import fs, leases
+from farro.jobs import transitions
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import ErrorInfo, Outcome
+from farro.jobs.states import Reason, Status
+from farro.jobs.transitions import Move
+from farro.store.files import claim, dispatch, draft, hold, inspect, recover, submit
+from farro.store.files import commit as settle
+from farro.store.files import folder as folders
+from farro.store.files.context import Ground, Held
+from farro.store.files.move import Moved, try_move
+from farro.store.port import Claim, Recovered
 
 pytestmark = pytest.mark.linux
 
@@ -67,7 +68,7 @@ def read_before_move(patch: pytest.MonkeyPatch) -> None:
         path = f"{held.folder}/{job_id}"
         if try_move(f"{folder}/{job_id}", path) is not Moved.DONE:
             return []
-        if moves.is_decided(seen, folders.highest_attempt(path)):
+        if transitions.is_decided(seen, folders.highest_attempt(path)):
             settle.carry_out(ground, held, path, seen)
         else:
             move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=seen.role, error=DIED)
@@ -92,26 +93,26 @@ def commit_ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
             return commit(ground, claim, outcome, move)
         except ClaimLost:
             before = claim.envelope.lifecycle
-            wanted = moves.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
-            return moves.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=ground.clock.now())
+            wanted = transitions.after(before, outcome, ground.policy.retry, ground.uniform, attempt=claim.attempt)
+            return transitions.decided(before, wanted, by=claim.agent.id, attempt=claim.attempt, now=ground.clock.now())
 
     patch.setattr(settle, "commit", careless)
 
 
 def kill_over_a_decision(patch: pytest.MonkeyPatch) -> None:
     """An operator's verb does not look whether the job that it took is decided already."""
-    blind = {**vars(moves), "is_decided": lambda lifecycle, highest: False}
+    blind = {**vars(transitions), "is_decided": lambda lifecycle, highest: False}
     patch.setattr(hold, "moves", SimpleNamespace(**blind))
 
 
 def claim_trusts_its_look(patch: pytest.MonkeyPatch) -> None:
     """What was read before the move is not looked at again after it."""
-    which = look.which
+    which = inspect.which
 
     def never_changed(path: str) -> tuple[int, int, int]:
         return (0, 0, which(path)[2]) if "/incoming/" in path else (0, 0, 0)
 
-    patch.setattr(look, "which", never_changed)
+    patch.setattr(inspect, "which", never_changed)
     begin = claim._begin
 
     def trusting(ground: Ground, held: Held, name: str, path: str, seen: Any, *, in_row: bool = False) -> Any:

@@ -27,14 +27,14 @@ from crash.seams import Call, Counting, Errno, KillAt, Open, Recording, placed
 from crash.tally import add_figure
 from crash.verbplays import clone, failure, success
 from farro.errors import StorageTrouble, SyncFailed, UnknownSchema
-from farro.kernel import moves
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.states import Reason, Status
-from farro.operations.prune import Choice, candidates, prune
-from farro.stores.files import FilesStore, forget, records
-from farro.stores.files.journal import AGAIN_AFTER, Entry, Journal
-from farro.stores.files.records import FOLDER, START, Record
-from farro.system import fs, leases, trees
+from farro.host import fs, leases, trees
+from farro.jobs import transitions
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Reason, Status
+from farro.queue.prune import Choice, candidates, prune
+from farro.store.files import FilesStore, journal_cleanup, journal_records
+from farro.store.files.journal import AGAIN_AFTER, Entry, Journal
+from farro.store.files.journal_records import FOLDER, START, Record
 from support import eventually, torture
 
 SMALL = 16 << 10
@@ -63,7 +63,7 @@ def made(root: str, **more: Any) -> Journal:
 
 
 def entry_of(number: int, size: int = 1000) -> Record:
-    life = moves.enqueued(job_id=f"job-{number}", role="Runner", now=stage.EPOCH)
+    life = transitions.enqueued(job_id=f"job-{number}", role="Runner", now=stage.EPOCH)
     files = {"prompt.json": b"x" * size}
     return Record(kind="enqueue", job_id=f"job-{number}", role="Runner", life=life.to_json(), files=files, staged="s")
 
@@ -105,7 +105,7 @@ def in_thread(work: Callable[[], object]) -> Callable[[], None]:
 
 
 def generations(root: str) -> list[int]:
-    heads = [stage.read(f"{root}/{FOLDER}/{name}")[8:16] for name in records.names(root)]
+    heads = [stage.read(f"{root}/{FOLDER}/{name}")[8:16] for name in journal_records.names(root)]
     return [int.from_bytes(head, "little") for head in heads]
 
 
@@ -137,7 +137,7 @@ def test_a_journal_is_freed_when_its_folders_are_synced(root: str) -> None:
             freed += 1
     assert freed >= 3
     store.close()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 def test_a_record_whose_folder_is_not_written_yet_is_not_forgotten(root: str) -> None:
@@ -147,10 +147,10 @@ def test_a_record_whose_folder_is_not_written_yet_is_not_forgotten(root: str) ->
     fill(journal, numbers, lambda: journal._active is not journal_files[0])
     eventually(lambda: journal._full == journal_files)
     assert generations(root)[0] == 1
-    assert "job-0" in records.mentioned(root)
+    assert "job-0" in journal_records.mentioned(root)
     held.finished()
     eventually(lambda: journal._full == [])
-    assert "job-0" not in records.mentioned(root)
+    assert "job-0" not in journal_records.mentioned(root)
     journal.close()
 
 
@@ -165,10 +165,10 @@ def test_a_journal_is_not_freed_at_every_record_but_soon_when_it_is_idle(
         assert syncs.count == 0
     assert len(journal._files) == 1
     journal.close()
-    monkeypatch.setattr("farro.stores.files.journal.FREE_AFTER_S", 0.05)
+    monkeypatch.setattr("farro.store.files.journal.FREE_AFTER_S", 0.05)
     journal = made(root, size=1 << 20)
     written(journal, 1).finished()
-    eventually(lambda: not records.mentioned(root))
+    eventually(lambda: not journal_records.mentioned(root))
     journal.close()
 
 
@@ -177,11 +177,11 @@ def test_a_journal_of_a_dead_process_is_freed_by_a_watchdog(root: str) -> None:
     store.enqueue(stage.submission(1))
     live.enqueue(stage.submission(2))
     stage.die(store)
-    assert len(records.names(root)) == 2
+    assert len(journal_records.names(root)) == 2
     watchdog = stage.open_files(root, seed=3)
     done = watchdog.recover(watchdog.join("keeper", role=None))
     assert [item.what.split()[0] for item in done] == ["freed"]
-    assert [f"{root}/{FOLDER}/{name}" for name in records.names(root)] == [journal_of(live)._files[0].path]
+    assert [f"{root}/{FOLDER}/{name}" for name in journal_records.names(root)] == [journal_of(live)._files[0].path]
     watchdog.close()
     live.close()
 
@@ -191,13 +191,13 @@ def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
     was pruned meanwhile. At its end, after its process's death, and after a replay."""
     ends: list[Callable[[FilesStore], object]] = [
         lambda store: store.close(),
-        lambda store: (stage.die(store), forget.sweep(root, "0")),
+        lambda store: (stage.die(store), journal_cleanup.sweep(root, "0")),
         lambda store: (stage.die(store), restarted(root)),
     ]
     for seed, end in enumerate(ends):
         store = opened(root, 10 + seed)
         store.enqueue(stage.submission(1))
-        (name,) = records.names(root)
+        (name,) = journal_records.names(root)
         with placed(Recording()) as seen:
             end(store)
         calls = [(op, args[-1]) for op, args in seen.calls]
@@ -209,7 +209,7 @@ def test_a_journal_that_is_gone_stays_gone(root: str) -> None:
 def test_eight_threads_lose_nothing_and_nobody_hangs(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files so small that they are changed all the time. What was acknowledged is in a journal, or was finished before
     a sync of everything: watched from outside."""
-    monkeypatch.setattr("farro.stores.files.journal.FREE_AFTER_S", 0.002)
+    monkeypatch.setattr("farro.store.files.journal.FREE_AFTER_S", 0.002)
     journal = made(root)
     lock = threading.Lock()
     finished: set[str] = set()
@@ -239,7 +239,7 @@ def test_eight_threads_lose_nothing_and_nobody_hangs(root: str, monkeypatch: pyt
         joins = [in_thread(lambda first=first: work(first * rounds)) for first in range(8)]
         for join in joins:
             join()
-        kept = records.mentioned(root)
+        kept = journal_records.mentioned(root)
         with lock:
             lost = finished - safe - kept
         journal.close()
@@ -299,7 +299,7 @@ def test_a_journal_is_closed_while_its_thread_frees(root: str) -> None:
         join = in_thread(journal.close)
         go_on.set()
         join()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 def test_a_store_is_closed_twice_and_then_goes_the_careful_way(root: str) -> None:
@@ -307,7 +307,7 @@ def test_a_store_is_closed_twice_and_then_goes_the_careful_way(root: str) -> Non
     store.enqueue(stage.submission(1))
     store.close()
     store.close()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
     with placed(Counting()) as calls:
         store.enqueue(stage.submission(2))
     assert "fsync" in calls.ops
@@ -334,9 +334,9 @@ def test_a_forked_child_has_no_journal(root: str, background: bool) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     written(journal, 3).finished()
-    assert records.mentioned(root) == {"job-1", "job-3"}
+    assert journal_records.mentioned(root) == {"job-1", "job-3"}
     journal.close()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -355,7 +355,7 @@ def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: 
     assert seam.hit == "syncfs"
     with pytest.raises(SyncFailed):
         store.enqueue(stage.submission(1))
-    before = records.mentioned(root)
+    before = journal_records.mentioned(root)
     assert set(told) & before
     store.close()
     assert broken._files == []
@@ -364,13 +364,13 @@ def test_a_failed_sync_of_the_filesystem_is_told_and_nothing_is_forgotten(root: 
     keeper = watchdog.join("keeper", role=None)
     for _ in range(3):
         watchdog.recover(keeper)
-    assert records.mentioned(root) == before
+    assert journal_records.mentioned(root) == before
     watchdog.close()
     for job_id in before:  # what the failed sync did not write is gone when the machine comes up
         trees.remove_tree(f"{root}/agents/Runner/incoming/{job_id}")
     restarted(root).close()
     assert set(told) <= stage.everywhere(root).keys()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 def test_a_failed_sync_of_a_watchdog_is_told_and_nothing_is_forgotten(root: str) -> None:
@@ -382,11 +382,11 @@ def test_a_failed_sync_of_a_watchdog_is_told_and_nothing_is_forgotten(root: str)
     with placed(Errno(1, errno.EIO, only=frozenset({"syncfs"}))), pytest.raises(SyncFailed):
         watchdog.recover(keeper)
     watchdog.recover(keeper)
-    assert len(records.mentioned(root)) == 1
+    assert len(journal_records.mentioned(root)) == 1
     watchdog.close()
     with placed(Errno(1, errno.EIO, only=frozenset({"syncfs"}))), pytest.raises(SyncFailed):
         restarted(root)
-    assert len(records.mentioned(root)) == 1
+    assert len(journal_records.mentioned(root)) == 1
 
 
 def test_nobody_waits_for_a_freeing_thread_that_is_gone(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +409,7 @@ def test_nobody_waits_for_a_freeing_thread_that_is_gone(root: str, monkeypatch: 
 
 def test_nobody_waits_for_a_record_that_is_never_finished(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer was interrupted, by a signal say. The careful way is always right."""
-    monkeypatch.setattr("farro.stores.files.journal.PATIENCE_S", 0.05)
+    monkeypatch.setattr("farro.store.files.journal.PATIENCE_S", 0.05)
     journal = made(root)
     written(journal, 0)
 
@@ -422,7 +422,7 @@ def test_nobody_waits_for_a_record_that_is_never_finished(root: str, monkeypatch
 
     in_thread(write_on)()
     in_thread(journal.close)()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
@@ -432,7 +432,7 @@ def test_trouble_while_a_journal_is_made_leaves_nothing_behind(op: str, code: in
     journal = made(root)
     with placed(Errno(1, code, only=frozenset({op}), persistent=True)):
         assert journal.write([entry_of(1)]) is None
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
     with placed(Counting()) as calls:
         assert journal.write([entry_of(1)]) is None  # not tried again at once
     assert calls.count == 0
@@ -459,7 +459,7 @@ def test_a_watchdog_that_meets_a_journal_before_it_is_locked(root: str) -> None:
     with placed(Meets()):
         assert journal.write([entry_of(1)]) is None
     taken.pop().drop()
-    assert forget.sweep(root, "0") == []
+    assert journal_cleanup.sweep(root, "0") == []
     numbers = itertools.count()
     while (entry := journal.write([entry_of(next(numbers))])) is None:
         assert next(numbers) < 2 * AGAIN_AFTER
@@ -473,7 +473,7 @@ def test_no_room_for_a_second_file(root: str) -> None:
     written(journal, next(numbers)).finished()
     with placed(Errno(1, errno.ENOSPC, only=frozenset({"create"}), persistent=True)):
         fill(journal, numbers, lambda: generations(root)[0] >= 3)
-    assert len(records.names(root)) == 1
+    assert len(journal_records.names(root)) == 1
     journal.close()
 
 
@@ -490,7 +490,7 @@ def test_a_file_that_cannot_be_freed_is_written_no_more(files: int, root: str) -
     assert heads.late == []
     assert journal.write([entry_of(1)]) is None
     journal.close()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 class Heads(Open):
@@ -527,7 +527,7 @@ def test_a_torn_record_ends_the_reading_without_an_error(spoil: str, root: str) 
     at = third + {"torn": 500, "garbage": 0, "checksum": 4, "zeros": 0}[spoil]
     data[at : at + len(change)] = change
     Path(path).write_bytes(data)
-    assert [record.job_id for record in records.read(path)] == ["job-0", "job-1"]
+    assert [record.job_id for record in journal_records.read(path)] == ["job-0", "job-1"]
     journal.close()
 
 
@@ -538,7 +538,7 @@ def test_records_of_an_earlier_generation_are_ignored(root: str) -> None:
     written(journal, last).finished()
     first = journal._files[0]
     assert first.generation == 2
-    named = [record.job_id for record in records.read(first.path)]
+    named = [record.job_id for record in journal_records.read(first.path)]
     assert named[-1] == f"job-{last}"
     assert len(named) <= 2
     assert b"job-1" in stage.read(first.path)  # the bytes of the first generation are still there, behind
@@ -551,7 +551,7 @@ def test_heads_that_a_power_cut_left_half_made_are_no_journals(root: str) -> Non
     for number, data in enumerate([b"", b"farro-j1", bytes(SMALL), b"\xff" * SMALL]):
         Path(f"{home}/0.{number:016x}.a").write_bytes(data)
     restarted(root).close()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 def test_a_journal_of_another_version_is_not_forgotten(root: str) -> None:
@@ -559,16 +559,16 @@ def test_a_journal_of_another_version_is_not_forgotten(root: str) -> None:
     store = opened(root)
     store.enqueue(stage.submission(1))
     stage.die(store)
-    (name,) = records.names(root)
+    (name,) = journal_records.names(root)
     path = Path(f"{root}/{FOLDER}/{name}")
     good = path.read_bytes()
     path.write_bytes(b"farro-j2" + good[8:])
     with pytest.raises(UnknownSchema, match="another version"):
         restarted(root)
-    assert records.names(root) == [name]
+    assert journal_records.names(root) == [name]
     path.write_bytes(good)
     restarted(root).close()
-    assert records.names(root) == []
+    assert journal_records.names(root) == []
 
 
 # --- pruning ---------------------------------------------------------------------------------------------------------
@@ -682,7 +682,7 @@ def test_a_journal_of_another_boot_whose_process_lives_is_left_alone(root: str) 
     said: list[str] = []
     other = restarted(root, log=lambda level, message, fields: said.append(level))
     assert said == ["error"]
-    assert len(records.names(root)) == 1
+    assert len(journal_records.names(root)) == 1
     other.close()
     store.enqueue(stage.submission(2))
     store.close()
@@ -872,8 +872,8 @@ def test_trouble_at_every_call_of_the_replay_keeps_the_journals(code: int, root:
         clone(root, home)
         with placed(Errno(n, code)) as seam, contextlib.suppress(StorageTrouble, SyncFailed):
             restarted(home).close()
-        if os.path.exists(f"{home}/{FOLDER}/{AFTER}{records.FAILED}"):
-            assert records.mentioned(home) == told  # until the machine starts again
+        if os.path.exists(f"{home}/{FOLDER}/{AFTER}{journal_records.FAILED}"):
+            assert journal_records.mentioned(home) == told  # until the machine starts again
             stage.open_files(home, seed=9, boot="2").close()
         restarted(home).close()
         assert stage.everywhere(home).keys() == told
@@ -926,6 +926,6 @@ def test_a_root_without_a_boot_id_journals_and_replays_nothing(root: str) -> Non
     with placed(Counting()) as calls:
         other.enqueue(stage.submission(2))
     assert "write_sync" not in calls.ops
-    assert forget.sweep(root, "") == []
-    assert len(records.names(root)) == 1
+    assert journal_cleanup.sweep(root, "") == []
+    assert len(journal_records.names(root)) == 1
     other.close()

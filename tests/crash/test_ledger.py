@@ -21,12 +21,12 @@ import pytest
 from crash.powermodel import Log, Order, Recorder, State, Synced, states
 from crash.seams import Counting, Errno, KillAt, placed
 from crash.tally import add_figure
+from farro.agents.providers.port import Usage
 from farro.errors import BudgetExceeded, FarroError
-from farro.ports.ledger import Budgets, CallRecord, Charge
-from farro.ports.provider import Usage
-from farro.stores.files.ledger import FilesLedger
-from farro.system import fs, leases
-from farro.system.clock import ManualClock
+from farro.host import fs, leases
+from farro.host.clock import ManualClock
+from farro.store.files.ledger import FilesLedger
+from farro.store.ledger import Budgets, CallRecord, Charge
 from stage import Crash
 from support import torture
 

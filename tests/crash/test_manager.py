@@ -17,20 +17,20 @@ import pytest
 import stage
 from crash.seams import Counting, KillAt, Open, Seam, placed
 from crash.tally import add_figure
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moves import waits_for_person
-from farro.kernel.outcome import ErrorInfo, Failed, Report, Succeeded
-from farro.kernel.states import Reason, Status
-from farro.operations import inbox
-from farro.operations.admission import Gate
-from farro.ports.store import Submission
-from farro.services.auto_plan import AutoPlan
-from farro.services.manager import Manager
-from farro.services.seat import Seat
-from farro.services.snapshot import Snapshots
-from farro.settings import Settings
-from farro.stores.files import FilesStore
-from farro.stores.files.ground import make_root
+from farro.agents import inbox
+from farro.agents.manager.auto_plan import AutoPlan
+from farro.agents.manager.manager import Manager
+from farro.config.settings import Settings
+from farro.doctor.folders import make_root
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
+from farro.jobs.states import Reason, Status
+from farro.jobs.transitions import waits_for_person
+from farro.queue.admission import Gate
+from farro.store.files import FilesStore
+from farro.store.port import Submission
+from farro.worker.leader import Seat
+from farro.worker.snapshot import Snapshots
 from stage import Crash
 from support import torture
 
@@ -265,7 +265,7 @@ def test_a_manager_killed_while_it_finalises_a_failure_does_so_once(shm: Path) -
 
 def test_the_judge_notices_children_that_come_twice(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of the test: with ids that are made up at each delivery a crash in the outbox doubles the children."""
-    from farro.stores.files import dispatch
+    from farro.store.files import dispatch
 
     calls, _ = longest(str(shm / "peace"), text=None)
     count = iter(range(10_000))

@@ -15,11 +15,11 @@ import pytest
 import stage
 from crash.seams import Counting, KillAt, placed
 from crash.tally import add_figure
-from farro.kernel.states import Status
-from farro.operations import named
-from farro.ports.store import Submission
-from farro.stores.files import FilesStore
-from farro.system import leases
+from farro.air import named
+from farro.host import leases
+from farro.jobs.states import Status
+from farro.store.files import FilesStore
+from farro.store.port import Submission
 from stage import Crash
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["power", "process"])

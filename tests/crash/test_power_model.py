@@ -17,7 +17,7 @@ from crash import powerplays
 from crash.powermodel import EVERYTHING, Order, State, states
 from crash.powerplays import PLAYS, Play, Recorded, check, record
 from crash.tally import add_figure
-from farro.kernel.states import Reason
+from farro.jobs.states import Reason
 from support import torture
 
 Played = Callable[[Play], None]

@@ -21,16 +21,16 @@ from crash.powermodel import Log, Recorder, State, Synced, states
 from crash.tally import add_figure
 from farro.execution import records
 from farro.execution.records import Records
+from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
-from farro.kernel.outcome import Outcome, Succeeded
-from farro.kernel.retry import RetryPolicy
-from farro.ports.store import Claim, Submission
-from farro.runners.inline import InlineRunner
-from farro.services.perform import Performer
-from farro.stores.files import FilesStore
-from farro.system import fs
-from farro.system.clock import SystemClock
+from farro.host import fs
+from farro.host.clock import SystemClock
+from farro.jobs.outcomes import Outcome, Succeeded
+from farro.jobs.retry import RetryPolicy
+from farro.store.files import FilesStore
+from farro.store.port import Claim, Submission
+from farro.worker.perform import Performer
 from stage import Crash
 from support import torture
 

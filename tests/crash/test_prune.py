@@ -15,10 +15,10 @@ import pytest
 import stage
 from crash.seams import Counting, KillAt, placed
 from farro.errors import Refused
-from farro.kernel.states import Status
-from farro.operations.prune import Choice, Pruned, candidates, prune
-from farro.stores.files import FilesStore
-from farro.stores.files.prune import TRASH
+from farro.jobs.states import Status
+from farro.queue.prune import Choice, Pruned, candidates, prune
+from farro.store.files import FilesStore
+from farro.store.files.prune import TRASH
 from stage import Crash, QuickClock
 
 EVERYTHING = Choice(keep=0)

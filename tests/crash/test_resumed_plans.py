@@ -18,14 +18,14 @@ import pytest
 import stage
 from crash.seams import Counting, KillAt, Seam, placed
 from crash.tally import add_figure
+from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Call, Tools
-from farro.kernel.retry import RetryPolicy
-from farro.ports.store import Claim, Submission
-from farro.runners.inline import InlineRunner
-from farro.services.perform import Performer
-from farro.stores.files import FilesStore
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs.retry import RetryPolicy
+from farro.store.files import FilesStore
+from farro.store.port import Claim, Submission
+from farro.worker.perform import Performer
 from stage import Crash
 from support import torture
 

@@ -26,11 +26,11 @@ from crash import verbplays
 from crash.seams import Before, Counting, Errno, KillAt, Recording, placed
 from crash.verbplays import BY_NAME, World, play_every_point
 from farro.errors import ClaimLost, Damaged, FarroError, IdConflict, StorageTrouble, SyncFailed, TryAgain
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import Succeeded
-from farro.kernel.states import Reason, Status
-from farro.stores.files import FilesStore
-from farro.system import fs
+from farro.host import fs
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Succeeded
+from farro.jobs.states import Reason, Status
+from farro.store.files import FilesStore
 from stage import Crash
 from support import ROOT, need
 

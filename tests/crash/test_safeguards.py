@@ -18,10 +18,10 @@ import pytest
 import stage
 from crash import seams
 from farro.errors import Damaged
-from farro.kernel import ids
-from farro.ports.store import Submission
-from farro.stores.files import FilesStore, dispatch, moving, settle, submit
-from farro.system import fs, leases
+from farro.host import fs, leases
+from farro.jobs import ids
+from farro.store.files import FilesStore, commit, dispatch, move, submit
+from farro.store.port import Submission
 
 Play = Callable[[FilesStore], None]
 
@@ -131,7 +131,7 @@ def test_with_children_delivered_before_the_decision_a_kill_is_noticed(
 
 def test_without_the_decision_in_job_json_a_kill_is_noticed(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move without a decision leaves a folder at its destination that does not say what was decided."""
-    monkeypatch.setattr(settle.folders, "write_lifecycle", lambda ground, path, lifecycle, sync: None)
+    monkeypatch.setattr(commit.folders, "write_lifecycle", lambda ground, path, lifecycle, sync: None)
     noticed(shm, work, drained)
 
 
@@ -147,10 +147,10 @@ def test_without_noreplace_two_jobs_become_one(shm: Path, monkeypatch: pytest.Mo
         os.mkdir(destination)
         if safe:
             with pytest.raises(FileExistsError):
-                moving.try_move(source, destination)
+                move.try_move(source, destination)
         else:
             monkeypatch.setattr(fs, "move", os.rename)
-            moving.try_move(source, destination)
+            move.try_move(source, destination)
         assert os.path.exists(source) is safe
 
 

@@ -28,11 +28,11 @@ import pytest
 import stage
 from crash import seams
 from farro.errors import ClaimLost
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Succeeded
-from farro.kernel.states import Reason, Status
-from farro.stores.files import FilesStore, records
-from farro.system import trees
+from farro.host import trees
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded
+from farro.jobs.states import Reason, Status
+from farro.store.files import FilesStore, journal_records
 from stage import Crash, History
 from support import ROOT, need, torture
 
@@ -246,7 +246,7 @@ class Scene:
             self.live = None
         drain = stage.drain(self.root, self.history, boot=self.boot)
         assert not drain._ground.held
-        assert records.names(self.root) == []
+        assert journal_records.names(self.root) == []
 
     def sweep(self) -> None:
         """Hours later: clean-up publishes what a registered id points to, and removes all other debris."""

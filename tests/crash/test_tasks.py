@@ -16,25 +16,25 @@ from crash.seams import Counting, KillAt, Open, Seam, placed
 from crash.tally import add_figure
 from crash.test_agents import COST, SETTINGS, Paid, calls
 from crash.test_manager import PROMPT, ROLES, TASK, Seeds, judge, look, manage, say
-from farro.execution.agents.answering import Agents
+from farro.agents.agent_step import Agents
+from farro.agents.providers.port import Answer, Request, Usage
+from farro.agents.providers.prices import GenaiPrices
+from farro.doctor.folders import make_root
+from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
 from farro.execution.tools import Tools
-from farro.guard.redaction import Redactor
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moves import waits_for_person
-from farro.kernel.outcome import Succeeded
-from farro.kernel.retry import RetryPolicy
-from farro.kernel.states import Status
-from farro.ports.provider import Answer, Request, Usage
-from farro.ports.store import Submission
-from farro.providers.prices import GenaiPrices
-from farro.runners.inline import InlineRunner
-from farro.services.perform import Performer
-from farro.services.snapshot import Snapshots
-from farro.stores.files import FilesStore
-from farro.stores.files.ground import make_root
-from farro.stores.files.ledger import FilesLedger
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Succeeded
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.states import Status
+from farro.jobs.transitions import waits_for_person
+from farro.sandbox.redaction import Redactor
+from farro.store.files import FilesStore
+from farro.store.files.ledger import FilesLedger
+from farro.store.port import Submission
+from farro.worker.perform import Performer
+from farro.worker.snapshot import Snapshots
 from stage import Crash
 
 DRAFT = {"role": "DocWriter", "rubric": "More.", "allowed_paths": ["src/"], "success": "Done."}

@@ -14,14 +14,14 @@ from typing import Any
 import stage
 from crash.seams import Counting, KillAt, placed
 from farro.errors import ClaimLost, NameTaken, TryAgain
-from farro.kernel import ids
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
-from farro.kernel.retry import RetryPolicy
-from farro.kernel.states import Reason, Status
-from farro.ports.store import Agent, Claim, StorePolicy
-from farro.stores.files import FilesStore, records
-from farro.system.leases import Lease
+from farro.host.leases import Lease
+from farro.jobs import ids
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.states import Reason, Status
+from farro.store.files import FilesStore, journal_records
+from farro.store.port import Agent, Claim, StorePolicy
 from stage import Crash, History
 from support import torture
 
@@ -686,8 +686,8 @@ def end(world: World, scenario: Scenario, *, seed: int = 10_000, alive: bool = F
     if alive:
         for store in world.processes:
             store.close()
-    left = records.names(world.root)
-    assert left == [] or f"{world.boot}{records.FAILED}" in left, f"UNEXPECTED: {left} in jobs/.journal"
+    left = journal_records.names(world.root)
+    assert left == [] or f"{world.boot}{journal_records.FAILED}" in left, f"UNEXPECTED: {left} in jobs/.journal"
     scenario.check(world)
     world.everybody_dies()
     stage.remove(world.root)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from farro.execution import PlanResult, Stop, Tools, run_plan
+from farro.host import process_table
+from farro.host.clock import SystemClock
 from farro.plans.loading import load_data
-from farro.system import process_table
-from farro.system.clock import SystemClock
 
 STUBBORN = 'trap "" TERM; echo $$ > "$FIFO"; exec sleep 1000'
 ESCAPE = "setsid sh -c 'sh -c \"$STUBBORN\" & exit' & "  # forked twice, in its own session, deaf to SIGTERM

@@ -14,12 +14,12 @@ import pytest
 from execution.bench import ESCAPE, Bench, shell, step
 from farro.execution import Interrupted
 from farro.execution.functions import FunctionRun
+from farro.execution.process_watch import REST_GRACE_S
 from farro.execution.records import Records
+from farro.execution.step import Running, Tried, Tries
 from farro.execution.tools import Call, Tools
-from farro.execution.tries import Running, Tried, Tries
-from farro.execution.watch import REST_GRACE_S
-from farro.system import process_tree
-from farro.system.clock import SystemClock
+from farro.host import process_tree
+from farro.host.clock import SystemClock
 
 MEET = 'echo $$ >> "$FARRO_ROOM/here"; while [ $(wc -l < "$FARRO_ROOM/here") -lt {} ]; do sleep 0.01; done'
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from farro.operations import roots
+from farro.doctor import root
 from farro.roles import policy
 from farro.roles.names import AGENTS, ROLES
 from flows.program import Program, listing
@@ -138,16 +138,16 @@ def test_what_swarms_keep_is_none_of_gits_business(empty: Program) -> None:
 def test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them(empty: Program) -> None:
     empty.call("init", code=0)
     ignored = empty.path / ".gitignore"
-    before = roots._IGNORED_BEFORE[0]
+    before = root._IGNORED_BEFORE[0]
     ignored.write_text(f"*.pyc\n\n{before}*.o\n")
     assert ".gitignore" in empty.call("init", code=0).out
-    assert ignored.read_text() == f"*.pyc\n\n{roots._IGNORED}*.o\n"
+    assert ignored.read_text() == f"*.pyc\n\n{root._IGNORED}*.o\n"
     ignored.write_text(before.rstrip())  # an editor that leaves no end of line
-    assert roots.renew_ignored(str(empty.path)) == [".gitignore"]
-    assert ignored.read_text() == roots._IGNORED
-    for own in (before.replace("/logs/\n", ""), roots._IGNORED.replace("/swarms/\n", ""), "*.pyc\n"):
+    assert root.renew_ignored(str(empty.path)) == [".gitignore"]
+    assert ignored.read_text() == root._IGNORED
+    for own in (before.replace("/logs/\n", ""), root._IGNORED.replace("/swarms/\n", ""), "*.pyc\n"):
         ignored.write_text(own)
-        assert roots.renew_ignored(str(empty.path)) == []
+        assert root.renew_ignored(str(empty.path)) == []
         assert ignored.read_text() == own
 
 

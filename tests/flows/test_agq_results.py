@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from farro.kernel.outcome import Report, Succeeded
-from farro.operations.memo import RESULT_BYTES
-from farro.stores.agq import results
+from farro.agq.client import results
+from farro.agq.memo_jobs import RESULT_BYTES
+from farro.jobs.outcomes import Report, Succeeded
 
 
 def said(text: str, steps: int) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from farro.cli.agq import reached
+from farro.agq.cli import reached
+from farro.agq.client import results
+from farro.agq.client.connection import Address
 from farro.errors import InputError
-from farro.kernel.outcome import ErrorInfo, Failed, Report
-from farro.stores.agq import results
-from farro.stores.agq.line import Address
+from farro.jobs.outcomes import ErrorInfo, Failed, Report
 from flows.program import Daemon, Program
 from support import ROOT, eventually
 

@@ -1,6 +1,6 @@
 """`farro import-air`: an Air-Executor's tree becomes named jobs; what was done is not done again.
 
-The rules of what is left of a task list are tested in tests/rules/test_air.py.
+The rules of what is left of a task list are tested in tests/air/test_air.py.
 """
 
 from __future__ import annotations

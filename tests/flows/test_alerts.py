@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from farro.kernel.moments import timestamp
+from farro.jobs.times import timestamp
 from flows.program import Program, steps
 
 

@@ -1,7 +1,7 @@
 """A canary in each secret: after failures, retries, a fallback and a success it is found nowhere.
 
 Two keys: one that is sent over HTTP, and one that a program is given. Both are told back, in every way that comes to
-mind, by those who got them. Redaction itself is shown by tests/observe/test_redaction.py.
+mind, by those who got them. Redaction itself is shown by tests/sandbox/test_redaction.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pytest
 import fake_providers as fake
 from fake_providers import FakeProvider
 from farro import app
-from farro.ports.store import Submission
-from farro.settings import Settings
+from farro.config.settings import Settings
+from farro.store.port import Submission
 from flows.program import Done, Program
 from support import eventually
 

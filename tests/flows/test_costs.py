@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from farro.ports.ledger import Budgets, Charge
-from farro.ports.provider import Usage
-from farro.stores.files.ledger import FilesLedger
-from farro.system.clock import ManualClock
+from farro.agents.providers.port import Usage
+from farro.host.clock import ManualClock
+from farro.store.files.ledger import FilesLedger
+from farro.store.ledger import Budgets, Charge
 from flows.program import Program, steps
 
 # Noon of this very day: whoever asks for today means it.

@@ -442,8 +442,8 @@ def test_a_live_queue_has_no_contradictions(farro: Program) -> None:
 
 
 def test_of_many_finished_jobs_only_some_are_opened_unless_all_are_asked_for(farro: Program) -> None:
-    from farro.checkup import looking
-    from farro.stores.files.scan import scan
+    from farro.app.checks import looking
+    from farro.store.files.scan import scan
 
     for _ in range(3):
         queued(farro)

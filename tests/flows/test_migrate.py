@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
-from farro import app, config
-from farro.operations import migrate
-from farro.operations.jobs import operator
-from farro.operations.roots import init
-from farro.ports.store import Store, Submission
-from farro.settings import RedisSettings, Settings
-from farro.stores.redis.server import Server
-from farro.system import fs
-from farro.system.clock import SystemClock
+from farro import app
+from farro.config import reader
+from farro.config.settings import RedisSettings, Settings
+from farro.doctor.root import init
+from farro.host import fs
+from farro.host.clock import SystemClock
+from farro.queue import migrate
+from farro.queue.jobs import operator
+from farro.store.port import Store, Submission
+from farro.store.redis.server import Server
 from flows.program import Program
 from servers import RedisServer
 from support import torture
@@ -36,7 +37,7 @@ class Two:
 
     def __init__(self, path: Path, server: RedisServer) -> None:
         self.path = str(path)
-        config.load(self.path)
+        reader.load(self.path)
         self.settings = Settings(
             store=server.url, redis=RedisSettings(name=f"t-{uuid.uuid4().hex[:12]}"), durability="process"
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from farro import app, config
-from farro.cli.watching import page
-from farro.operations.watching import Viewer
-from farro.system.clock import SystemClock
+from farro import app
+from farro.cli.watch import page
+from farro.config import reader
+from farro.host.clock import SystemClock
+from farro.queue.watch import Viewer
 from flows.program import Program, shell, steps
 from support import eventually
 
@@ -72,7 +73,7 @@ def test_a_pause_is_told_wherever_queues_are_looked_at(farro: Program) -> None:
     assert "paused" not in farro.run("stats", "--role", "Manager", code=0).out
     told = [json.loads(line) for line in farro.run("stats", "--json", code=0).out.splitlines()]
     assert {one["role"] for one in told if one["paused"]} == {"Runner", "*"}
-    store = app.open_store(str(farro.path), config.load(str(farro.path)), brief=True)
+    store = app.open_store(str(farro.path), reader.load(str(farro.path)), brief=True)
     picture = Viewer(store, str(farro.path), SystemClock()).picture(SystemClock().now())
     store.close()
     assert line in page(picture, str(farro.path))

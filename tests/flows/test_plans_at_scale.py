@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farro.runners import places
+from farro.execution.runners import runner_slots
 from flows.program import Daemon, Program, marked, steps
 from support import eventually, torture
 
@@ -89,7 +89,7 @@ def test_two_seconds_after_a_kill_no_process_of_that_job_lives(
     assert took_s < 2.0, f"processes of the job lived {took_s:.1f} s after its kill"
     assert farro.status("long") == "killed"
     assert worker.process.poll() is None
-    eventually(lambda: places.records(str(farro.path)) == [], "its place is still taken")
+    eventually(lambda: runner_slots.records(str(farro.path)) == [], "its place is still taken")
     assert worker.end().code == 0
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from crash.seams import Call, Open, placed
 from farro import app
-from farro.kernel.moments import timestamp
-from farro.operations import prune as pruning
-from farro.operations.prune import Choice, candidates, prune
-from farro.settings import Settings
-from farro.system.clock import SystemClock
+from farro.config.settings import Settings
+from farro.host.clock import SystemClock
+from farro.jobs.times import timestamp
+from farro.queue import prune as pruning
+from farro.queue.prune import Choice, candidates, prune
 from flows.program import Program, listing, steps
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 import farro as api
-from farro import fleet
-from farro.kernel.states import Status
-from farro.operations.watching import Viewer
-from farro.ports.store import CARRIED_BYTES
-from farro.stores.redis.checks import set_there
-from farro.system.clock import SystemClock
+from farro.app import machines
+from farro.host.clock import SystemClock
+from farro.jobs.states import Status
+from farro.queue.watch import Viewer
+from farro.store.port import CARRIED_BYTES
+from farro.store.redis.checks import set_there
 from flows.program import Program, listing, shell, steps
 from servers import RedisServer
 from support import ROOT, eventually
@@ -140,7 +140,7 @@ def test_a_run_waits_for_its_server_as_a_worker_does(
     """Other commands give up sooner; but this one has something to tell that is known to nobody else."""
     server = RedisServer(folder=tmp_path / "own-server", durable=True).start()
     configure(farro, store=server.url)
-    monkeypatch.setattr(fleet, "BRIEF_S", 0.1)
+    monkeypatch.setattr(machines, "BRIEF_S", 0.1)
     before = signal.getsignal(signal.SIGHUP)
 
     def away() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from farro import app
-from farro.operations.roots import init
-from farro.ports.fleet import Fleet
-from farro.ports.store import Store
-from farro.services.seat import AWAY_S, BEAT_S, FleetSeat
-from farro.settings import RedisSettings, Settings
-from farro.system.clock import ManualClock, SystemClock
+from farro.config.settings import RedisSettings, Settings
+from farro.doctor.root import init
+from farro.host.clock import ManualClock, SystemClock
+from farro.store.fleet import Fleet
+from farro.store.port import Store
+from farro.worker.leader import AWAY_S, BEAT_S, FleetSeat
 from flows.program import Program, shell
 from servers import RedisServer
 from support import eventually

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from crash.history import ENDS
-from farro.runners import places
+from farro.execution.runners import runner_slots
 from flows.program import Program, endless, marked, shell, steps
 from support import eventually
 
@@ -61,12 +61,12 @@ def started(farro: Program) -> None:
 
 
 def records(farro: Program) -> list[Any]:
-    return list(places.records(str(farro.path)))
+    return list(runner_slots.records(str(farro.path)))
 
 
 def written(farro: Program) -> list[str]:
     """What is written in the places, held or not."""
-    folder = farro.path / places.FOLDER
+    folder = farro.path / runner_slots.FOLDER
     return [path.read_text() for path in folder.iterdir() if path.read_text()] if folder.exists() else []
 
 

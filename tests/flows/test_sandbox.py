@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from farro.guard.sandbox import Sandbox
+from farro.sandbox.levels import Sandbox
 from flows.program import Program
 from support import need
 

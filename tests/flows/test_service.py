@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farro.operations.service_units import MARK, slug, units
+from farro.worker.service_units import MARK, slug, units
 from flows.program import Program
 
 ODD = 'odd 100% $HOME \\t "quoted" it\'s %i'

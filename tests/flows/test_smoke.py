@@ -15,7 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from farro.cli.main import COMMANDS
-from farro.operations.schemas import schemas
+from farro.doctor.schemas import schemas
 from flows.program import FARRO, PATIENCE_S, Program
 from support import ROOT
 

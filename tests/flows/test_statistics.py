@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from farro import app
-from farro.observe.stats import COLUMNS
-from farro.operations.stats import Limits, stats
-from farro.settings import Settings
+from farro.config.settings import Settings
+from farro.queue.stats import Limits, stats
+from farro.queue.stats_math import COLUMNS
 from flows.program import Program, steps
 
 

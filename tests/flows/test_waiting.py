@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from farro.cli.watching import page
-from farro.kernel.states import Status
-from farro.operations.watching import Ended, Picture
+from farro.cli.watch import page
+from farro.jobs.states import Status
+from farro.queue.watch import Ended, Picture
 from flows.program import FARRO, PATIENCE_S, Program, endless, shell, steps
 from support import eventually
 

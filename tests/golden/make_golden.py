@@ -24,12 +24,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import stage  # noqa: E402
-from farro.kernel.envelope import SCHEMA_VERSION  # noqa: E402
-from farro.kernel.outcome import Child, ErrorInfo, Failed, Succeeded, Unroutable  # noqa: E402
-from farro.kernel.retry import RetryPolicy  # noqa: E402
-from farro.ports.store import Agent, Claim, StorePolicy, Submission  # noqa: E402
-from farro.stores.files import FilesStore  # noqa: E402
-from farro.system import fs  # noqa: E402
+from farro.host import fs  # noqa: E402
+from farro.jobs.envelope import SCHEMA_VERSION  # noqa: E402
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded, Unroutable  # noqa: E402
+from farro.jobs.retry import RetryPolicy  # noqa: E402
+from farro.store.files import FilesStore  # noqa: E402
+from farro.store.port import Agent, Claim, StorePolicy, Submission  # noqa: E402
 
 NO = ErrorInfo(category="step_failed", message="step 1 ended with exit code 1")
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import stage
+from farro.doctor.folders import make_root
 from farro.errors import UnknownSchema
-from farro.kernel.ids import child_id
-from farro.kernel.states import Reason, Status
-from farro.stores.files import FilesStore
-from farro.stores.files.ground import make_root
+from farro.jobs.ids import child_id
+from farro.jobs.states import Reason, Status
+from farro.store.files import FilesStore
 from stage import EPOCH, History, QuickClock
 
 HERE = Path(__file__).parent

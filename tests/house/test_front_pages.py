@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from farro.fronts.http import routes
-from farro.fronts.mcp.tools import TOOLS
-from farro.fronts.resp.commands import TABLE
+from farro.agq.handlers import TABLE
+from farro.mcp.tools import TOOLS
+from farro.web import routes
 from support import ROOT
 
 

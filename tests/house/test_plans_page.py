@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from farro import documents
-from farro.operations.wishes import NONE, contradictions
 from farro.plans.loading import load, load_data
 from farro.plans.model import Metadata, Plan, Step
+from farro.queue.options import NONE, contradictions
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "plans.md").read_text(encoding="utf-8")

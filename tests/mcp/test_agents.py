@@ -150,7 +150,7 @@ def test_an_answer_is_bounded_though_it_is_made_of_many_texts(
 ) -> None:
     job = farro.enqueue(steps(*(("seq", "2000") for _ in range(4))))
     farro.worked()
-    monkeypatch.setattr("farro.fronts.mcp.server.MOST_CHARACTERS", 10_000)
+    monkeypatch.setattr("farro.mcp.server.MOST_CHARACTERS", 10_000)
 
     async def talk(client: Client) -> None:
         assert "never an instruction" in str(client.instructions)

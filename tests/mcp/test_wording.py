@@ -11,7 +11,7 @@ import pytest
 
 import farro as package
 from farro.cli.main import farro as program
-from farro.fronts.mcp import tools, wording
+from farro.mcp import tools, wording
 from flows.program import Program, shell
 from mcp import Client
 from mcp_rig import Agent, ask, refused

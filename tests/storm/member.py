@@ -24,12 +24,13 @@ class Member:
     """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
 
     def __init__(self, folder: str, name: str, seed: str) -> None:
-        from farro import app, config
+        from farro import app
+        from farro.config import reader
 
         root = f"{folder}/{name.partition('-')[0]}"
         self.effects, self.name = f"{folder}/effects", name
         self.dice = random.Random(f"{name}/{seed}")
-        self.store = app.open_store(root, config.load(root))
+        self.store = app.open_store(root, reader.load(root))
         self.notebook = os.open(f"{folder}/notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def note(self, what: str, **more: Any) -> None:
@@ -39,8 +40,8 @@ class Member:
 def submit(member: Member) -> None:
     """Every id is chosen: whoever was not answered asks again with the same one, in this life or the next."""
     from farro.errors import FarroError, IdConflict
-    from farro.kernel.states import Status
-    from farro.ports.store import Submission
+    from farro.jobs.states import Status
+    from farro.store.port import Submission
 
     for number in itertools.count():
         token = job_id = f"{member.name}-{number}"

@@ -68,7 +68,7 @@ def test_a_storm_over_many_machines_loses_nothing(number: int, tmp_path: Path, f
 
 def one_long_job(storm: Storm) -> str:
     """A job that takes longer than a lease, in the hands of w0, who is alone; the others are started afterwards."""
-    from farro.ports.store import Submission
+    from farro.store.port import Submission
 
     effects = str(storm.folder / "effects")
     script = f'echo "$FARRO_CLAIM" >> "$0"; sleep {1.5 * ALONE_S}'
@@ -130,7 +130,7 @@ def test_a_worker_that_was_cut_off_past_its_lease_commits_nothing(how: str, stor
 
 
 def test_a_server_that_was_killed_has_what_it_acknowledged(storm: Storm) -> None:
-    from farro.ports.store import Submission
+    from farro.store.port import Submission
 
     store = storm.store()
     prompt = {"plan_id": "p", "steps": [{"step_number": 1, "command": "true"}]}

@@ -100,7 +100,7 @@ class Storm:
 
     def _make_root(self, name: str) -> None:
         """Each machine has a root of its own; the judge's reaches the server whatever the network does."""
-        from farro.stores.files.ground import make_root
+        from farro.doctor.folders import make_root
 
         root = self.folder / name
         address = f"unix://{self.folder}/redis.sock" if name == "judge" else self.server.url
@@ -249,10 +249,11 @@ class Storm:
     # --- judging ---
 
     def store(self) -> Any:
-        from farro import app, config
+        from farro import app
+        from farro.config import reader
 
         root = str(self.folder / "judge")
-        return app.open_store(root, config.load(root))
+        return app.open_store(root, reader.load(root))
 
     def unfinished(self) -> list[str]:
         store = self.store()

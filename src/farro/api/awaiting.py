@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from farro.errors import InputError
-from farro.operations import answers, waiting
-from farro.operations.waiting import Lookout
-from farro.ports.store import Store
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.queue import results, wait
+from farro.queue.wait import Lookout
+from farro.store.port import Store
 
 Told = Callable[[Any], None]  # what a job came to, or the error; called in the thread that looks out
 
@@ -87,7 +87,7 @@ class Awaiting:
                 lookout.add(self._told)
                 self._lookout = lookout
             while self._wanted():
-                for ended in lookout.look(waiting.RESCAN_S):
+                for ended in lookout.look(wait.RESCAN_S):
                     self._tell(ended.job_id)
         except Exception as error:  # noqa: BLE001 - raised where it is waited
             self._tell_all(error, over=True)
@@ -106,7 +106,7 @@ class Awaiting:
 
     def _answer(self, job_id: str) -> Any:
         try:
-            return answers.value(answers.answer(self._store, self._store.root, job_id))
+            return results.value(results.answer(self._store, self._store.root, job_id))
         except Exception as error:  # noqa: BLE001 - raised where it is waited
             return error
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from farro.api import tables
 from farro.errors import FarroError, UnknownJob
-from farro.operations import answers, logs
-from farro.operations.logs import Chosen
-from farro.ports.store import JobView
+from farro.queue import logs, results
+from farro.queue.logs import Chosen
+from farro.store.port import JobView
 
 if TYPE_CHECKING:
     from farro.api.queue import Queue
@@ -77,7 +77,7 @@ class Job(Generic[V]):
         role answered, an object of its form or text; for a plan, the stdout of its last step, as text. JobFailed when
         it failed or was killed; StillRunning, a TimeoutError, after `timeout` seconds."""
         self.wait(timeout)
-        value: V = answers.value(self._answer())
+        value: V = results.value(self._answer())
         return value
 
     def __await__(self) -> Generator[Any, Any, V]:
@@ -111,8 +111,8 @@ class Job(Generic[V]):
         again: Job[V] = self._queue.retry(self, from_step=from_step, from_start=from_start)
         return again
 
-    def _answer(self) -> answers.Answer:
-        return answers.answer(self._queue.store, self._queue.root, self._id)
+    def _answer(self) -> results.Answer:
+        return results.answer(self._queue.store, self._queue.root, self._id)
 
     def _said(self, step: str | None, streams: tuple[str, ...]) -> str:
         store, root = self._queue.store, self._queue.root

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import warnings
 
-from farro import config
 from farro.api.queue import Queue
+from farro.config import reader
+from farro.doctor import root as roots
 from farro.errors import InputError
-from farro.execution import calls
-from farro.operations import roots
+from farro.execution import function_calls
 
 
 def open(root: str | os.PathLike[str] | None = None, *, make: bool = False, store: str | None = None) -> Queue:  # noqa: A001 - as gzip.open
@@ -23,11 +23,11 @@ def open(root: str | os.PathLike[str] | None = None, *, make: bool = False, stor
     if given == "":
         raise InputError("root: it is empty; name a folder, or leave it out")
     found = None if given is None or not make else os.path.abspath(given)
-    path = found or config.find_root(given, own=True, make=make)
-    settings = config.load(path, warn=lambda text: warnings.warn(text, stacklevel=4))
+    path = found or reader.find_root(given, own=True, make=make)
+    settings = reader.load(path, warn=lambda text: warnings.warn(text, stacklevel=4))
     if make and not os.path.isdir(f"{path}/jobs"):
         roots.init(path, settings)
-    return Queue(path, config.with_store(settings, store))
+    return Queue(path, reader.with_store(settings, store))
 
 
 _defaults: dict[str, Queue] = {}
@@ -39,7 +39,7 @@ def default() -> Queue:
     place = named or os.getcwd()
     queue = _defaults.get(place)
     if queue is None or queue.closed:
-        root = config.find_root(named, own=True)
+        root = reader.find_root(named, own=True)
         queue = _defaults.get(root)
         if queue is None or queue.closed:
             queue = open(root)
@@ -49,5 +49,5 @@ def default() -> Queue:
 
 def _named_root() -> str | None:
     """Inside a task, the root of its worker: on a thread of it the environment is not the step's."""
-    call = calls.current()
+    call = function_calls.current()
     return (os.environ if call is None else call.env).get("FARRO_ROOT")

@@ -17,11 +17,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from farro.errors import BadDocument, InputError
-from farro.late import dataclass, field
+from farro.lazy_dataclass import dataclass, field
 
 if TYPE_CHECKING:
-    from farro.operations.wishes import Wishes
-    from farro.ports.clock import Clock
+    from farro.host.clock_port import Clock
+    from farro.queue.options import Wishes
 
 Duration = float | str | timedelta  # seconds, or "10m", or a timedelta
 MAX_DELAY_S = 3650 * 86_400.0
@@ -81,8 +81,8 @@ class Options:
 
     def wishes(self, clock: Clock, *, cwd: str | None = None) -> Wishes:
         """`cwd`: the folder where nothing else is asked for."""
-        from farro.operations.wishes import Wishes
         from farro.plans.priority import PRIORITIES
+        from farro.queue.options import Wishes
 
         where = cwd if self.cwd is None else os.path.abspath(os.fspath(self.cwd))
         if where is not None and not os.path.isdir(where):
@@ -111,7 +111,7 @@ class Options:
         if isinstance(self.at, datetime):
             moment = self.at.astimezone(UTC)  # one without a zone is local, as everywhere in Python
             if self.at.tzinfo is None and moment.astimezone().replace(tzinfo=None) != self.at:
-                from farro.kernel.start_times import moment_of
+                from farro.jobs.start_times import moment_of
 
                 moment = moment_of(self.at, lambda local: local.astimezone())  # no clock ever shows it
             if moment <= clock.now():
@@ -119,7 +119,7 @@ class Options:
             return moment
         if self.at is None:
             return None
-        from farro.kernel.start_times import parse_start
+        from farro.jobs.start_times import parse_start
 
         try:
             return parse_start(self.at, clock.now(), lambda local: local.astimezone())
@@ -131,7 +131,7 @@ def duration_s(name: str, value: Duration) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
-        from farro.kernel.moments import parse_duration
+        from farro.jobs.times import parse_duration
 
         try:
             return parse_duration(value)

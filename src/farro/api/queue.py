@@ -14,25 +14,27 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from farro import app, config
+from farro import app
 from farro.api import sources, tables
 from farro.api.job import Job, Jobs
-from farro.api.known import KnownCalls
 from farro.api.options import Duration, JobName, JobNames, Options, in_words_of_python, job_id_of
+from farro.api.repeated_calls import KnownCalls
 from farro.api.sources import PlanSource
 from farro.api.task import TaskCall
+from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import InputError, StillRunning
-from farro.kernel.states import Status
-from farro.observe.log import grave_only
-from farro.operations import jobs as verbs
-from farro.operations import listing, naming, people, submit, waiting
-from farro.operations import retry as retrying
-from farro.operations.admission import Gate, admitted
-from farro.operations.wishes import Wishes
-from farro.ports.store import Store, Submission
-from farro.settings import Settings
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs.states import Status
+from farro.log.structured import grave_only
+from farro.queue import actors, find_job, listing, submit
+from farro.queue import jobs as verbs
+from farro.queue import retry as retrying
+from farro.queue import wait as waiting
+from farro.queue.admission import Gate, admitted
+from farro.queue.agent_rules import contract_of
+from farro.queue.options import Wishes
+from farro.store.port import Store, Submission
 
 if TYPE_CHECKING:
     from farro.api.awaiting import Awaiting
@@ -53,7 +55,7 @@ class Queue:
         self._awaiting: dict[int, Awaiting] = {}  # likewise
         self._closed = False
         self._known = KnownCalls()
-        self._gate = Gate.of(settings, user=people.user(), force=False)
+        self._gate = Gate.of(settings, user=actors.user(), force=False)
         self._stores[os.getpid()] = self._open()
         self._closing = weakref.finalize(self, _close, self._stores)
 
@@ -79,7 +81,7 @@ class Queue:
         return store
 
     def _open(self) -> Store:
-        return app.open_store(self._root, self._settings, log=grave_only(sys.stderr), actor=people.person("py"))
+        return app.open_store(self._root, self._settings, log=grave_only(sys.stderr), actor=actors.person("py"))
 
     def close(self) -> None:
         """Write what is buffered and give everything back. Jobs go on; safe to repeat."""
@@ -218,7 +220,7 @@ class Queue:
                     wanted.append(self._known.submission(plan, options) or self._checked(store, plan, options))
                 else:
                     wanted += self._submissions(store, plan, options, source)
-            gate = self._gate if not force else Gate.of(self._settings, user=people.user(), force=True)
+            gate = self._gate if not force else Gate.of(self._settings, user=actors.user(), force=True)
             return Jobs(Job(self, job_id) for job_id in admitted(store, wanted, gate))
 
     def _submissions(
@@ -246,7 +248,7 @@ class Queue:
             job_id=options.id,
             source=document.source,
             wishes=wishes,
-            contract=config.contract(self._root, self._settings),
+            contract=contract_of(self._root, self._settings),
         )
 
     def _wishes(self, store: Store, options: Options, cwd: str | None = None) -> Wishes:
@@ -255,7 +257,7 @@ class Queue:
         if not (wishes.after or wishes.after_any) or (options.id is not None and store.find(options.id) is not None):
             return wishes  # submitted before: it answers what it is, whatever became of what it ran after
         after, after_any = (
-            tuple(naming.resolve(store, self._root, job) for job in jobs) for jobs in (wishes.after, wishes.after_any)
+            tuple(find_job.resolve(store, self._root, job) for job in jobs) for jobs in (wishes.after, wishes.after_any)
         )
         return replace(wishes, after=after, after_any=after_any)
 
@@ -263,7 +265,7 @@ class Queue:
 
     def job(self, id: str) -> Job[Any]:  # noqa: A002 - the job's own field
         """The job of that id, or of one that begins so and no other does. UnknownJob when there is none."""
-        return Job(self, naming.resolve(self.store, self._root, job_id_of(id)))
+        return Job(self, find_job.resolve(self.store, self._root, job_id_of(id)))
 
     def jobs(
         self,
@@ -329,8 +331,8 @@ class Queue:
         """End a job, with every process that it started. One that has ended already stays what it is."""
         job_id = job_id_of(job)
         if isinstance(job, str):
-            job_id = naming.resolve(self.store, self._root, job_id, shortest=naming.SHORTEST_TO_END)
-        verbs.kill(self.store, job_id, by=people.person("py"), note=note)
+            job_id = find_job.resolve(self.store, self._root, job_id, shortest=find_job.SHORTEST_TO_END)
+        verbs.kill(self.store, job_id, by=actors.person("py"), note=note)
         return Job(self, job_id)
 
     def retry(self, job: JobName, *, from_step: str | None = None, from_start: bool = False) -> Job[Any]:

@@ -14,9 +14,9 @@ from typing import Any
 from farro import documents
 from farro.documents import Document
 from farro.errors import InputError
+from farro.host import fs
 from farro.plans.loading import load
 from farro.plans.model import Plan, Step
-from farro.system import fs
 
 PlanSource = Plan | Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | os.PathLike[str]
 

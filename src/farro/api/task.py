@@ -14,12 +14,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from farro import tasks
 from farro.api.options import ONCE, Duration, JobNames, Options, Retrying, retrying
 from farro.errors import BadArgument, InputError
-from farro.execution import calls
+from farro.execution import function_calls, task_file
 from farro.execution.tools import FUNCTION
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from farro.api.job import Job
@@ -94,7 +93,7 @@ class _Decorator:
         raise NotImplementedError
 
 
-class Task(calls.Marked, Generic[P, R, V]):
+class Task(function_calls.Marked, Generic[P, R, V]):
     """A function that jobs may call; made by `@farro.task`."""
 
     def __init__(
@@ -199,8 +198,8 @@ class Task(calls.Marked, Generic[P, R, V]):
         """The arguments as the step carries them. BadArgument says which is not JSON, and where in it."""
         why = ""
         try:
-            words = calls.arguments(list(args), kwargs)
-            if not words or json.loads("".join(words)) == calls.call_data(list(args), kwargs):
+            words = function_calls.arguments(list(args), kwargs)
+            if not words or json.loads("".join(words)) == function_calls.call_data(list(args), kwargs):
                 return words
         except (TypeError, ValueError, RecursionError) as error:
             words, why = [], f"{error}"
@@ -233,7 +232,7 @@ class TaskCall(Generic[V]):
 
     def add(self, *, id: str | None = None, needs: Iterable[str] = ()) -> str:  # noqa: A002 - the step's own field
         """Inside a running step: one more step of the same job. Its id."""
-        return tasks.add_task(
+        return task_file.add_task(
             self.reference,
             self.args,
             id=id,

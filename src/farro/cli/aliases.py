@@ -39,7 +39,7 @@ def watchdogd() -> None:
 
 
 def agq() -> None:
-    from farro.cli.agq import agq as command
+    from farro.agq.cli import agq as command
 
     _end_as("agq", command)
 
@@ -88,7 +88,7 @@ def air_command() -> click.Command:
 
 def agx() -> None:
     """`agx add -- sort` is `farro agx add -- sort`."""
-    from farro.cli.agx import agx as command
+    from farro.agx.cli.group import agx as command
 
     _end_as("agx", command)
 

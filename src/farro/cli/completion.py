@@ -14,11 +14,11 @@ from itertools import chain, islice
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from farro import config
 from farro.cli.options import common
 from farro.cli.terminal import answer, say
+from farro.config import reader
 from farro.errors import FarroError
-from farro.kernel import ids
+from farro.jobs import ids
 
 OFFERED = 200  # names; nobody reads more
 LOOKED_AT = 20_000  # names: Tab must not read a queue of a million
@@ -140,7 +140,7 @@ def _jobs_or_file(context: click.Context, parameter: click.Parameter, incomplete
 
 def _root(context: click.Context) -> str | None:
     with contextlib.suppress(FarroError, OSError):
-        return config.find_root(context.params.get("root"), own=True)
+        return reader.find_root(context.params.get("root"), own=True)
     return None
 
 

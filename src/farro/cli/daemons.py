@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from farro import app
-from farro.cli.daemon_life import Signals, admit, end_well, log_to_stdout
+from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
 from farro.cli.options import asked_store, daemon, person, read_root, starts_strictly
 from farro.cli.terminal import answer, say
+from farro.config.engines import AGQ
+from farro.config.settings import Settings
 from farro.errors import NotPermitted
-from farro.kernel.places import WAITING
-from farro.kernel.states import Reason, Status
-from farro.observe.log import GRAVE, Log, grave_only
-from farro.ports.store import Store
-from farro.services.keeper import Keeper
-from farro.settings import Settings
-from farro.settings.engines import AGQ
-from farro.system import enclosure
+from farro.host import worker_processes
+from farro.jobs.places import WAITING
+from farro.jobs.states import Reason, Status
+from farro.log.structured import GRAVE, Log, grave_only
+from farro.store.port import Store
+from farro.worker.daemon import Keeper
 
 if TYPE_CHECKING:
     pass
@@ -77,19 +77,19 @@ def worker(
     once.
     """
     signals = Signals()
-    from farro.cli import serving
+    from farro.cli import daemon_services
 
     # Over agq a machine needs nothing of its own: where it has no root, its user's is made.
     path, settings = read_root(root, make=(asked_store() or "").startswith(AGQ))
     _check_worker(role, degraded_bypass, settings)
     log = log_to_stdout(f"worker/{role}", as_json, settings.runners)
-    options = serving.WorkerOptions(
+    options = daemon_services.WorkerOptions(
         role=role, slots=slots, drain=drain, tags=tags, name=name, runner=runner, bypass=degraded_bypass
     )
     tools = app.announce_tools(path, settings)
-    enclosure.enclose()
+    worker_processes.enclose()
     try:
-        with serving.worker(path, settings, options, log, tools) as service:
+        with daemon_services.worker(path, settings, options, log, tools) as service:
             graces_s = iter([GRACE_S])
             signals.end(lambda: service.stop(next(graces_s, 0.0)))
             service.start()
@@ -98,7 +98,7 @@ def worker(
             log("info", "worker stopped", {"role": role})
             end_well()
     finally:
-        enclosure.release()
+        worker_processes.release()
 
 
 def _check_worker(role: str, bypass: bool, settings: Settings) -> None:
@@ -116,14 +116,21 @@ def _check_worker(role: str, bypass: bool, settings: Settings) -> None:
 @daemon
 def watchdog(once: bool, root: str | None, as_json: bool) -> int:
     """Recover what dead agents left: decided jobs are carried out, others become stale. Any number may run."""
-    from farro.cli import serving
+    from farro.cli import daemon_services
 
     def told(item: Any) -> tuple[Mapping[str, Any], str]:
         data = {"job_id": item.job_id, "agent": item.agent, "what": item.what}
         return data, f"{item.what:<16} {item.job_id or item.agent or ''}".rstrip()
 
     return _keep(
-        serving.watchdog, "watchdog", "recovered", told, "nothing to recover", once=once, root=root, as_json=as_json
+        daemon_services.watchdog,
+        "watchdog",
+        "recovered",
+        told,
+        "nothing to recover",
+        once=once,
+        root=root,
+        as_json=as_json,
     )
 
 
@@ -139,7 +146,7 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
     """Route work from role to role as its task says, and finish it. Stale jobs are queued again while attempts remain,
     else killed with the reason; what is in schedules/ runs when it is due. One acts at a time, others wait."""
 
-    from farro.cli import serving
+    from farro.cli import daemon_services
 
     def told(item: Any) -> tuple[Mapping[str, Any], str]:
         if hasattr(item, "schedule"):
@@ -152,7 +159,7 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
         return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
     def make(store: Store, settings: Settings, log: Log) -> Keeper:
-        return serving.manager(store, settings, log, auto_plan=None if auto_plan is None else auto_plan == "on")
+        return daemon_services.manager(store, settings, log, auto_plan=None if auto_plan is None else auto_plan == "on")
 
     return _keep(make, "manager", "decided", told, "nothing to decide", once=once, root=root, as_json=as_json)
 
@@ -162,11 +169,11 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
 @daemon
 def scheduler(once: bool, root: str | None, as_json: bool) -> int:
     """Run what is in schedules/ when it is due. For who runs no manager, which does this too; any number may run."""
-    from farro.cli import serving
-    from farro.services.scheduler import Scheduler
+    from farro.cli import daemon_services
+    from farro.queue.scheduler import Scheduler
 
     def make(store: Store, settings: Settings, log: Log) -> Keeper:
-        return Scheduler(store=store, log=log, timetable=serving.timetable(store, settings, log))
+        return Scheduler(store=store, log=log, timetable=daemon_services.timetable(store, settings, log))
 
     return _keep(make, "scheduler", "scheduled", _told_run, "no schedule is due", once=once, root=root, as_json=as_json)
 

@@ -10,14 +10,15 @@ import sys
 
 import click
 
-from farro import checkup, config
+from farro.app import checks as app_checks
 from farro.cli.options import asked_store, common
 from farro.cli.tables import table
 from farro.cli.terminal import answer, draws, say
+from farro.config import reader
+from farro.doctor import report as operations
+from farro.doctor.checks import counted
+from farro.doctor.report import Examination, Result
 from farro.errors import NotARoot
-from farro.operations import doctor as operations
-from farro.operations.doctor import Examination, Result
-from farro.ports.checks import counted
 
 _LABELS = {"ok": "ok", "warning": "warning", "failed": "failed"}
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
@@ -36,8 +37,8 @@ def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_js
 
     Changes nothing. Exit code 0: all is well, warnings aside; 1: something failed (with --strict: or warned).
     """
-    path = config.find_root(root, own=True)
-    checks = checkup.checks(path, finished=None if whole else FINISHED, conformance=conformance, store=asked_store())
+    path = reader.find_root(root, own=True)
+    checks = app_checks.checks(path, finished=None if whole else FINISHED, conformance=conformance, store=asked_store())
     told = operations.examine(checks, strict=strict, root=path, named=not _found_by_itself(path))
     items = operations.checklist(told) if conformance else None
     if as_json:
@@ -62,7 +63,7 @@ def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_js
 def _found_by_itself(path: str) -> bool:
     """Whether commands that are typed here find this root without being told."""
     try:
-        return config.find_root(None, own=True) == path
+        return reader.find_root(None, own=True) == path
     except NotARoot:
         return False
 

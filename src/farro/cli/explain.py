@@ -6,9 +6,9 @@ import click
 
 from farro.cli.options import common, open_root
 from farro.cli.terminal import answer, say
-from farro.operations import explain as explaining
-from farro.operations import naming
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.queue import explain as explaining
+from farro.queue import find_job
 
 
 @click.command()
@@ -20,7 +20,7 @@ def explain(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
-    job_id = naming.resolve(store, store.root, job)
+    job_id = find_job.resolve(store, store.root, job)
     facts, found = explaining.explain(store, store.root, job_id, now=SystemClock().now())
     if as_json:
         told = {"job_id": job_id, "status": facts.status, "reason": found.reason, "message": found.message}

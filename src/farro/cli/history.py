@@ -11,12 +11,12 @@ import click
 from farro.cli.options import common, open_root
 from farro.cli.tables import indented, span, table
 from farro.cli.terminal import answer, say
-from farro.kernel import places
-from farro.operations import history as histories
-from farro.operations import naming
-from farro.operations.history import AttemptTold, History, StepTold
-from farro.operations.moments import moment_or_none, seconds_between
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs import places
+from farro.queue import find_job
+from farro.queue import history as histories
+from farro.queue.history import AttemptTold, History, StepTold
+from farro.queue.times import moment_or_none, seconds_between
 
 _BEHIND = 28  # columns: of a time and the gap behind it
 
@@ -30,7 +30,7 @@ def history(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, _ = open_root(root)
-    told = histories.history(store, store.root, naming.resolve(store, store.root, job))
+    told = histories.history(store, store.root, find_job.resolve(store, store.root, job))
     if as_json:
         answer(_data(told))
     else:

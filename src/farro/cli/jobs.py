@@ -10,19 +10,19 @@ from typing import Any
 import click
 
 from farro import app
-from farro.cli import several
+from farro.cli import several_jobs
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import indented, shortened, show_table
 from farro.cli.terminal import answer, say
 from farro.cli.terminal import note as note_
-from farro.execution.size import SNAPSHOT
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.moves import waits_for_person
-from farro.kernel.states import Status
-from farro.operations import jobs, listing, naming
-from farro.operations.listing import Asked
-from farro.ports.store import JobView, Store
-from farro.system.clock import SystemClock
+from farro.execution.size_limit import SNAPSHOT
+from farro.host.clock import SystemClock
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
+from farro.jobs.transitions import waits_for_person
+from farro.queue import find_job, jobs, listing
+from farro.queue.listing import Asked
+from farro.store.port import JobView, Store
 
 _STATES = {"incoming": Status.QUEUED, "in-progress": Status.IN_PROGRESS, "completed": None}
 RECOVERS = "`farro watchdog` recovers it"
@@ -101,11 +101,11 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     JOB is an id, a name, or the beginning of an id that no other job shares.
     """
     store, settings = open_root(root)
-    from farro.cli.costs import cost_text, spent_data
-    from farro.operations.costs import of_job
+    from farro.agents.cli.costs import cost_text, spent_data
+    from farro.agents.costs import of_job
 
     ledger = app.ledger(store.root, durable=False, clock=SystemClock())
-    job_id = naming.resolve(store, store.root, job)
+    job_id = find_job.resolve(store, store.root, job)
     details = jobs.show(store, store.root, job_id, cost_of=lambda job_id: of_job(ledger, job_id))
     if as_json:
         extras: dict[str, Any] = {
@@ -162,8 +162,8 @@ def requeue(named: tuple[str, ...], note: str | None, root: str | None, as_json:
     With several, what one of them refuses is told, and the others are done; the exit code is the worst.
     """
     store, _ = open_root(root)
-    return several.each(
-        several.meant(store, named),
+    return several_jobs.each(
+        several_jobs.meant(store, named),
         lambda job_id: jobs.requeue(store, job_id, by=person(), note=note),
         tell=_tell,
         data=_life,
@@ -206,7 +206,7 @@ def kill(
         raise click.UsageError("name the jobs that shall end, or say which with --status and --role")
     store, _ = open_root(root)
     if named:
-        job_ids = several.meant(store, named, shortest=naming.SHORTEST_TO_END)
+        job_ids = several_jobs.meant(store, named, shortest=find_job.SHORTEST_TO_END)
     else:
         job_ids = _chosen(store, roles, [Status.parse(status) for status in statuses])
         if not job_ids or not _agreed(job_ids, statuses, roles, yes):
@@ -215,7 +215,7 @@ def kill(
             elif not job_ids:
                 say("no jobs like that")
             return 1 if job_ids else 0
-    return several.each(
+    return several_jobs.each(
         job_ids,
         lambda job_id: jobs.kill(store, job_id, by=person(), note=note),
         tell=lambda life: _tell(life, "" if life.status is Status.KILLED else " already"),
@@ -255,7 +255,7 @@ def _count(job_ids: list[str]) -> str:
 def force_complete(job: str, note: str | None, root: str | None, as_json: bool) -> None:
     """Declare a job succeeded, whatever its attempts say."""
     store, _ = open_root(root)
-    _told(jobs.force_complete(store, naming.resolve(store, store.root, job), by=person(), note=note), as_json)
+    _told(jobs.force_complete(store, find_job.resolve(store, store.root, job), by=person(), note=note), as_json)
 
 
 def _told(lifecycle: Lifecycle, as_json: bool) -> None:

@@ -17,13 +17,13 @@ import click
 
 from farro.cli.options import common, open_root
 from farro.cli.terminal import answer, at_terminal, note, raw, say
-from farro.kernel.envelope import Lifecycle
-from farro.kernel.states import Status
-from farro.late import dataclass, field
-from farro.observe.log import printable
-from farro.operations import logs as outputs
-from farro.operations import naming
-from farro.operations.logs import Chosen, Follower, Output, Piece, Source
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass, field
+from farro.log.structured import printable
+from farro.queue import find_job
+from farro.queue import logs as outputs
+from farro.queue.logs import Chosen, Follower, Output, Piece, Source
 
 NAMED_TAIL = 50  # lines that `--job` shows, as Air-Executor does
 JSON_LIMIT = 1 << 20  # bytes of each stream in one JSON document; the files hold the whole
@@ -66,9 +66,9 @@ def logs(
         raise click.UsageError("name one job: `farro logs JOB`, or `farro logs --job NAME` for its last lines")
     store, _ = open_root(root)
     if name is not None:
-        job_id, tail = naming.by_name(store, store.root, name), NAMED_TAIL if tail is None else tail
+        job_id, tail = find_job.by_name(store, store.root, name), NAMED_TAIL if tail is None else tail
     else:
-        job_id = naming.resolve(store, store.root, job or "")
+        job_id = find_job.resolve(store, store.root, job or "")
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else outputs.STREAMS
     chosen = Chosen(step=step, streams=streams, attempt=attempt)
     told = outputs.output(store, store.root, job_id, chosen)

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import click
 
-from farro import app, config
+from farro import app
 from farro.cli.options import common, person, read_root
 from farro.cli.tables import Bar
 from farro.cli.terminal import answer, note, say
-from farro.operations import migrate as migrating
-from farro.operations.migrate import WORDS, Migration
-from farro.system.clock import SystemClock
+from farro.config import reader
+from farro.host.clock import SystemClock
+from farro.queue import migrate as migrating
+from farro.queue.migrate import WORDS, Migration
 
 KINDS = ("files", "redis")
 
@@ -58,7 +59,7 @@ def migrate(source: str, target: str, dry_run: bool, root: str | None, as_json: 
         answer(_data(told, source, target, dry_run))
     else:
         _tell(told, target, address, dry_run)
-        if told.moved and (now := address if target == "redis" else "files") != config.load(path).store:
+        if told.moved and (now := address if target == "redis" else "files") != reader.load(path).store:
             note(f"Commands look there with --store {now}; for good: farro init --store {now}")
     return 1 if told.remains else 0
 

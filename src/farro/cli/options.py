@@ -12,17 +12,18 @@ from typing import Any, TypeVar
 
 import click
 
-from farro import app, config
+from farro import app
 from farro.cli import terminal
 from farro.cli.groups import not_empty
-from farro.config import own_root
-from farro.observe.log import Log, grave_only
-from farro.operations import people
-from farro.operations.admission import Gate
-from farro.operations.people import person
-from farro.ports.store import Store
-from farro.settings import Settings
-from farro.settings.engines import AGQ
+from farro.config import reader
+from farro.config.engines import AGQ
+from farro.config.reader import own_root
+from farro.config.settings import Settings
+from farro.log.structured import Log, grave_only
+from farro.queue import actors
+from farro.queue.actors import person
+from farro.queue.admission import Gate
+from farro.store.port import Store
 
 __all__ = [
     "asked_store",
@@ -117,22 +118,22 @@ def open_root(
 
 def gate(settings: Settings, force: bool) -> Gate:
     """What keeps the caps for this user."""
-    return Gate.of(settings, user=people.user(), force=force)
+    return Gate.of(settings, user=actors.user(), force=force)
 
 
 def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
     """Where the root is and what its config says; what the config says in vain is told on stderr."""
-    path = config.find_root(root, own=True, make=make)
+    path = reader.find_root(root, own=True, make=make)
     if make and not os.path.isdir(f"{path}/jobs"):
         _make_own_root(path)
-    settings = config.with_store(config.load(path, warn=terminal.complain), asked_store())
+    settings = reader.with_store(reader.load(path, warn=terminal.complain), asked_store())
     app.keep_secrets(settings)
     return path, settings
 
 
 def _make_own_root(path: str) -> None:
-    from farro.operations import roots
+    from farro.doctor import root as roots
 
-    roots.init(path, config.load(path))
+    roots.init(path, reader.load(path))
     what = "files of running jobs" if (asked_store() or "").startswith(AGQ) else "jobs"
     terminal.complain(f"{what} are kept in {path} (no root here; `farro init` makes one)")

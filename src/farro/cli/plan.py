@@ -17,12 +17,12 @@ from farro.cli.options import common, open_root, read_root
 from farro.cli.plan_files import read_plans
 from farro.cli.tables import span
 from farro.cli.terminal import answer, say
+from farro.config.settings import Settings
 from farro.errors import BadDocument, InputError, NotARoot, Problem
-from farro.operations import plans as operations
-from farro.operations.plans import Checked, Ground, JobPlan
 from farro.plans.loading import load
 from farro.plans.model import Plan
-from farro.settings import Settings
+from farro.queue import plan_check as operations
+from farro.queue.plan_check import Checked, Ground, JobPlan
 
 
 @click.group(cls=Hinting)
@@ -140,7 +140,7 @@ def show(source: str, form: str | None, ascii_only: bool, output: str | None, ro
 
 
 def _write(path: str, text: str) -> None:
-    from farro.system import fs
+    from farro.host import fs
 
     if os.path.exists(path) and not os.path.isfile(path):  # /dev/stdout, a pipe: a new file would take its place
         raise InputError(f"--output: {path} is not a file; leave it out to have the picture on standard output")
@@ -156,8 +156,8 @@ def _load(source: str, root: str | None) -> JobPlan:
         if len(found) != 1:
             raise InputError(f"{source}: holds {len(found)} plans; show draws one")
         return JobPlan(plan=load(found[0]), states={}, added=0)
-    from farro.kernel.ids import is_job_id
-    from farro.operations import naming
+    from farro.jobs.ids import is_job_id
+    from farro.queue import find_job
 
     if not is_job_id(source):
         raise InputError(f"{source}: no such file")
@@ -165,7 +165,7 @@ def _load(source: str, root: str | None) -> JobPlan:
         store, _ = open_root(root)
     except NotARoot as error:
         raise InputError(f"{source}: no such file; and for a job of that id: {error}") from error
-    job_id = naming.resolve(store, store.root, source)
+    job_id = find_job.resolve(store, store.root, source)
     view = store.find(job_id)
     if view is None:
         raise InputError(f"{job_id} moved on while it was looked at; try again")

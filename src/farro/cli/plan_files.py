@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from farro import documents
-from farro.cli.submit import MANY_LIMIT, contents, name_of
+from farro.cli.enqueue import MANY_LIMIT, contents, name_of
 from farro.documents import Document
 from farro.errors import InputError
 

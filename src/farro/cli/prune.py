@@ -10,13 +10,13 @@ import click
 from farro.cli.options import common, open_root, person
 from farro.cli.tables import Bar, seconds, show_table, size, span
 from farro.cli.terminal import answer, note, say
-from farro.kernel.states import Status
-from farro.operations import prune as pruning
-from farro.operations.moments import moment_or_none
-from farro.operations.prune import Candidate, Choice
-from farro.operations.tree import FINISHED
-from farro.settings import Settings
-from farro.system.clock import SystemClock
+from farro.config.settings import Settings
+from farro.host.clock import SystemClock
+from farro.jobs.states import Status
+from farro.queue import prune as pruning
+from farro.queue.prune import Candidate, Choice
+from farro.queue.times import moment_or_none
+from farro.queue.tree import FINISHED
 
 
 @click.command()

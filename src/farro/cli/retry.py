@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from farro.cli import several
-from farro.cli.command_line import named_jobs
+from farro.cli import several_jobs
 from farro.cli.options import common, gate, open_root
+from farro.cli.submit_options import named_jobs
 from farro.cli.terminal import note, say
-from farro.kernel.ids import IdMint
-from farro.operations import retry as retrying
-from farro.operations.retry import Retried
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.jobs.ids import IdMint
+from farro.queue import retry as retrying
+from farro.queue.retry import Retried
 
 
 @click.command()
@@ -53,21 +53,23 @@ def retry(
     if with_dependents and (after or no_after):
         raise click.UsageError("--with-dependents says what each of them runs after; leave out --after and --no-after.")
     store, settings = open_root(root)
-    job_ids = several.meant(store, jobs)
+    job_ids = several_jobs.meant(store, jobs)
     how: dict[str, Any] = {
         "from_step": from_step,
         "from_start": from_start,
         "durable": settings.durability == "power",
         "gate": gate(settings, force),
     }
-    waits = several.meant(store, named_jobs("--after", after)) if after else [] if no_after else None
+    waits = several_jobs.meant(store, named_jobs("--after", after)) if after else [] if no_after else None
 
     def again(job_id: str) -> list[Retried]:
         if with_dependents:
             return retrying.with_dependents(store, store.root, job_id, mint=_mint(), **how)
         return [retrying.retry(store, store.root, job_id, after=waits, **how)]
 
-    return several.each(job_ids, again, tell=_tell, data=lambda made: _data(made, with_dependents), as_json=as_json)
+    return several_jobs.each(
+        job_ids, again, tell=_tell, data=lambda made: _data(made, with_dependents), as_json=as_json
+    )
 
 
 def _mint() -> Callable[[], str]:

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from farro import app, config
-from farro.cli.command_line import COMMAND, WithCommand, how_to_run, piped, wishes
+from farro import app
 from farro.cli.options import common, gate, open_root, person
+from farro.cli.submit_options import COMMAND, WithCommand, how_to_run, piped, wishes
 from farro.cli.terminal import ReaderGone, answer, complain, forget, say
-from farro.observe.log import grave_only
-from farro.operations import run as running
-from farro.operations import submit
-from farro.operations.run import Ended, Tail
-from farro.system import enclosure
-from farro.system.clock import SystemClock
+from farro.host import worker_processes
+from farro.host.clock import SystemClock
+from farro.log.structured import grave_only
+from farro.queue import follow as running
+from farro.queue import submit
+from farro.queue.agent_rules import contract_of
+from farro.queue.follow import Ended, Tail
 
 if TYPE_CHECKING:
+    from farro.config.settings import Settings
     from farro.execution.stop import Stop
     from farro.plans.model import Plan
-    from farro.ports.store import Store, Submission
-    from farro.settings import Settings
+    from farro.store.port import Store, Submission
 
 _NAMES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
@@ -75,7 +76,7 @@ def run(
     if plan_file is None:
         found = submit.command(store, command, role=role, job_id=job_id, wishes=wished)
     else:
-        from farro.cli.submit import name_of, read_plan
+        from farro.cli.enqueue import name_of, read_plan
 
         document = read_plan(plan_file)
         found = submit.submissions(
@@ -85,10 +86,10 @@ def run(
             job_id=job_id,
             source=name_of(plan_file),
             wishes=wished,
-            contract=config.contract(store.root, settings),
+            contract=contract_of(store.root, settings),
         )
-    from farro.operations.admission import admitted, check_paths
     from farro.plans.forms import is_agent_prompt
+    from farro.queue.admission import admitted, check_paths
 
     if not no_input and plan_file != "-" and not is_agent_prompt(found[0].prompt):
         data = piped(settings.security.max_job_bytes)
@@ -121,7 +122,7 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
     from farro.execution.stop import Stop
     from farro.plans.graph import order
     from farro.plans.loading import load_data
-    from farro.services.foreground import Foreground
+    from farro.queue.foreground import Foreground
 
     clock = SystemClock()
     plan = load_data(submission.prompt, "prompt.json")
@@ -132,7 +133,7 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
     # Always inline: a person waits for this one command; and inside a job it must not wait for that job's own place.
     runner = app.runner(store.root, settings, kind="inline", clock=clock)
     performer = app.performer(store.root, settings, runner, clock)
-    enclosure.enclose()
+    worker_processes.enclose()
     try:
         ended = Foreground(store=store, performer=performer, stop=stop).run(submission, tail)
         if ended is None:
@@ -140,7 +141,7 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
             ended = running.follow(store, store.root, submission.job_id, tail, lambda pause_s: _waited(stop, pause_s))
     finally:
         tail.close()
-        enclosure.release()
+        worker_processes.release()
     if caught:
         complain(f"{_NAMES[caught[0]]}; {'it goes on elsewhere' if ended is None else f'the job is {ended.status}'}")
     code = _told(ended, 128 + caught[0] if caught else None, plan, as_json)

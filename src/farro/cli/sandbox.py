@@ -9,9 +9,9 @@ import click
 
 from farro.cli.options import common, read_root
 from farro.cli.terminal import answer, say
+from farro.config.settings import Settings
 from farro.errors import NotARoot
-from farro.operations import sandbox as operations
-from farro.settings import Settings
+from farro.sandbox import report as operations
 
 _LEVELS = {
     "A": "A: bubblewrap; namespaces and seccomp",

@@ -10,8 +10,8 @@ import click
 from farro.cli.groups import Hinting
 from farro.cli.options import common, gate, open_root
 from farro.cli.terminal import answer, complain, say
-from farro.operations import schedules as operations
-from farro.system.clock import SystemClock
+from farro.host.clock import SystemClock
+from farro.queue import schedules as operations
 
 
 @click.group(cls=Hinting, invoke_without_command=True)

@@ -13,9 +13,10 @@ import click
 from farro.cli.groups import Hinting
 from farro.cli.options import asked_store, common, open_root
 from farro.cli.terminal import answer, say
-from farro.operations import naming, service_units
-from farro.operations.service_units import Done
-from farro.system import systemd
+from farro.host import systemd
+from farro.queue import find_job
+from farro.worker import service_units
+from farro.worker.service_units import Done
 
 LINGER = "They end when you log out, unless you once run: loginctl enable-linger"
 
@@ -40,7 +41,7 @@ def install(
     The units keep the PATH of this shell: steps find their commands by it.
     """
     store, _ = open_root(root)
-    naming.roles(store, roles)
+    find_job.roles(store, roles)
     wanted = service_units.units(
         store.root,
         roles=tuple(dict.fromkeys(roles)) or ("Runner",),

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import click
 
 from farro.cli.terminal import draws, say
-from farro.kernel.moments import parse_duration
-from farro.kernel.moments import span as span
+from farro.jobs.times import parse_duration
+from farro.jobs.times import span as span
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:

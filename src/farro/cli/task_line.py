@@ -1,7 +1,6 @@
 """The command line of `farro task add`, read by hand: click alone takes longer to import than all of this to run.
 
-What adding is lives in farro.tasks; the command as others find it, in cli.tasks. Nothing slow is imported unless there
-is a mistake to explain.
+Nothing slow is imported unless there is a mistake to explain.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from farro.tasks import FOLDER, add_task
+from farro.execution.task_file import FOLDER, add_task
 
 TYPE_CHECKING = False  # as typing has it, which is slow to import
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _only(options: dict[str, list[str]], name: str) -> str | None:
 
 
 def _seconds(name: str, text: str) -> float:
-    from farro.kernel.moments import parse_duration
+    from farro.jobs.times import parse_duration
 
     try:
         return parse_duration(text)

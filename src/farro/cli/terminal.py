@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import click
 
 from farro.errors import FarroError
-from farro.observe.log import printable
+from farro.log.structured import printable
 
 program = "farro"  # as it was called: an alias complains in its own name
 

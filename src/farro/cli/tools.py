@@ -11,10 +11,10 @@ from farro import app
 from farro.cli.options import common, read_root
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, say
+from farro.config.settings import Settings
 from farro.errors import NotARoot
-from farro.operations import tools as operations
-from farro.operations.tools import Place, Tool
-from farro.settings import Settings
+from farro.execution import tool_catalog as operations
+from farro.execution.tool_catalog import Place, Tool
 
 _WIDEST = 60
 

@@ -9,8 +9,8 @@ import click
 from farro.cli.options import common, open_root
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, say
-from farro.operations import workers as operations
-from farro.operations.workers import WorkerLine
+from farro.queue import workers as operations
+from farro.queue.workers import WorkerLine
 
 _FEW = 3  # tools in a line of the table; --json has all
 

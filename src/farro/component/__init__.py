@@ -1,18 +1,4 @@
-"""The SDK for members of a swarm: a decorated function becomes a component with a control plane, health and status.
+"""Write a component of a swarm: the documented import of `farro.swarm.component`."""
 
-What a swarm is lives in swarm; who starts components lives in the services.
-
-    from farro.component import Component
-
-    bee = Component("moderator")
-
-    @bee.transform
-    def moderate(item: dict) -> dict | None:      # what it returns goes on; a list: each of them; None: nothing
-        return item if item["good"] else None
-
-    if __name__ == "__main__":
-        bee.run()
-"""
-
-from farro.component.declaring import Component as Component
-from farro.component.declaring import Drop as Drop
+from farro.swarm.component import Component as Component
+from farro.swarm.component import Drop as Drop

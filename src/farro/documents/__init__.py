@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from farro.documents.encoding import encoder
 from farro.documents.json_text import parse_json
 from farro.documents.model import (
     DEFAULT,
@@ -25,7 +26,6 @@ from farro.documents.model import (
     without_schema,
 )
 from farro.documents.yaml_text import parse_yaml
-from farro.encoding import encoder
 from farro.errors import BadDocument, Problem
 
 __all__ = [

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from farro.documents.model import show
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 
 
 class Constraint(Protocol):

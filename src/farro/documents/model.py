@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from farro.errors import BadDocument, Problem
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 
 Path = tuple[str | int, ...]
 Place = tuple[int, int]  # line and column, both from 1

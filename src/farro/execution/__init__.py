@@ -8,8 +8,8 @@ two of these modules and would wait for all.
 
 TYPE_CHECKING = False  # as typing has it, which is slow to import
 if TYPE_CHECKING:
+    from farro.execution.executor import run_plan
     from farro.execution.results import PlanResult, StepResult
-    from farro.execution.run import run_plan
     from farro.execution.stop import Interrupted, Stop
     from farro.execution.tools import Call, Tools
 
@@ -22,7 +22,7 @@ _HOMES = {
     "StepResult": "results",
     "Stop": "stop",
     "Tools": "tools",
-    "run_plan": "run",
+    "run_plan": "executor",
 }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from farro.execution import child
 from farro.execution.tools import Function, Program, Python, Tools, ToolTrouble
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 from farro.plans.model import Step
 
 UNIX = "unix"

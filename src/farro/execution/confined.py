@@ -11,16 +11,16 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from farro.execution.commands import Executable
-from farro.guard import judge, paths, strays
-from farro.guard.bounds import Bounds
-from farro.guard.confinement import Confinement
-from farro.guard.judge import Snapshot
-from farro.guard.paths import Allowed, PathRefused
-from farro.guard.sandbox import Sandbox
-from farro.kernel.outcome import PATH_VIOLATION, ErrorInfo
-from farro.ports.runner import Guarding
-from farro.system import fs, trees
-from farro.system.processes import NotStarted, Process
+from farro.execution.runner import Guarding
+from farro.host import fs, trees
+from farro.host.processes import NotStarted, Process
+from farro.jobs.outcomes import PATH_VIOLATION, ErrorInfo
+from farro.sandbox import leftovers, paths, violations
+from farro.sandbox.confinement import Confinement
+from farro.sandbox.levels import Sandbox
+from farro.sandbox.limits import Bounds
+from farro.sandbox.paths import Allowed, PathRefused
+from farro.sandbox.violations import Snapshot
 
 NO_SANDBOX = "sandbox_missing"
 TMP = "tmp"  # in the attempt's folder: TMPDIR of its steps, gone when the plan is over
@@ -61,7 +61,7 @@ class Confined:
         if sandbox.level != "none":
             self._make_hidden()
         self._before = self._look()
-        strays.opened(marker)
+        leftovers.opened(marker)
         self._bounds = Bounds(
             processes=guarding.processes,
             memory_bytes=guarding.memory_bytes,
@@ -145,12 +145,12 @@ class Confined:
         """What a step that is over did, or tried and failed of. `stderr`: of one that failed, or the end of it."""
         if self._sandbox.compares:
             before, self._before = self._before, self._look()
-            changed = judge.changed(before, self._before, only_attributes=self._sandbox.level == "B")
+            changed = violations.changed(before, self._before, only_attributes=self._sandbox.level == "B")
             if changed:
-                return f"changed outside allowed_paths: {judge.listed(changed)}"
+                return f"changed outside allowed_paths: {violations.listed(changed)}"
         if self._sandbox.level == "none":
             return None
-        refused = judge.refused_in(said) if stderr is None else judge.refused(stderr)
+        refused = violations.refused_in(said) if stderr is None else violations.refused(stderr)
         return None if refused is None else f"it was refused access outside allowed_paths: {refused}"
 
     def trouble(self, process: Process) -> ErrorInfo | None:
@@ -164,12 +164,12 @@ class Confined:
     def end_strays(self) -> None:
         """Processes that left their step's session and environment behind."""
         if self._sandbox.level == "B":
-            strays.end(self._marker)
-            strays.opened(self._marker)  # steps that were added may follow
+            leftovers.end(self._marker)
+            leftovers.opened(self._marker)  # steps that were added may follow
 
     def close(self) -> None:
         """The plan is over: what was made for it goes."""
-        strays.end(self._marker)
+        leftovers.end(self._marker)
         self._bounds.close()
         with contextlib.suppress(OSError):  # a folder that the job closed against its own user stays
             trees.remove_tree(self.tmp)
@@ -202,7 +202,7 @@ class Confined:
     def _look(self) -> Snapshot:
         if not self._sandbox.compares:
             return {}
-        return judge.snapshot(self._root, self._allowed.writable)
+        return violations.snapshot(self._root, self._allowed.writable)
 
 
 def _python() -> tuple[str, ...]:

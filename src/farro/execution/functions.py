@@ -16,13 +16,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
-from farro.execution.call_files import CallFiles
+from farro.execution.function_streams import CallFiles
+from farro.execution.runner import already
 from farro.execution.stop import Flag
 from farro.execution.tools import Call, Function, StepFailure, exit_code, left_with
-from farro.ports.runner import already
-from farro.system import fs, group_commit
-from farro.system.processes import Exit
-from farro.system.turns import RESTING
+from farro.host import fs, group_commit
+from farro.host.processes import Exit
+from farro.host.thread_turns import RESTING
 
 _ENDED = 143  # as if by SIGTERM
 _QUICK_S = 0.001  # the other slots wait for so long too

@@ -22,11 +22,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from farro.encoding import encoder
+from farro.documents.encoding import encoder
 from farro.execution.results import StepResult
-from farro.late import dataclass
-from farro.system import fs
-from farro.system.process_table import boot_id
+from farro.host import fs
+from farro.host.process_table import boot_id
+from farro.lazy_dataclass import dataclass
 
 NAME = "steps.jsonl"
 LIMIT = 64 << 20  # bytes: a thousand steps with tasks of the usual size are under one

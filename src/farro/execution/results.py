@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from farro.kernel.outcome import ErrorInfo
-from farro.late import dataclass
-from farro.system import fs
+from farro.host import fs
+from farro.jobs.outcomes import ErrorInfo
+from farro.lazy_dataclass import dataclass
 
 INLINE_LIMIT = 64 * 1024  # bytes of each stream that result.json carries; the whole is in the file
 INLINE_TOTAL = 8 << 20  # … of all streams of a plan: a thousand steps would else be a gigabyte of JSON

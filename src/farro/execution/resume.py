@@ -18,13 +18,13 @@ from dataclasses import fields
 from typing import Any
 
 from farro.execution import records
-from farro.execution.added import left
+from farro.execution.added_steps import left
 from farro.execution.records import Added, Line
 from farro.execution.results import Inline, StepResult
-from farro.late import dataclass
+from farro.host import fs, links
+from farro.lazy_dataclass import dataclass
 from farro.plans.growth import grown
 from farro.plans.model import Plan, Step
-from farro.system import fs, links
 
 CARRIED = "carried"  # beside the attempts: what a retried job brought along, as an attempt's folder has it
 _RECORDED = frozenset(field.name for field in fields(StepResult)) - {"stdout", "stderr", "last_words", "resumed"}

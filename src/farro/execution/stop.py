@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from farro.errors import FarroError
-from farro.ports.clock import Clock
+from farro.host.clock_port import Clock
 
 if TYPE_CHECKING:
     from farro.execution.results import PlanResult

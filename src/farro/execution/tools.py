@@ -18,15 +18,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from farro import tasks
-from farro.late import dataclass
+from farro.execution import task_file
+from farro.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from farro.execution.call_files import CallFiles
+    from farro.execution.function_streams import CallFiles
 
 GROUP = "farro.tools"
 FUNCTION = "function"  # calls what is marked with @farro.task
-BUILT_IN = {FUNCTION: "farro.execution.calls:run"}
+BUILT_IN = {FUNCTION: "farro.execution.function_calls:run"}
 
 
 class ToolTrouble(Exception):
@@ -105,7 +105,7 @@ class Call:
     ) -> str:
         """`farro.add_task` for this step: one more step of its plan. Inside the worker the process's own environment
         is not the step's, and its folder is not either."""
-        return tasks.add_task(
+        return task_file.add_task(
             command,
             args,
             id=id,

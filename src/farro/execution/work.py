@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farro.encoding import encoder
+from farro.documents.encoding import encoder
 from farro.errors import BadDocument, Lost, NoFolder, StorageTrouble, SyncFailed
 from farro.execution.commands import AGENT
+from farro.execution.executor import run_plan
 from farro.execution.results import PlanResult
-from farro.execution.run import run_plan
-from farro.execution.size import ArtifactCap, TooLarge
+from farro.execution.runner import TICK_S, Work
+from farro.execution.size_limit import ArtifactCap, TooLarge
 from farro.execution.stop import Interrupted, Stop
 from farro.execution.tools import Function, Tools
-from farro.kernel.outcome import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.host.clock_port import Clock
+from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
 from farro.plans.forms import is_agent_prompt
 from farro.plans.loading import load_data
 from farro.plans.model import Plan
-from farro.ports.clock import Clock
-from farro.ports.runner import TICK_S, Work
 
 if TYPE_CHECKING:
     from farro.execution.confined import Confined
-    from farro.execution.tries import Begun
+    from farro.execution.step import Begun
 
 
 def perform_work(

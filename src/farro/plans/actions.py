@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from farro.documents import Document, Path, refusal, shapes, without_schema
 from farro.documents.constraints import Size
 from farro.errors import Problem
-from farro.late import dataclass, field
+from farro.lazy_dataclass import dataclass, field
 from farro.plans.model import Id
 
 MAX_INPUTS = 100

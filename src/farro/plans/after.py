@@ -10,8 +10,8 @@ from enum import Enum, auto
 from typing import Any
 
 from farro.errors import InputError, Refused, UnknownJob
-from farro.kernel import ids
-from farro.late import dataclass
+from farro.jobs import ids
+from farro.lazy_dataclass import dataclass
 from farro.plans.metadata import metadata_of
 
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 
-from farro.kernel.start_times import moment_of
-from farro.late import dataclass
+from farro.jobs.start_times import moment_of
+from farro.lazy_dataclass import dataclass
 
 NICKNAMES = {
     "@hourly": "0 * * * *",

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farro.errors import InputError
+from farro.plans.command_text import Typed
 from farro.plans.forms import is_agent_prompt
-from farro.plans.words import Typed
 
 Raw = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from farro.documents import Path, show, without_schema
-from farro.late import dataclass, field
+from farro.lazy_dataclass import dataclass, field
 
 TASK_STATE = ("status", "created_at", "started_at", "completed_at", "error")  # of an earlier run: no part of a plan
 NO_NUMBER = "0"  # stands for what is no number, which is a fault of its own; steps count from 1

@@ -5,7 +5,7 @@ What is wrong with a plan is told by `loading`; what is suspicious, by `suspicio
 
 from __future__ import annotations
 
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 from farro.plans.graph import order
 from farro.plans.model import Plan
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from farro.documents import Document, Path, refusal, shapes
 from farro.documents.constraints import Bounds, Size
 from farro.errors import Problem
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 from farro.plans.forms import is_agent_prompt, shape
 from farro.plans.graph import order
 from farro.plans.loading import load_data

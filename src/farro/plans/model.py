@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from farro.documents.constraints import Argument, Bounds, Matching, Size
-from farro.late import dataclass, field
+from farro.lazy_dataclass import dataclass, field
 from farro.plans.tags import TAG_PATTERN
 
 MAX_STEPS = 100

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from farro.documents import Document, refusal, shapes
 from farro.errors import BadDocument, Problem
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 from farro.plans.cron import BadCron, Cron
 from farro.plans.loading import load as load_plan
 

@@ -1,4 +1,1 @@
-"""Protocols with their guarantees in words.
-
-No implementation lives here.
-"""
+"""Documented imports for providers of installed packages."""

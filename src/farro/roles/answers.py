@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from farro.documents import Limits, parse_json, shapes
 from farro.documents.constraints import AnyCase, Bounds, Said, Size
 from farro.errors import BadDocument, Problem
-from farro.late import dataclass, field
+from farro.lazy_dataclass import dataclass, field
 from farro.roles import paths
 from farro.roles.names import Role
 from farro.roles.paths import AllowedPath

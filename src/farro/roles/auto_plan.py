@@ -10,7 +10,7 @@ from typing import Any
 
 from farro.documents import Document
 from farro.errors import BadDocument
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 from farro.roles import paths, prompt
 
 ORIGIN = "auto-plan"

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from typing import Annotated, Any
 
 from farro.errors import BadName
-from farro.kernel import ids
-from farro.late import dataclass
+from farro.jobs import ids
+from farro.lazy_dataclass import dataclass
 
 MANAGER = "Manager"  # decides where agents' jobs go next; runs nothing
 AGENTS = (MANAGER, "SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter")  # SPEC-1 §3.1

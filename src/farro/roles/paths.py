@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from farro.documents.model import show
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 
 MAX_PATHS = 256  # each is a mount, or a rule, of every process
 MAX_LENGTH = 1024

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from farro.documents.model import refuse, show
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 
 SEMVER = (  # semver.org
     r"(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)\.(?:0|[1-9][0-9]*)"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from farro.documents import Document, refusal, shapes, without_schema
 from farro.documents.constraints import Matching, Said, Size
 from farro.documents.shapes import Fault
-from farro.late import dataclass, field
+from farro.lazy_dataclass import dataclass, field
 from farro.plans import loading
 from farro.plans.forms import is_agent_prompt
 from farro.plans.model import Metadata, Plan

@@ -13,7 +13,7 @@ from farro.documents import Document, parse_json, parse_yaml, refusal, shapes, w
 from farro.documents.constraints import Bounds, Said, Size
 from farro.documents.model import refuse
 from farro.documents.shapes import Fault
-from farro.late import dataclass, field
+from farro.lazy_dataclass import dataclass, field
 from farro.plans.model import Id, Metadata
 from farro.roles import names, paths
 from farro.roles.prompt import MAX_RUBRIC, MAX_SUCCESS, AllowedPaths

@@ -12,7 +12,7 @@ The rules (DESIGN §6):
   approved has nothing to change. Where no role worked before, the job has failed;
 - a role that the workflow does not have, to which a person sent the job, takes a turn: then comes the step at which the
   job was, or the one after it where that was over. Its findings, if it reviews, are for who worked last.
-[tests/rules/test_workflow.py]
+[tests/roles/test_workflow.py]
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from farro.kernel.envelope import Hop
-from farro.kernel.states import Reason
-from farro.late import dataclass
+from farro.jobs.envelope import Hop
+from farro.jobs.states import Reason
+from farro.lazy_dataclass import dataclass
 from farro.roles import answers, names
 from farro.roles.task import HUMAN, Task
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from farro.errors import IllegalTransition
-from farro.swarm.names import Signal
+from farro.swarm.wire.names import Signal
 
 
 class SwarmState(StrEnum):

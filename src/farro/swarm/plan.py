@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 from farro.documents import Document, refusal, shapes, without_schema
 from farro.documents.constraints import Argument, Bounds, Matching, Size
 from farro.documents.shapes import Fault
-from farro.late import dataclass, field
-from farro.swarm.names import CONTROLLER, NAME_PATTERN
+from farro.lazy_dataclass import dataclass, field
+from farro.swarm.wire.names import CONTROLLER, NAME_PATTERN
 
 MAX_BEES = 200
 MAX_INSTANCES = 1000  # of a whole swarm

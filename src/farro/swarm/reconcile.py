@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Literal
 
-from farro.late import dataclass
-from farro.swarm.ordering import Order
+from farro.lazy_dataclass import dataclass
+from farro.swarm.order import Order
 from farro.swarm.plan import Member, SwarmPlan
 from farro.swarm.status import TTL_S, Seen
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 
 RESTARTS = 5  # in a row, before it counts as failed
 FIRST_S = 1.0  # before the second time

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 from farro.swarm.lifecycle import ComponentState
 
 TTL_S = 30.0

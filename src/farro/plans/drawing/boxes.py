@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from farro.late import dataclass, field
-from farro.plans.drawing import placing
-from farro.plans.drawing.channels import Bundle, Channel, NoRoom, route
+from farro.lazy_dataclass import dataclass, field
+from farro.plans.drawing import positions
+from farro.plans.drawing.edges import Bundle, Channel, NoRoom, route
 from farro.plans.drawing.labels import command_line
 from farro.plans.drawing.layers import Layers, layered
 from farro.plans.drawing.widths import char_width, cut, width
@@ -105,7 +105,7 @@ class _Sheet:
             self.bundles.setdefault(bundle.spot, []).append(bundle)
         self.size = self._sizes()
         gap = self._gap
-        self.at = placing.whole(graph, placing.place(graph, self.size, gap), self.size, gap)
+        self.at = positions.whole(graph, positions.place(graph, self.size, gap), self.size, gap)
         for bundles in self.bundles.values():  # lines leave a box in the order of where they go
             bundles.sort(key=self._aim)
         self.deep = [self._depth(layer) for layer in graph.layers]

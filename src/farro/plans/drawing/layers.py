@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from farro.late import dataclass
+from farro.lazy_dataclass import dataclass
 from farro.plans.graph import order
 from farro.plans.model import Plan
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from farro.plans.drawing import placing
+from farro.plans.drawing import positions
 from farro.plans.drawing.labels import MARKS, State, command_line
 from farro.plans.drawing.layers import Edge, Layers, layered
 from farro.plans.drawing.widths import cut, plain, width
@@ -64,7 +64,7 @@ def draw(
     by_id = {step.id: step for step in plan.steps}
     states = states or {}
     sizes = [_WAYPOINT if step is None else _wide(by_id[step], states) for step in graph.steps]
-    x = placing.place(graph, sizes, lambda one, other: 26.0)
+    x = positions.place(graph, sizes, lambda one, other: 26.0)
     y = [0.0] * len(sizes)
     for level, layer in enumerate(graph.layers):
         for spot in layer:

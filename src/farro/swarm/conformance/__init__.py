@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from farro.swarm.conformance import commands, speaking, walking
-from farro.swarm.conformance.knowing import Known
-from farro.swarm.conformance.reading import Captured as Captured
-from farro.swarm.conformance.reading import Violation as Violation
-from farro.swarm.conformance.reading import read
+from farro.swarm.conformance import commands, order, senders
+from farro.swarm.conformance.messages import Captured as Captured
+from farro.swarm.conformance.messages import Violation as Violation
+from farro.swarm.conformance.messages import read
+from farro.swarm.conformance.trace import Known
 
 
 def check(
@@ -43,7 +43,7 @@ def check(
         *commands.states(known),
         *commands.origins(known),
         *commands.handshakes(heard, skew_s),
-        *speaking.namespaces(heard, items, known, None if swarms is None else set(swarms)),
-        *speaking.statuses(heard),
-        *walking.orders(known, skew_s),
+        *senders.namespaces(heard, items, known, None if swarms is None else set(swarms)),
+        *senders.statuses(heard),
+        *order.orders(known, skew_s),
     ]

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farro.swarm import messages
-from farro.swarm.conformance.knowing import CONTROLLER_ORIGIN, Known, told
-from farro.swarm.conformance.reading import Heard, Violation
-from farro.swarm.messages import ControlSignal, Duplicate, Error, Ready, Status
-from farro.swarm.names import Scope, Signal
+from farro.swarm.conformance.messages import Heard, Violation
+from farro.swarm.conformance.trace import CONTROLLER_ORIGIN, Known, told
+from farro.swarm.wire import messages
+from farro.swarm.wire.messages import ControlSignal, Duplicate, Error, Ready, Status
+from farro.swarm.wire.names import Scope, Signal
 
 
 def resent(heard: Sequence[Heard]) -> Iterator[Violation]:

@@ -1,0 +1,376 @@
+"""The agent tool: one step that a provider answers. Gather → ask → read → ask again where the form is wrong → say.
+
+Retries and fallbacks live in calling, what a call costs in the ledger, what the answer means in roles.answers.
+
+What survives a crash: a call is in the ledger before it is made, and its answer is in the attempt's folder before it is
+settled and before the step says anything. The next attempt asks the same question, finds the answer, and settles the
+call that brought it: the cost is neither lost nor doubled. A worker that dies before the answer is kept leaves a call
+that counts as the most that it may have cost.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from decimal import Decimal
+from hashlib import sha256
+from typing import BinaryIO
+
+from farro.agents import request_text, result_files
+from farro.agents.call_records import Bought, Calls, bought_before, forget_tmp
+from farro.agents.calling import Candidate, Tried, asked_of
+from farro.agents.calling import call as call_in_turn
+from farro.agents.providers.port import Answer, Foretelling, Message, Provider, ProviderTrouble, Reach, Request, Usage
+from farro.agents.request_material import PAYLOAD, gather, job_folder
+from farro.agents.request_text import Material
+from farro.config.settings import ProviderSettings, RoleSettings, Settings
+from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError, TryAgain
+from farro.execution import task_file
+from farro.execution.results import PlanResult
+from farro.execution.runner import Work
+from farro.execution.size_limit import SNAPSHOT
+from farro.execution.tools import Call, Function, StepFailure
+from farro.host import fs
+from farro.host.clock_port import Clock
+from farro.jobs.outcomes import PATH_VIOLATION, Report
+from farro.jobs.retry import Uniform
+from farro.lazy_dataclass import dataclass
+from farro.plans.model import Plan
+from farro.roles import answers
+from farro.roles import prompt as prompts
+from farro.roles.money import exact
+from farro.sandbox.redaction import Redactor
+from farro.store.ledger import Budgets, CallEnd, Charge, Ledger, Prices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agents:
+    """Answers the agent steps of a root. One for all slots of a worker."""
+
+    root: str
+    settings_of: Callable[[str], Settings]  # the config in a folder: the job's own snapshot
+    provider: Callable[[str, ProviderSettings], Provider]  # the same one for the same settings
+    ledger: Ledger
+    prices: Callable[[Mapping[str, ProviderSettings]], Prices]
+    redactor: Callable[[Settings], Redactor]
+    clock: Clock
+    uniform: Uniform
+
+    def tool(self, work: Work, plan: Plan) -> Function:
+        """What a step of that plan calls, whose tool is `agent`."""
+        return lambda call: _Step(self, work, plan, call).run()
+
+    def report(self, work: Work, result: PlanResult, plain: Report) -> Report:
+        return result_files.report(work, result, plain, self.ledger.of_job(work.job_id))
+
+
+class _Step:
+    """One agent step of one attempt."""
+
+    def __init__(self, agents: Agents, work: Work, plan: Plan, call: Call) -> None:
+        self._agents = agents
+        self._work = work
+        self._plan = plan
+        self._call = call
+        self._role = work.role if prompts.is_agent_prompt(work.prompt) else call.command
+
+    def run(self) -> None:
+        """Write the answer to stdout; StepFailure when there is none. No secret is in what it says or raises."""
+        redact: Callable[[str], str] = str
+        try:
+            settings = self._agents.settings_of(f"{self._work.folder}/{SNAPSHOT}")
+            redactor = self._agents.redactor(settings)
+            redact = redactor.text
+            self._call.stdout.write(self._answer(settings, redactor).encode("utf-8", "replace"))
+        except StepFailure as failure:
+            raise failure.saying(redact(str(failure))) from None
+        except BudgetExceeded as exceeded:
+            before = result_files.failure_of(self._work.earlier[-1]) if self._work.earlier else None
+            told = str(exceeded) if before is None else f"{before}. It was not tried again: {exceeded}"
+            raise StepFailure("budget_exceeded", redact(told), exit_code=exceeded.exit_code) from None
+        except BadDocument as bad:
+            raise StepFailure("bad_prompt", redact(str(bad)), exit_code=bad.exit_code) from None
+        except ProviderTrouble as trouble:
+            raise _failure(trouble, redact(str(trouble))) from None
+        except (FarroError, OSError) as error:
+            passing = isinstance(error, (TryAgain, OSError))
+            raise StepFailure("provider_refused", redact(str(error)), retryable=passing) from None
+        except Exception as error:  # noqa: BLE001 - a bug's traceback may hold what a provider was told: it is redacted
+            self._call.stderr.write(redact(traceback.format_exc()).encode("utf-8", "replace"))
+            raise StepFailure("internal_error", redact(f"{type(error).__name__}: {error}")) from None
+
+    def _answer(self, settings: Settings, redactor: Redactor) -> str:
+        role = settings.roles.get(self._role, RoleSettings())
+        material = gather(self._work, self._plan, role, name=self._role, args=self._call.args, stdin=self._call.stdin)
+        asked = _Asked(
+            agents=self._agents,
+            work=self._work,
+            call=self._call,
+            settings=settings,
+            role=role,
+            role_name=self._role,
+            candidates=self._candidates(settings),
+            material=material,
+            redactor=redactor,
+        )
+        messages: tuple[Message, ...] = (Message(author="user", text=request_text.user(material)),)
+        problems: list[str] = []
+        advice = ""  # for people
+        for _ in range(role.repairs + 1):
+            answer = asked.ask(messages)
+            read = answers.read(self._role, answer.text)
+            if answer.whole and not isinstance(read, list):
+                return answer.text if isinstance(read, answers.Free) else _as_json(read)
+            problems = [problem.render("answer") for problem in read] if isinstance(read, list) else []
+            advice = "" if answer.whole else f". It may be longer with more of roles.{self._role}.max_output_tokens"
+            if not answer.whole:  # also one that can be read: nobody knows what its end would have said
+                problems.append("it was cut off at the end: be shorter")
+            again = request_text.repair(problems)
+            more = (Message(author="assistant", text=answer.text), Message(author="user", text=again))
+            messages = (*messages, *more)
+        told = "; ".join(problems[:5])
+        message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}{advice}"
+        raise StepFailure("bad_answer", message)
+
+    def _candidates(self, settings: Settings) -> list[Candidate]:
+        """Who is asked, in turn."""
+        try:
+            wanted = asked_of(settings, self._role)
+        except InputError as nobody:
+            raise StepFailure("no_provider", str(nobody), exit_code=nobody.exit_code) from None
+        found = []
+        for one in wanted:
+            described = settings.providers[one.provider]
+            made = self._agents.provider(one.provider, described)
+            found.append(Candidate(name=one.provider, provider=made, model=one.model or described.model))
+        return found
+
+
+@dataclass(kw_only=True)
+class _Asked:
+    """The calls of one step: each is in the ledger, and its answer on the disk, before anything rests on it."""
+
+    agents: Agents
+    work: Work
+    call: Call
+    settings: Settings
+    role: RoleSettings
+    role_name: str
+    candidates: Sequence[Candidate]
+    material: Material
+    redactor: Redactor
+
+    def __post_init__(self) -> None:
+        self._step = self.call.env[task_file.STEP]
+        self._calls = Calls(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
+        self._calls.make_folder()
+        self._calls.forget_diff()
+        forget_tmp(self.work.earlier, self._step)
+        self._system = request_text.system(self.material)
+        self._bought = bought_before(self.work.earlier, self._step)
+        self._prices = self.agents.prices(self.settings.providers)
+        self._made = 0  # calls so far
+        self._messages: tuple[Message, ...] = ()
+        self._digest = ""
+        self._call_id = ""
+
+    def ask(self, messages: tuple[Message, ...]) -> Answer:
+        """The answer to the last of these: one that was bought before, else a new one."""
+        self._messages = messages
+        self._digest = self._question(messages)
+        if self._digest in self._bought:
+            bought, home = self._bought[self._digest]
+            self._calls.take_over(home)
+            self._settle(bought.call_id, end="answered", usage=bought.answer.usage, cost_usd=bought.answer.cost_usd)
+            self._made += 1
+            self._calls.keep(self._made, bought)
+            return bought.answer
+        keeping = [replace(one, provider=_Keeping(self, one)) for one in self.candidates]
+        answered = call_in_turn(
+            keeping,
+            lambda candidate, number: self._request(messages, candidate, number),
+            reserve=self._reserve,
+            settle=self._settle,
+            clock=self.agents.clock,
+            uniform=self.agents.uniform,
+            on_try=self._tell,
+            first_number=self._made + 1,
+        )
+        return answered.answer
+
+    def keep(self, candidate: Candidate, answer: Answer) -> Answer:
+        """An answer that has just come, without secrets and with its price: on the disk."""
+        cost_usd = self.cost_usd(candidate, answer.cost_usd, answer.usage, answer.model)
+        if answer.diff:
+            self._calls.keep_diff(self.redactor.data(answer.diff))
+        clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd, diff=b"")
+        kept = Bought(
+            request_sha256=self._digest,
+            call_id=self._call_id,
+            provider=candidate.name,
+            model=candidate.model,
+            answer=clean,
+            asked=self.redactor.text(question_text(self._system, self._messages)),
+        )
+        self._calls.keep(self._made, kept)
+        return clean
+
+    def cost_usd(
+        self, candidate: Candidate, told: Decimal | None, usage: Usage | None, model: str | None = None
+    ) -> Decimal | None:
+        """As the provider told it, else by its tokens; None: nobody knows."""
+        for name in (model, candidate.model):  # the one that answered may be spelled as no table has it
+            if told is None and usage is not None:
+                told = self._prices.cost_usd(candidate.name, name, usage)
+        return told
+
+    def _question(self, messages: tuple[Message, ...]) -> str:
+        """What an answer answers: the same question of a later attempt has the same digest."""
+        said = [[message.author, message.text] for message in messages]
+        asked = [[one.name, one.model] for one in self.candidates]
+        return sha256(json.dumps([self._system, said, asked]).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _request(self, messages: tuple[Message, ...], candidate: Candidate, number: int) -> Request:
+        described, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
+        usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
+        own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
+        if self.material.payload:
+            own[request_text.PAYLOAD] = f"{job_folder(self.work)}/{PAYLOAD}"
+        return Request(
+            key=f"{self.work.job_id}/{self.work.attempt:04d}/{self._step}/{number}",
+            system=self._system,
+            messages=messages,
+            model=candidate.model,
+            max_output_tokens=self.role.max_output_tokens or described.max_output_tokens,
+            timeout_s=self.role.timeout_s or described.timeout_s or usual_s,
+            role=self.role_name,
+            partial=_ReadAlong(self.redactor, self.call.stderr) if described.stream else None,
+            folder=self._calls.folder,
+            env=own,
+            reach=Reach(
+                root=self.work.root,
+                writable=() if self.role.read_only else self.material.allowed_paths,
+                network=self.role.network,
+                guarding=self.work.guarding,
+            ),
+        )
+
+    def _reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+        if not fs.exists(self.work.folder):
+            # The exception that ends this thread may come late, or be swallowed by a library.
+            raise StepFailure("lost", "the job was taken away: nothing more is asked for it")
+        self._made = number
+        size = len(request.system.encode()) + sum(len(message.text.encode()) for message in request.messages)
+        most = self._prices.most_usd(
+            candidate.name, candidate.model, prompt_bytes=size, max_output_tokens=request.max_output_tokens
+        )
+        asked = next(one.provider for one in self.candidates if one.name == candidate.name)
+        if isinstance(asked, Foretelling):
+            most = max(asked.most_usd(request), most or Decimal(0))
+        charge = Charge(
+            job_id=self.work.job_id,
+            attempt=self.work.attempt,
+            role=self.role_name,
+            step=self._step,
+            number=number,
+            provider=candidate.name,
+            model=candidate.model,
+            request_sha256=self._digest,
+            most_usd=most,
+        )
+        described = self.settings.providers[candidate.name]
+        if isinstance(asked, Foretelling):  # its price is said by a file, or by the config, not by its tokens
+            charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
+        elif described.call_usd is not None and most == exact(described.call_usd):
+            charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, where a call costs less")
+        self._call_id = self.agents.ledger.reserve(charge, self._budgets())
+        return self._call_id
+
+    def _settle(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
+        self.agents.ledger.settle(call_id, end=end, usage=usage, cost_usd=cost_usd)
+
+    def _budgets(self) -> Budgets:
+        budgets = self.settings.budgets
+        return Budgets(
+            job_usd=_amount(budgets.job_usd),
+            role_usd=_amount(self.role.budget_usd),
+            day_usd=_amount(budgets.day_usd),
+        )
+
+    def _tell(self, tried: Tried) -> None:
+        """For who reads along: what went wrong, and that it goes on."""
+        if tried.message:
+            self.call.stderr.write(f"{self.redactor.text(tried.message)}\n".encode("utf-8", "replace"))
+            self.call.stderr.flush()
+
+
+class _ReadAlong:
+    """What a provider says, as it comes, for people: into the step's stderr, without secrets."""
+
+    def __init__(self, redactor: Redactor, stderr: BinaryIO) -> None:
+        self._stderr = stderr
+        self._stream = redactor.stream(self._say)
+        self._open_line = False
+
+    def write(self, data: bytes, /) -> int:
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stderr.flush()
+
+    def close(self) -> None:
+        """What comes next, a complaint or the next call, begins a line of its own."""
+        self._stream.close()
+        if self._open_line:
+            self._say(b"\n")
+        self._stderr.flush()
+
+    def _say(self, data: bytes) -> int:
+        self._open_line = not data.endswith(b"\n") if data else self._open_line
+        return self._stderr.write(data)
+
+
+class _Keeping:
+    """Port: Provider. Whatever it answers is on the disk before anyone has it."""
+
+    def __init__(self, asked: _Asked, candidate: Candidate) -> None:
+        self.asked = asked
+        self.candidate = candidate
+        self.tries = candidate.provider.tries
+
+    def answer(self, request: Request) -> Answer:
+        try:
+            return self.asked.keep(self.candidate, self.candidate.provider.answer(request))
+        except ProviderTrouble as trouble:  # a refusal has its tokens, too
+            trouble.cost_usd = self.asked.cost_usd(self.candidate, trouble.cost_usd, trouble.usage)
+            raise
+        finally:
+            if request.partial is not None:
+                request.partial.close()
+
+    def close(self) -> None:
+        """The provider is not this step's alone."""
+
+
+def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
+    if trouble.violation:
+        return StepFailure(PATH_VIOLATION, message)
+    if trouble.kind in ("refused", "missing"):
+        return StepFailure("provider_refused", message, retryable=trouble.retryable)
+    again, wait_s = trouble.retryable, trouble.retry_after_s
+    return StepFailure("provider_unavailable", message, retryable=again, retry_after_s=wait_s)
+
+
+def question_text(system: str, messages: Sequence[Message]) -> str:
+    """A question as one text, for who wants to see what was asked, or why the same job asks something else."""
+    return "\n".join([system, *(f"[{message.author}]\n{message.text}" for message in messages)])
+
+
+def _as_json(answer: answers.Answer) -> str:
+    return json.dumps(asdict(answer), ensure_ascii=False, indent=2) + "\n"
+
+
+def _amount(value: float | None) -> Decimal | None:
+    return None if value is None else exact(value)

@@ -1,0 +1,153 @@
+"""What each call of an agent's step brought, on the disk: `steps/<id>/calls/<n>.json` in the attempt's folder.
+
+Money is in the ledger; this is the answer itself. It is written before the call is settled and before the step says
+anything: a worker that dies in between is followed by an attempt that finds the answer and does not ask again.
+[test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from farro.agents.providers.port import Answer, Usage
+from farro.execution.confined import TMP
+from farro.host import fs, links, trees
+from farro.lazy_dataclass import dataclass
+
+_LIMIT = 64 << 20
+DIFF = "diff.patch"  # in the step's folder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bought:
+    """An answer with what it answers and the ledger's name for it."""
+
+    request_sha256: str
+    call_id: str
+    provider: str
+    model: str | None  # that was asked for
+    answer: Answer
+    asked: str = ""  # the whole question
+
+    def to_json(self) -> dict[str, Any]:
+        answer = self.answer
+        return {
+            "request_sha256": self.request_sha256,
+            "call_id": self.call_id,
+            "provider": self.provider,
+            "asked_model": self.model,
+            "model": answer.model,
+            "whole": answer.whole,
+            "usage": None if answer.usage is None else answer.usage.to_json(),
+            "cost_usd": None if answer.cost_usd is None else str(answer.cost_usd),
+            "text": answer.text,
+            "asked": self.asked,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Bought:
+        usage, cost = data["usage"], data["cost_usd"]
+        return cls(
+            request_sha256=data["request_sha256"],
+            call_id=data["call_id"],
+            provider=data["provider"],
+            model=data["asked_model"],
+            answer=Answer(
+                text=data["text"],
+                model=data["model"],
+                whole=data["whole"],
+                usage=None if usage is None else Usage(**usage),
+                cost_usd=None if cost is None else Decimal(cost),
+            ),
+            asked=data["asked"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calls:
+    """Of one step in one attempt."""
+
+    attempt_dir: str
+    step: str
+    durable: bool
+
+    @property
+    def folder(self) -> str:
+        return f"{self.attempt_dir}/steps/{self.step}/calls"
+
+    def keep(self, number: int, bought: Bought) -> None:
+        """Put it on the disk before anything rests on it."""
+        self.make_folder()
+        text = json.dumps(bought.to_json(), ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
+        fs.write_atomic(f"{self.folder}/{number}.json", text + b"\n", sync=self.durable)
+        if self.durable:
+            step = f"{self.attempt_dir}/steps/{self.step}"
+            fs.sync_all([self.folder, step, f"{self.attempt_dir}/steps", self.attempt_dir])
+
+    def keep_diff(self, diff: bytes) -> None:
+        """What the program of the last call changed; without secrets, for it is on the disk from here on."""
+        fs.write_atomic(f"{self.attempt_dir}/steps/{self.step}/{DIFF}", diff, sync=self.durable)
+
+    def take_over(self, step_folder: str) -> None:
+        """The diff that came with an answer of an earlier attempt."""
+        if fs.exists(f"{step_folder}/{DIFF}"):
+            self.forget_diff()
+            links.place(f"{step_folder}/{DIFF}", f"{self.attempt_dir}/steps/{self.step}/{DIFF}")
+
+    def forget_diff(self) -> None:
+        """An earlier try's of this step."""
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(f"{self.attempt_dir}/steps/{self.step}/{DIFF}")
+
+    def make_folder(self) -> None:
+        step = f"{self.attempt_dir}/steps/{self.step}"
+        for path in (f"{self.attempt_dir}/steps", step, self.folder):
+            with contextlib.suppress(FileExistsError):
+                fs.mkdir(path)
+
+
+def bought_before(earlier: Sequence[str], step: str) -> dict[str, tuple[Bought, str]]:
+    """Answers to the same step in earlier attempts, by what they answer, with the step's folder there. What a failed
+    attempt was told, it failed of: that is asked again."""
+    found: dict[str, tuple[Bought, str]] = {}
+    for folder in earlier:
+        if not _failed(folder):
+            home = f"{folder}/steps/{step}"
+            found |= {bought.request_sha256: (bought, home) for bought in _read(f"{home}/calls")}
+    return found
+
+
+def recorded(attempt_dir: str, step: str) -> list[Bought]:
+    """The answers that a step of that attempt had, in order."""
+    return list(_read(f"{attempt_dir}/steps/{step}/calls"))
+
+
+def forget_tmp(earlier: Sequence[str], step: str) -> None:
+    """What programs of attempts that were killed left in their private folders: nobody looked there for secrets."""
+    for folder in earlier:
+        home = f"{folder}/steps/{step}/calls"
+        with contextlib.suppress(OSError):
+            for name in fs.listdir(home):
+                if fs.exists(private := f"{home}/{name}/{TMP}"):
+                    trees.remove_tree(private)
+
+
+def _failed(folder: str) -> bool:
+    """Whether the attempt says so itself. One that was killed says nothing, or half of it."""
+    try:
+        result = json.loads(fs.read_bytes(f"{folder}/result.json", _LIMIT))
+    except (OSError, ValueError):
+        return False
+    return isinstance(result, dict) and result.get("success") is False
+
+
+def _read(folder: str) -> Iterator[Bought]:
+    with contextlib.suppress(OSError):
+        for name in sorted(fs.listdir(folder), key=lambda name: (len(name), name)):
+            if name.endswith(".json"):
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
+                    yield Bought.from_json(json.loads(fs.read_bytes(f"{folder}/{name}", _LIMIT)))

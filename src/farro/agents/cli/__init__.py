@@ -1,0 +1,1 @@
+"""Commands of agent work: costs, demo, inbox, provider-test, replay."""

@@ -1,0 +1,155 @@
+"""`farro costs`: what agents' calls cost, and what the budgets have left. The sums live in operations.costs."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import click
+
+from farro import app
+from farro.agents import costs as spending
+from farro.agents.costs import By, Costs, Left, Line
+from farro.cli.options import common, open_root
+from farro.cli.tables import show_table
+from farro.cli.terminal import answer, note, say
+from farro.host.clock import SystemClock
+from farro.roles.money import usd
+from farro.store.budgets import Spent
+
+UNKNOWN = "unknown"
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--day", metavar="DAY", help="Only this UTC day: 2026-11-16, today or yesterday.")
+@click.option(
+    "--since", metavar="DAY|DURATION", help="From this UTC day on, or the last 7d; else today, or all of JOB."
+)
+@click.option("--by", type=click.Choice(["job", "role", "model", "day"]), help="A line for each; else role, or model.")
+@common
+def costs(job: str | None, day: str | None, since: str | None, by: By | None, root: str | None, as_json: bool) -> None:
+    """What agents' calls cost, in US dollars: today, or of one JOB; and what the budgets have left.
+
+    A call that was not settled counts as the most that it may have cost, and is marked as estimated (~). A cost that
+    nobody knows is said to be unknown: it is in no sum.
+    """
+    clock = SystemClock()
+    wanted = spending.days(day=day, since=since, whole=job is not None, now=clock.now())
+    store, settings = open_root(root)
+    ledger = app.ledger(store.root, durable=False, clock=clock)
+    by = by or ("role" if job is None else "model")
+    told = spending.costs(ledger, store, store.root, settings, job=job, wanted=wanted, by=by)
+    if as_json:
+        answer(_data(told))
+    else:
+        _page(told)
+
+
+def _data(told: Costs) -> dict[str, Any]:
+    return {
+        "job_id": told.job_id,
+        "first_day": told.first_day,
+        "last_day": told.last_day,
+        "by": told.by,
+        "lines": [{told.by: line.name, **_sums(line)} for line in told.lines],
+        "total": _sums(told.total),
+        "budgets": [_budget(left) for left in told.budgets],
+    }
+
+
+def _sums(line: Line) -> dict[str, Any]:
+    return {
+        **spent_data(line.spent),
+        "tokens": None if line.tokens is None else line.tokens.to_json(),
+    }
+
+
+def spent_data(spent: Spent) -> dict[str, Any]:
+    """`usd` is null where no cost is known: never nothing."""
+    unknown = spent.calls > 0 and spent.unknown == spent.calls
+    return {
+        "calls": spent.calls,
+        "usd": None if unknown else number(spent.usd),
+        "estimated_calls": spent.estimated,
+        "estimated_usd": number(spent.estimated_usd),
+        "unknown_calls": spent.unknown,
+    }
+
+
+def _budget(left: Left) -> dict[str, Any]:
+    remains = left.left_usd
+    return {
+        "budget": left.name,
+        "key": left.key,
+        "limit_usd": number(left.limit_usd),
+        **spent_data(left.spent),
+        "left_usd": None if remains is None else number(remains),
+    }
+
+
+def number(amount: Decimal) -> float:
+    """For programs: a JSON number, to the millionth of a millionth."""
+    return round(float(amount), 12)
+
+
+def _page(told: Costs) -> None:
+    of = f" of {told.job_id}" if told.job_id else ""
+    if told.first_day == told.last_day:
+        when = f"on {told.last_day}"
+    else:
+        when = f"up to {told.last_day}" if told.first_day is None else f"from {told.first_day} to {told.last_day}"
+    if not told.lines:
+        say(f"no agent calls{of} {when} (UTC)")
+    else:
+        say(f"agent calls{of} {when} (UTC)")
+        rows = [(told.by.upper(), "CALLS", "INPUT", "OUTPUT", "USD")]
+        rows += [_row(line.name, line) for line in told.lines]
+        if len(told.lines) > 1:
+            rows.append(_row("all", told.total))
+        show_table(rows, right=range(1, 5))
+    if told.budgets:
+        say()
+        rows = [("BUDGET", "LIMIT", "SPENT", "LEFT", "KEY")]
+        for left in told.budgets:
+            remains = left.left_usd
+            cells = (usd(left.limit_usd), spent_text(left.spent), UNKNOWN if remains is None else usd(remains))
+            rows.append((left.name, *cells, left.key))
+        show_table(rows, right=(1, 2, 3))
+    _remarks(told)
+
+
+def _row(name: str, line: Line) -> tuple[str, str, str, str, str]:
+    tokens = line.tokens
+    counts = ("-", "-") if tokens is None else (str(tokens.input_tokens), str(tokens.output_tokens))
+    return name, str(line.spent.calls), *counts, spent_text(line.spent)
+
+
+def spent_text(spent: Spent) -> str:
+    """0.05; ~0.05 where a part of it is estimated; unknown, or what is known and that there is more."""
+    if spent.calls and spent.unknown == spent.calls:
+        return UNKNOWN
+    known = f"{'~' if spent.estimated else ''}{usd(spent.usd)}"
+    return f"{known} + {UNKNOWN}" if spent.unknown else known
+
+
+def cost_text(spent: Spent) -> str:
+    """The same with what it is, and for how many calls."""
+    amount = spent_text(spent)
+    unit = " USD" if amount[-1].isdigit() else ""
+    return f"{amount}{unit}, {spent.calls} {'call' if spent.calls == 1 else 'calls'}"
+
+
+def _remarks(told: Costs) -> None:
+    total = told.total.spent
+    if total.estimated:
+        one = total.estimated == 1
+        calls = "1 call counts as the most that it" if one else f"{total.estimated} calls count as the most that they"
+        why = "it was not settled, or nobody said what it cost" if one else "not settled, or nobody said what they cost"
+        note(f"~ {calls} may have cost, {usd(total.estimated_usd)} USD: {why}")
+    if total.unknown:
+        calls = "1 call is" if total.unknown == 1 else f"{total.unknown} calls are"
+        names = " and ".join(f"providers.{name}" for name in told.unpriced)
+        note(
+            f"{calls} in no sum: nobody knows the price. Name `prices`, or the most of a call as `call_usd`, in {names}"
+        )

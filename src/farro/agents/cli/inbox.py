@@ -1,0 +1,125 @@
+"""`farro inbox`, `approve`, `refuse`, `edit`, `route`: a person's word. What it does lives in operations.inbox."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import click
+
+from farro.agents import inbox as asking
+from farro.agents.inbox import Waiting
+from farro.cli.enqueue import contents
+from farro.cli.options import common, open_root, person
+from farro.cli.terminal import answer, at_terminal, say
+from farro.host.clock import SystemClock
+from farro.jobs.diagnosis import said
+from farro.jobs.envelope import Lifecycle
+from farro.queue import find_job
+
+_SHOWN = 12  # lines of the last result
+
+
+@click.command()
+@common
+def inbox(root: str | None, as_json: bool) -> None:
+    """What waits for a person: the question, since when, and what the last role found."""
+    store, _ = open_root(root)
+    found = asking.inbox(store, store.root)
+    if as_json:
+        answer({"waiting": [_data(one) for one in found]})
+        return
+    if not found:
+        say("nothing waits for you")
+        return
+    now = SystemClock().now()
+    for number, one in enumerate(found):
+        if number:
+            say()
+        waited = said((now - datetime.fromisoformat(one.since)).total_seconds())
+        about = f"  {one.task}: {one.title}" if one.task is not None else ""
+        say(f"{one.job_id}  waits {waited}{about}")
+        for line in one.question.strip().splitlines():
+            say(f"  ? {line}")
+        lines = one.result.strip().splitlines()
+        if lines:
+            say(f"  {one.role} found:")
+            for line in lines[:_SHOWN]:
+                say(f"    {line}")
+            if len(lines) > _SHOWN:
+                say(f"    … {len(lines) - _SHOWN} more lines: farro show {one.job_id}")
+        say(f"  farro approve {one.job_id}   |   farro refuse {one.job_id} --note WHY   |   farro edit {one.job_id}")
+
+
+@click.command()
+@click.argument("job")
+@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@common
+def approve(job: str, note: str | None, root: str | None, as_json: bool) -> None:
+    """Let a job that waits for a person go on."""
+    store, _ = open_root(root)
+    told = asking.approve(store, store.root, find_job.resolve(store, store.root, job), by=person(), note=note)
+    _told(told, "approved; the manager takes it on", as_json)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--note", metavar="WHY", required=True, help="What is wrong; the role that gets it back is told.")
+@common
+def refuse(job: str, note: str, root: str | None, as_json: bool) -> None:
+    """Send a job that waits for a person back to the role before, with the reason; behind a review, to
+    the role that it reviews. It fails where no role worked before."""
+    store, _ = open_root(root)
+    told = asking.refuse(store, store.root, find_job.resolve(store, store.root, job), by=person(), note=note)
+    _told(told, "refused; the manager sends it back", as_json)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--file", "file", metavar="FILE", help="The new text; - reads standard input. Else your $EDITOR opens.")
+@click.option("--note", metavar="TEXT", help="Why; kept in the job's history.")
+@common
+def edit(job: str, file: str | None, note: str | None, root: str | None, as_json: bool) -> None:
+    """Approve a job that waits for a person with a text of your own: it becomes the result, the original is kept."""
+    store, _ = open_root(root)
+    job_id = find_job.resolve(store, store.root, job)
+    waiting = asking.one(store, store.root, job_id)
+    if file is not None:
+        text = contents(file, asking.MAX_TEXT).decode("utf-8", "replace")
+    else:
+        if not at_terminal():
+            raise click.UsageError("there is no terminal to open an editor in; name the new text with --file FILE")
+        changed = click.edit(waiting.result, extension=".md", require_save=True)
+        if changed is None or changed == waiting.result:
+            say(f"{job_id} was not changed, and waits on; `farro approve {job_id}` takes it as it is")
+            return
+        text = changed
+    told = asking.edit(store, store.root, job_id, text, by=person(), note=note)
+    _told(told, "edited; the manager takes it on", as_json)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--to", "role", required=True, metavar="ROLE", help="Who shall have it.")
+@click.option("--note", metavar="TEXT", help="Why; kept in the job's history, and told to that role.")
+@common
+def route(job: str, role: str, note: str | None, root: str | None, as_json: bool) -> None:
+    """Send a job to a role, whatever its workflow says. It goes on from there.
+
+    For a job that is queued, stale, waits for a person, or has failed and is not final; not for one that runs.
+    """
+    store, _ = open_root(root)
+    job_id = find_job.resolve(store, store.root, job)
+    _told(asking.route(store, store.root, job_id, role, by=person(), note=note), f"sent to {role}", as_json)
+
+
+def _told(life: Lifecycle, words: str, as_json: bool) -> None:
+    if as_json:
+        answer(json.loads(life.to_json()))
+    else:
+        say(f"{life.job_id}: {words}")
+
+
+def _data(one: Waiting) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__slots__}

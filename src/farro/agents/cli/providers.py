@@ -1,0 +1,81 @@
+"""`farro provider-test`: does the provider of a role answer? Asking it lives in operations.provider_test."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from farro import app
+from farro.agents import provider_test as operations
+from farro.agents.calling import Tried
+from farro.agents.provider_test import PROMPT, Tested
+from farro.agents.providers.port import ProviderTrouble, Usage
+from farro.cli.options import common, read_root
+from farro.cli.terminal import answer, note, say
+from farro.sandbox.redaction import Redactor
+
+_LONGEST = 2000  # characters of an answer that are shown; --json has all
+
+
+@click.command("provider-test")
+@click.option(
+    "--role", metavar="ROLE", help="Ask as a job of this role would: its provider, model, tries and fallbacks."
+)
+@click.option("--provider", metavar="NAME", help="Ask this one alone, whatever the role is.")
+@click.option("--prompt", metavar="TEXT", default=PROMPT, show_default=True, help="What to ask.")
+@common
+def provider_test(role: str | None, provider: str | None, prompt: str, root: str | None, as_json: bool) -> int:
+    """Ask a role's provider something, to see that it can be reached: its key, its model, its time. No job is made.
+
+    The call is a real one, and costs what it costs.
+    """
+    if role is None and provider is None:
+        raise click.UsageError("name a role to test with --role, or a provider with --provider")
+    path, settings = read_root(root)
+    redact = Redactor.of_variables(settings.secret_variables(), os.environ).text
+    tried: list[Tried] = []
+
+    def on_try(one: Tried) -> None:
+        tried.append(one)
+        if one.kind != "answered":
+            note(f"call {one.number}, {_who(one.provider, one.model)}: no answer ({one.kind.replace('_', ' ')})")
+
+    try:
+        tested = app.ask_provider(
+            path, settings, role=role, provider=provider, prompt=prompt, redact=redact, on_try=on_try
+        )
+    except ProviderTrouble as trouble:
+        if not as_json:
+            raise
+        answer(operations.not_told(role, trouble, tried, redact))
+        return trouble.exit_code
+    if as_json:
+        answer(operations.told(role, tested, tried))
+    else:
+        _show(role, tested)
+    return 0
+
+
+def _show(role: str | None, tested: Tested) -> None:
+    come, asked = tested.answered.answer, tested.answered.candidate
+    calls = len(tested.answered.tried)
+    whose = f"{role}: " if role is not None else ""
+    say(f"{whose}{_who(asked.name, asked.model)} answered in {tested.took_s:.1f} s, call {calls}")
+    if come.model is not None and come.model != asked.model:
+        say(f"  model   {come.model}")
+    say(f"  tokens  {_tokens(come.usage)}")
+    say(f"  cost    {'not known' if tested.cost_usd is None else f'${tested.cost_usd:f}'}")
+    text = " ".join(come.text.split())
+    say(f"  answer  {text[:_LONGEST]}{'' if come.whole and len(text) <= _LONGEST else ' …'}")
+
+
+def _who(provider: str, model: str | None) -> str:
+    return provider if model is None else f"{provider} {model}"
+
+
+def _tokens(usage: Usage | None) -> str:
+    if usage is None:
+        return "not said"
+    cached = f" ({usage.cache_read_tokens} of them from a cache)" if usage.cache_read_tokens else ""
+    return f"{usage.input_tokens} in{cached}, {usage.output_tokens} out"

@@ -1,0 +1,183 @@
+"""What agents' calls cost, summed as somebody asks for it, and what the budgets have left.
+
+The calls are in the ledger; what a budget means lives in stores.budgets; printing lives in cli.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Literal
+
+from farro.agents.providers.port import Usage
+from farro.config.settings import Settings
+from farro.errors import InputError, UnknownJob
+from farro.jobs.times import duration_fault, parse_duration
+from farro.lazy_dataclass import dataclass
+from farro.queue import find_job
+from farro.roles.money import exact
+from farro.store.budgets import Spent, spent
+from farro.store.ledger import CallRecord, Ledger
+from farro.store.port import Store
+
+By = Literal["job", "role", "model", "day"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """The sum of some calls."""
+
+    name: str
+    spent: Spent
+    tokens: Usage | None  # None: no call has said any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Left:
+    """One budget and what is left of it; None: nobody knows, because a call of unknown cost is in it."""
+
+    name: str
+    key: str  # in the config
+    limit_usd: Decimal
+    spent: Spent
+
+    @property
+    def left_usd(self) -> Decimal | None:
+        return None if self.spent.unknown else max(Decimal(0), self.limit_usd - self.spent.usd)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    job_id: str | None
+    first_day: str | None  # None: from the first on
+    last_day: str
+    by: By
+    lines: tuple[Line, ...]
+    total: Line
+    budgets: tuple[Left, ...]
+    unpriced: tuple[str, ...]  # providers whose calls cost nobody knows what
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Days:
+    """From the first to the last, both included; None: no bound."""
+
+    first: str | None
+    last: str
+
+
+def days(*, day: str | None, since: str | None, whole: bool, now: datetime) -> Days:
+    """The UTC days that somebody means. `whole`: all of them where nothing is said, else today."""
+    today = now.astimezone(UTC).date()
+    if day is not None and since is not None:
+        raise InputError("--day and --since exclude each other")
+    if day is not None:
+        wanted = _day(day, today)
+        return Days(first=wanted, last=wanted)
+    if since is not None:
+        return Days(first=_begin(since, today, now), last=today.isoformat())
+    return Days(first=None if whole else today.isoformat(), last=today.isoformat())
+
+
+def _day(text: str, today: date) -> str:
+    named = {"today": today, "yesterday": today - timedelta(days=1)}
+    try:
+        return (named.get(text.lower()) or date.fromisoformat(text)).isoformat()
+    except ValueError:
+        raise InputError(f"{text!r} is not a day such as {today.isoformat()}, today or yesterday (UTC)") from None
+
+
+def _begin(text: str, today: date, now: datetime) -> str:
+    if duration_fault(text) is None and not text.isdigit():
+        return (now.astimezone(UTC) - timedelta(seconds=parse_duration(text))).date().isoformat()
+    try:
+        return _day(text, today)
+    except InputError:
+        raise InputError(f"{text!r} is neither a day such as {today.isoformat()} nor a duration such as 7d") from None
+
+
+def costs(
+    ledger: Ledger, store: Store, root: str, settings: Settings, *, job: str | None, wanted: Days, by: By
+) -> Costs:
+    """The sums of those days, of one job or of all, and the budgets on the last of them."""
+    job_id, calls = _calls(ledger, store, root, job, wanted)
+    chosen = sorted(_grouped(calls, by).items())
+    budgets = _budgets(ledger, settings, wanted.last, job_id)
+    unknown = {call.charge.provider for call in calls if call.counts_usd is None}
+    return Costs(
+        job_id=job_id,
+        first_day=wanted.first,
+        last_day=wanted.last,
+        by=by,
+        lines=tuple(_line(name, some) for name, some in chosen),
+        total=_line("", calls),
+        budgets=budgets,
+        unpriced=tuple(sorted(unknown)),
+    )
+
+
+def _calls(
+    ledger: Ledger, store: Store, root: str, job: str | None, wanted: Days
+) -> tuple[str | None, Sequence[CallRecord]]:
+    if job is None:
+        return None, [call for day in _within(ledger.days(), wanted) for call in ledger.of_day(day)]
+    try:
+        job_id = find_job.resolve(store, root, job)
+        return job_id, [call for call in ledger.of_job(job_id) if _within([call.at[:10]], wanted)]
+    except UnknownJob:  # it may have been pruned: its calls stay with their days
+        calls = [call for day in _within(ledger.days(), wanted) for call in ledger.of_day(day)]
+        own = [call for call in calls if call.charge.job_id == job]
+        if not own:
+            raise
+        return job, own
+
+
+def _within(found: Iterable[str], wanted: Days) -> list[str]:
+    return [day for day in found if (wanted.first or "") <= day <= wanted.last]
+
+
+def _grouped(calls: Iterable[CallRecord], by: By) -> Mapping[str, list[CallRecord]]:
+    grouped: dict[str, list[CallRecord]] = {}
+    for call in calls:
+        charge = call.charge
+        if by == "model":
+            name = charge.provider if charge.model is None else f"{charge.provider}/{charge.model}"
+        else:
+            name = {"job": charge.job_id, "role": charge.role, "day": call.at[:10]}[by]
+        grouped.setdefault(name, []).append(call)
+    return grouped
+
+
+def _line(name: str, calls: Sequence[CallRecord]) -> Line:
+    said = [call.usage for call in calls if call.usage is not None]
+    counts = {one.name: sum(getattr(usage, one.name) for usage in said) for one in fields(Usage)}
+    return Line(name=name, spent=spent(calls), tokens=Usage(**counts) if said else None)
+
+
+def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -> tuple[Left, ...]:
+    found: list[Left] = []
+    limits = settings.budgets
+    if job_id is not None and limits.job_usd is not None:
+        calls: Sequence[CallRecord] = ledger.of_job(job_id)
+        found.append(
+            Left(name=f"job {job_id}", key="budgets.job_usd", limit_usd=exact(limits.job_usd), spent=spent(calls))
+        )
+    roles = {role: own.budget_usd for role, own in settings.roles.items() if own.budget_usd is not None}
+    if not roles and limits.day_usd is None:
+        return tuple(found)
+    calls = ledger.of_day(day)
+    for role, limit in sorted(roles.items()):
+        key = f"roles.{role}.budget_usd"
+        so_far = spent(call for call in calls if call.charge.role == role)
+        found.append(Left(name=f"{role} on {day}", key=key, limit_usd=exact(limit), spent=so_far))
+    if limits.day_usd is not None:
+        found.append(Left(name=day, key="budgets.day_usd", limit_usd=exact(limits.day_usd), spent=spent(calls)))
+    return tuple(found)
+
+
+def of_job(ledger: Ledger, job_id: str) -> Spent | None:
+    """What the calls of a job came to; None: it made none."""
+    calls = ledger.of_job(job_id)
+    return spent(calls) if calls else None

@@ -1,0 +1,172 @@
+"""Auto-plan: the manager makes jobs of an Architect's drafts, and of tasks that nobody has started. Off unless asked.
+
+Which drafts may become jobs, and when none is made, is decided in roles.auto_plan. Jobs of drafts come with the
+manager's own commit, through the outbox (stores.files.dispatch): a crash neither loses nor doubles them. Jobs of tasks
+have an id made of the task's: queued twice, they are queued once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from farro.config.settings import Settings
+from farro.errors import BadDocument, CapacityReached, FarroError, SyncFailed
+from farro.host import fs
+from farro.host.clock_port import Clock
+from farro.jobs.outcomes import Child
+from farro.lazy_dataclass import dataclass, field
+from farro.log.structured import Log
+from farro.queue.admission import Caps, Gate, admitted
+from farro.roles import auto_plan, task
+from farro.roles.auto_plan import ORIGIN, Chosen
+from farro.roles.task import HUMAN, Task
+from farro.roles.workflow import MANAGER, Position
+from farro.store.port import Claim, Store, Submission
+from farro.worker import started_tasks
+
+LOOK_S = 10.0  # between two looks at tasks/
+_LIMIT = 1 << 20
+_README = "README"
+
+
+@dataclass(kw_only=True)
+class AutoPlan:
+    """Of one manager process: `made` counts against its limit."""
+
+    store: Store
+    root: str
+    settings: Settings
+    gate: Gate
+    clock: Clock
+    log: Log
+    made: int = 0
+    paused: bool = False
+    _looked_s: float = float("-inf")
+    _told: set[str] = field(default_factory=set)
+
+    @property
+    def left(self) -> int:
+        return max(0, self.settings.manager.auto_plan_limit - self.made)
+
+    def look(self) -> bool:
+        """Whether jobs may be made now; told once when that changes."""
+        caps: Caps = self.gate.caps
+        loads = [(self.store.load(role), caps.of(role)) for role in self.store.roles()]
+        shares = [load / cap if cap else 1.0 for load, cap in loads if cap is not None]
+        capacity = self.settings.capacity
+        now = auto_plan.paused(self.paused, shares, pause=capacity.pause, resume=capacity.resume)
+        if now != self.paused:
+            word = "paused" if now else "resumed"
+            self.log("warning" if now else "info", f"auto-plan {word}", {"event": {"type": f"auto_plan_{word}"}})
+            self.store.note(f"auto_plan_{word}", load=int(100 * max(shares, default=0.0)))
+        self.paused = now
+        return not now
+
+    def children(self, claim: Claim, drafts: Any, task: Task | None, at: Position) -> Chosen:
+        """What of these drafts becomes a job when the manager's decision is committed."""
+        return auto_plan.choose(
+            drafts,
+            parent=claim.job_id,
+            allowed=_allowed(claim.envelope.prompt, task, at),
+            roles=list(self.store.roles()),
+            limit=self.left,
+            allow_absolute=self.settings.security.allow_absolute_paths,
+            root=self.root,
+        )
+
+    def delivered(self, claim: Claim, chosen: Chosen) -> None:
+        """After the commit that brought them."""
+        self.made += len(chosen.prompts)
+        for why in chosen.refused:
+            fields = {"job_id": claim.job_id, "event": {"type": "auto_plan_refused"}}
+            self.log("warning", f"auto-plan: {why}", fields)
+        if chosen.refused:
+            self.store.note("auto_plan_refused", job_id=claim.job_id, drafts=len(chosen.refused))
+
+    def turn(self) -> list[str]:
+        """Start tasks that nobody has started; their jobs."""
+        now_s = self.clock.monotonic_s()
+        if now_s - self._looked_s < LOOK_S:
+            return []
+        self._looked_s = now_s
+        jobs: list[str] = []
+        for name in self._files():
+            task_id, _, _ = name.rpartition(".")
+            if started_tasks.is_started(self.root, task_id):
+                continue
+            if not self.left:
+                self._once("limit", f"auto-plan made {self.made} jobs, which is its limit (manager.auto_plan_limit)")
+                break
+            if not self.look():
+                break
+            try:
+                found = task.read(
+                    fs.read_regular(f"{self.root}/tasks/{name}", _LIMIT),
+                    f"tasks/{name}",
+                    name=task_id,
+                    roles=list(self.store.roles()),
+                    allow_absolute=self.settings.security.allow_absolute_paths,
+                )
+                if isinstance(found, Task):
+                    jobs += self._start(found)
+            except CapacityReached as full:
+                self._once("full", str(full))
+                break
+            except SyncFailed:
+                raise
+            except (BadDocument, FarroError, OSError) as error:
+                self._once(name, f"auto-plan: {error}")
+        return jobs
+
+    def _files(self) -> list[str]:
+        try:
+            names = fs.listdir(f"{self.root}/tasks")
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if name.endswith((".json", ".md")) and not name.startswith((_README, ".")))
+
+    def _start(self, found: Task) -> list[str]:
+        first = found.workflow[0]
+        prompt: dict[str, Any] = {
+            "role": MANAGER if first.role == HUMAN else first.role,
+            "rubric": first.rubric,
+            "allowed_paths": list(first.allowed_paths or found.allowed_paths or (".",)),
+            "success": first.success or found.success or found.title,
+            "routing": {"mode": "manager"},
+            "inputs": {**found.inputs, "task_id": found.id},
+            "metadata": {"origin": ORIGIN, **({"tags": list(found.metadata.tags)} if found.metadata.tags else {})},
+        }
+        job_id = job_of(found.id)
+        (made,) = admitted(self.store, [Submission(role=prompt["role"], prompt=prompt, job_id=job_id)], self.gate)
+        started_tasks.mark(self.root, found.id, made)
+        self.made += 1
+        event = {"type": ORIGIN, "task": found.id}
+        self.log("info", f"auto-plan started task {found.id}", {"job_id": made, "event": event})
+        return [made]
+
+    def _once(self, key: str, message: str) -> None:
+        if (told := f"{key} {message}") not in self._told:
+            self._told.add(told)
+            self.log("warning", message, {"event": {"type": "auto_plan_refused"}})
+
+
+def job_of(task_id: str) -> str:
+    """The id of the job that auto-plan makes of a task."""
+    whole = f"auto-{task_id}"
+    return whole if len(whole) <= 64 else f"{whole[:47]}-{sha256(task_id.encode()).hexdigest()[:16]}"
+
+
+def children(chosen: Chosen) -> tuple[Child, ...]:
+    return tuple(Child(role=str(prompt["role"]), prompt=prompt) for prompt in chosen.prompts)
+
+
+def _allowed(prompt: Mapping[str, Any], task: Task | None, at: Position) -> tuple[str, ...]:
+    """What the role that drafted may write itself: of its step, of the task; of the prompt where its work was none of
+    the workflow's (execution.agents.material says the same to the role)."""
+    own = tuple(prompt.get("allowed_paths") or ())
+    step = task.workflow[at.step] if task is not None and at.step is not None else None
+    if task is None or step is None or at.worked is None or step.role != at.worked.role:
+        return own
+    return step.allowed_paths or task.allowed_paths or own

@@ -1,0 +1,307 @@
+"""The manager: claims what roles have done, decides what comes next, and keeps house: stale jobs, failures, schedules.
+
+The rules of routing live in roles.workflow, reading a job for them in routing; finding dead agents is the watchdog's.
+
+One acts at a time (seat); any number may run, the others wait. A decision is a commit like any other: a manager that is
+killed before it leaves the job to be decided again, after it the decision is carried out. [tests/crash/test_manager.py]
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from farro.agents.manager.abandoned import Abandoning
+from farro.agents.manager.auto_plan import AutoPlan, children
+from farro.agents.manager.hooks import Hooks
+from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
+from farro.host import fs
+from farro.jobs.envelope import Hop, Lifecycle
+from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.jobs.states import Reason, Status
+from farro.jobs.transitions import Move
+from farro.log.structured import Log
+from farro.queue.scheduler import Timetable
+from farro.queue.schedules import Fired
+from farro.roles import workflow
+from farro.roles.workflow import MANAGER, Code, Decision
+from farro.store.port import Agent, Claim, Store
+from farro.worker import routing
+from farro.worker.daemon import Keeper
+from farro.worker.leader import beating
+from farro.worker.leader_port import Seat
+from farro.worker.snapshot import Snapshots
+
+_LOOK_S = 0.5  # how long a rest may last without a look at the stop flag
+_SOON_S, _LATEST_S = 30.0, 600.0  # when a job that waits for room is looked at again
+_AT_ONCE = 200  # decisions before the rest of the house has its turn
+_RESULT = 1 << 20  # bytes of the last role's result.md that are shown again
+
+
+class Manager(Keeper):
+    def __init__(
+        self,
+        *,
+        store: Store,
+        log: Log,
+        timetable: Timetable | None = None,
+        seat: Seat | None = None,
+        snapshots: Snapshots | None = None,
+        auto_plan: AutoPlan | None = None,
+        hooks: Hooks | None = None,
+        abandoning: Abandoning | None = None,
+    ) -> None:
+        super().__init__(store=store, name="manager", log=log)
+        self._timetable = timetable
+        self._seat = seat
+        self._snapshots = snapshots
+        self._auto_plan = auto_plan
+        self._hooks = hooks
+        self._abandoning = abandoning
+        self._shows = False  # whether others are to see it also when it has nothing to decide
+        self._router: Agent | None = None
+        self._cursor: int | None = None
+        self._waited = False
+        self._hooked: set[str] = set()  # failures whose hooks ran
+
+    def run(self, every_s: float) -> None:
+        """As every keeper; and an agent from the start, so that `farro status` and `explain` see that it lives."""
+        self._shows = True
+        super().run(every_s)
+
+    def patience_s(self, every_s: float) -> float:
+        return every_s if self._timetable is None else self._timetable.patience_s(every_s)
+
+    def rest(self, seconds: float) -> None:
+        """Until a job comes, or a turn is due."""
+        if MANAGER not in self._store.roles():
+            super().rest(seconds)
+            return
+        left_s = seconds
+        while left_s > 0 and not self._stopped:
+            changes = self._store.changes(self._cursor, role=MANAGER, timeout_s=min(left_s, _LOOK_S))
+            new = self._cursor is not None and (changes.items or changes.gap)
+            self._cursor = changes.cursor
+            if self._seat is not None:
+                self._seat.beat()  # a rest may be longer than a heartbeat
+            if new:
+                return
+            left_s -= _LOOK_S
+
+    def run_once(self) -> list[Lifecycle | Fired | str]:
+        """Decide every job that is stale now or waits to be routed, and fire the schedules that are due; answers what
+        was done (a text is a job that auto-plan made). Refused, when it runs but once and another manager acts."""
+        if not self._seated():
+            return []
+        done: list[Lifecycle | Fired | str] = [*self._settle(), *self._route(), *self._finalize(), *self._abandon()]
+        if self._timetable is not None:
+            done += self._timetable.turn()
+        if self._auto_plan is not None:
+            done += self._auto_plan.turn()
+        return done
+
+    def leave(self) -> None:
+        super().leave()
+        self._leave_router()
+        if self._seat is not None:
+            self._seat.drop()
+
+    def _leave_router(self) -> None:
+        agent, self._router = self._router, None
+        if agent is not None:
+            self._store.leave(agent)
+
+    def _seated(self) -> bool:
+        if self._seat is None:
+            return True
+        if self._seat.take():
+            self._waited = False
+            self._seat.beat()
+            return True
+        told = f"another manager acts ({self._seat.holder()}); two never do at once"
+        if not self._shows:
+            raise Refused(f"{told}. It does what is to do; or stop it first")
+        if not self._waited:
+            self._log("warning", f"{told}: this one waits", {"event": {"type": "manager_waits"}})
+            self._waited = True
+        return False
+
+    def _stands(self) -> bool:
+        """Before every act: whoever slept for too long has nothing to decide any more."""
+        return self._seat is None or self._seat.stands()
+
+    # --- routing ---
+
+    def _route(self) -> list[Lifecycle]:
+        if MANAGER not in self._store.roles():
+            return []
+        done: list[Lifecycle] = []
+        while len(done) < _AT_ONCE and not self._stopped and self._stands():
+            try:
+                claim = self._store.claim(self._routing_agent())
+                if claim is None:
+                    return done
+                done.append(self._decide(claim))
+            except AgentLost as lost:
+                self._log("warning", str(lost), {})
+                self._leave_router()
+                return done
+            except Lost as lost:
+                self._log("warning", str(lost), {})
+            except SyncFailed:
+                raise
+            except FarroError as error:  # that job alone (RELIABILITY 26): without its agent a watchdog takes it
+                self._log("error", str(error), {"event": {"type": "routing_trouble"}})
+                self._leave_router()
+                return done
+            if self._seat is not None:
+                self._seat.beat()
+        return done
+
+    def _routing_agent(self) -> Agent:
+        if self._router is None:
+            self._router = self._store.join("manager", role=MANAGER)
+        self._store.heartbeat(self._router)
+        return self._router
+
+    def _decide(self, claim: Claim) -> Lifecycle:
+        try:
+            task_id = routing.task_id(claim.envelope.prompt)
+            if task_id is not None and self._snapshots is not None:
+                self._snapshots.keep_task(task_id, routing.job_folder(claim))
+            decision, task, at = routing.of_manager(claim)
+        except (BadDocument, NoTask, BadName) as error:
+            why = f"its task cannot be followed: {error}"[: workflow.MAX_NOTE]
+            return self._commit(claim, Decision(code=Code.FAIL, note=why))
+        decision = workflow.possible(decision, self._store.roles())
+        drafts = routing.drafts(claim, at)
+        if self._auto_plan is None or not drafts or decision.code is Code.FAIL:
+            return self._commit(claim, decision, at.worked)
+        if not self._auto_plan.look():
+            return self._wait_for_room(claim)
+        chosen = self._auto_plan.children(claim, drafts, task, at)
+        words = f"{decision.note}; auto-plan: {len(chosen.prompts)} of {len(drafts)} drafts become jobs"
+        note = "\n".join([words, *chosen.refused])[: workflow.MAX_NOTE]
+        told = self._commit(claim, replace(decision, note=note), at.worked, children(chosen))
+        self._auto_plan.delivered(claim, chosen)
+        return told
+
+    def _wait_for_room(self, claim: Claim) -> Lifecycle:
+        """Its drafts shall become jobs, and the queues are too full: it comes back, later each time."""
+        route = {"code": str(Code.PAUSED)}
+        before = sum(1 for hop in claim.envelope.lifecycle.hops if hop.route == route)
+        move = Move(
+            reason=Reason.RELEASED,
+            status=Status.QUEUED,
+            role=MANAGER,
+            delay_s=min(_LATEST_S, _SOON_S * 2 ** min(before, 10)),
+            note="auto-plan is paused: too much is queued",
+            route=route,
+        )
+        return self._store.commit(claim, Released(), move)
+
+    def _commit(
+        self, claim: Claim, decision: Decision, worked: Hop | None = None, offspring: tuple[Child, ...] = ()
+    ) -> Lifecycle:
+        if worked is not None:
+            self._run_hooks(claim.job_id, worked.role, decision, routing.job_folder(claim))
+        outcome = _outcome(claim, decision)
+        if offspring and isinstance(outcome, Succeeded):
+            outcome = replace(outcome, children=offspring)
+        told = self._store.commit(claim, outcome, routing.move(decision, role=MANAGER))
+        event = {"type": "routed", "decision": str(decision.code), "to": decision.to, "status": str(told.status)}
+        self._log("info", decision.note.splitlines()[0], {"job_id": claim.job_id, "event": event})
+        return told
+
+    def _run_hooks(self, job_id: str, role: str, decision: Decision, folder: str) -> None:
+        good = decision.code is not Code.FAIL
+        if self._hooks is None or not self._hooks.commands(role, good=good):
+            return
+        with contextlib.nullcontext() if self._seat is None else beating(self._seat):
+            self._hooks.run(job_id, role, good=good, decision=str(decision.code), to=decision.to, folder=folder)
+
+    # --- failures and stale jobs ---
+
+    def _finalize(self) -> list[Lifecycle]:
+        """What failed in a role that hands on to the manager: it stays failed."""
+        done: list[Lifecycle] = []
+        route = {"code": str(Code.FAIL)}
+        for job_id in self._store.open_failures():
+            view = self._store.find(job_id)
+            if view is not None and view.status is Status.FAILED and job_id not in self._hooked:
+                self._hooked.add(job_id)  # one that cannot be finalised would else run them at every turn
+                failed = Decision(code=Code.FAIL, note="")
+                self._run_hooks(job_id, view.lifecycle.role, failed, self._store.folder(view))
+            told = self._one(job_id, lambda job: self._store.finalize(self.agent(), job, route=route))
+            if told is not None:
+                self._hooked.discard(job_id)
+                self._log("info", "failed job is final", {"job_id": job_id, "event": {"type": "finalized"}})
+                done.append(told)
+        return done
+
+    def _abandon(self) -> list[Lifecycle]:
+        done: list[Lifecycle] = []
+        for job_id, why in self._abandoning.turn(self._store) if self._abandoning is not None else ():
+            told = self._one(job_id, lambda job, why=why: self._store.kill(self.agent(), job, note=why))  # type: ignore[misc]
+            if told is not None:
+                self._log("warning", why, {"job_id": job_id, "event": {"type": "abandoned"}})
+                done.append(told)
+        return done
+
+    def _settle(self) -> list[Lifecycle]:
+        done: list[Lifecycle] = []
+        if self._agent is not None or self._shows:
+            self.agent()  # a heartbeat: without it a manager with nothing to decide for `stale_after` is taken for hung
+        for job_id in self._store.stale():
+            told = self._one(job_id, lambda job: self._store.settle_stale(self.agent(), job))
+            if told is not None:
+                event = {"type": "state_transition", "from": "stale", "to": str(told.status)}
+                self._log("info", "stale job decided", {"job_id": job_id, "event": event})
+                done.append(told)
+        return done
+
+    def _one(self, job_id: str, decide: Callable[[str], Lifecycle | None]) -> Lifecycle | None:
+        """A decision about one job, whose trouble is its own."""
+        if not self._stands():
+            return None
+        try:
+            return decide(job_id)
+        except Lost as lost:
+            self._log("warning", str(lost), {"job_id": job_id})
+            super().leave()
+        except SyncFailed:
+            raise
+        except FarroError as error:  # that job alone (RELIABILITY 26)
+            self._log("error", str(error), {"job_id": job_id})
+            super().leave()  # the job may lie in our folder: without a lease a watchdog takes it from there
+        return None
+
+
+def _outcome(claim: Claim, decision: Decision) -> Outcome:
+    """What the manager's attempt leaves: the last role's result again, with the decision. So result.md at the top of a
+    job stays what the last role found."""
+    earlier = routing.previous(claim)
+    folder = earlier[-1][1] if earlier else ""
+    last = routing.result(claim, int(folder.rsplit("/", 1)[1])) if earlier else {}
+    kept = {name: last[name] for name in ("plan_id", "step_results", "agent") if name in last}
+    told: dict[str, Any] = {
+        "job_id": claim.job_id,
+        "success": decision.code is not Code.FAIL,
+        **kept,
+        "decision": {**decision.route, "to": decision.to, "note": decision.note},
+    }
+    if decision.code is Code.FAIL:
+        error = ErrorInfo(category="workflow", message=decision.note)
+        markdown = f"# Failed\n\n{decision.note}\n"
+        return Failed(error=error, report=Report(result=told, markdown=markdown))
+    text = ""
+    if folder:
+        try:
+            text = fs.read_bytes(f"{folder}/result.md", _RESULT)[:_RESULT].decode("utf-8", "replace")
+        except OSError:
+            text = ""
+    note = decision.note.splitlines()[0]
+    markdown = f"{text.rstrip()}\n\n---\n*Manager ({decision.code}): {note}*\n".lstrip()
+    return Succeeded(report=Report(result=told, markdown=markdown))

@@ -1,0 +1,167 @@
+"""Presets of the cli provider for coding agents that people have installed: `farro init --agents claude`.
+
+How a provider is run lives in providers.cli. Each preset reads its prompt from standard input, asks nobody anything,
+and leaves it to farro's sandbox what it may write: its own confirmations are switched off, because nobody is there to
+give them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from farro import documents
+from farro.doctor.root import CONFIG, YAML_CONFIG, as_text, first_config
+from farro.errors import InputError
+from farro.host import fs
+from farro.lazy_dataclass import dataclass
+from farro.roles.names import AGENTS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    provider: dict[str, Any]  # as the config has it
+    needs: str  # for a person: what must be there beside the program
+
+
+PRESETS = {
+    "claude": Preset(
+        provider={
+            "kind": "cli",
+            "command": [
+                "claude",
+                "-p",
+                "--output-format",
+                "json",
+                "--permission-mode",
+                "acceptEdits",
+                "--allowedTools",
+                "Read,Glob,Grep,Edit,Write,Bash",
+            ],
+            "answer_field": "result",
+            "cost_field": "total_cost_usd",
+            "environment": ["ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"],
+            "workspace": "root",
+            "network": True,
+        },
+        needs="ANTHROPIC_API_KEY, or CLAUDE_CODE_OAUTH_TOKEN (`claude setup-token` makes one), set where workers are "
+        "started; a login in your home is not seen",
+    ),
+    "codex": Preset(
+        provider={
+            "kind": "cli",
+            # Its own sandbox is off: inside farro's it could not set one up.
+            "command": [
+                "codex",
+                "exec",
+                "--sandbox",
+                "danger-full-access",
+                "--skip-git-repo-check",
+                "--ephemeral",
+                "--color",
+                "never",
+                "-",
+            ],
+            "environment": ["CODEX_API_KEY", "OPENAI_API_KEY", "CODEX_HOME"],
+            "workspace": "root",
+            "network": True,
+        },
+        needs="CODEX_API_KEY or OPENAI_API_KEY set where workers are started; a login in your home is not seen",
+    ),
+    "gemini": Preset(
+        provider={
+            "kind": "cli",
+            "command": ["gemini", "--output-format", "json", "--approval-mode", "yolo", "--skip-trust"],
+            "answer_field": "response",
+            "environment": ["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
+            "workspace": "root",
+            "network": True,
+            "fatal_exit_codes": [42],  # its input was wrong
+        },
+        needs="GEMINI_API_KEY set where workers are started",
+    ),
+}
+
+_READERS = ("CodeReviewer", "Architect")  # they judge and plan; nothing that they run writes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Added:
+    made: tuple[str, ...]  # "providers.claude", "roles.Architect"
+    kept: tuple[str, ...]  # what was there already, and says something else
+    by_hand: str | None = None  # the lines to add, where the config is YAML and lacks some
+
+
+def add(root: str, names: tuple[str, ...]) -> Added:
+    """Put the presets into the root's config, and have every agent role that names nobody answered by them: by the
+    first, reviews by the last. What the config says already stays as it is."""
+    wanted = list(dict.fromkeys(names))
+    path = f"{root}/{CONFIG}"
+    if in_yaml := not os.path.lexists(path):
+        path = f"{root}/{YAML_CONFIG}"
+    config = documents.parse(fs.read_regular(path, documents.DEFAULT.size), path).data or {}
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: must be an object")
+    merged, made, kept = _merged(config, wanted)
+    if in_yaml:
+        return Added(made=(), kept=tuple(kept), by_hand=_yaml(_added(config, merged)) if made else None)
+    if made:
+        fs.write_atomic(os.path.realpath(path), as_text(merged).encode(), sync=True)
+    return Added(made=tuple(made), kept=tuple(kept))
+
+
+def _added(config: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+    """What the second has and the first has not, all the way down."""
+    more: dict[str, Any] = {}
+    for name, value in merged.items():
+        there = config.get(name)
+        if name not in config:
+            more[name] = value
+        elif isinstance(there, dict) and isinstance(value, dict) and (inside := _added(there, value)):
+            more[name] = inside
+    return more
+
+
+def _yaml(value: dict[str, Any], indent: str = "") -> str:
+    """A line for each name. Lists and text as JSON has them: that is YAML, too."""
+    lines = []
+    for name, member in value.items():
+        if isinstance(member, dict) and member:
+            lines.append(f"{indent}{name}:\n{_yaml(member, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{name}: {json.dumps(member, ensure_ascii=False)}\n")
+    return "".join(lines)
+
+
+def _merged(config: dict[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
+    merged = json.loads(json.dumps(config))  # a copy, all the way down
+    made: list[str] = []
+    kept: list[str] = []
+    for name in names:
+        there = merged.setdefault("providers", {}).get(name)
+        if there is not None:
+            kept += [f"providers.{name}"] if there != PRESETS[name].provider else []
+        else:
+            merged["providers"][name] = PRESETS[name].provider
+            made.append(f"providers.{name}")
+    roles = merged.setdefault("roles", {})
+    for role in AGENTS[1:]:
+        settings = roles.setdefault(role, {})
+        if settings.get("provider") is not None:
+            kept += [f"roles.{role}.provider"] if settings["provider"] not in names else []
+            continue
+        settings["provider"] = names[-1] if role == "CodeReviewer" else names[0]
+        made.append(f"roles.{role}.provider")
+        if role in _READERS:
+            settings.setdefault("read_only", True)
+    first = first_config()
+    for name in ("version", "security"):
+        if name not in merged:
+            merged[name] = first[name]
+            made.append(name)
+    for name, value in dict(first["security"]).items():  # type: ignore[call-overload]
+        if name not in merged["security"]:
+            merged["security"][name] = value
+            made.append(f"security.{name}")
+    return merged, made, kept

@@ -1,0 +1,103 @@
+"""Checks of who answers agents' prompts: libraries, programs and variables. Nobody is asked anything.
+
+`farro provider-test` asks; the config itself is checked by config.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+
+from farro.config.settings import Settings
+from farro.doctor.checks import Check, Finding, edit, failed, ok, quoted, warning
+from farro.execution.commands import which
+from farro.roles.provider_rules import OVER_HTTP
+
+_LIBRARIES = {"pydantic_ai": "pydantic-ai-slim", "genai_prices": "genai-prices"}
+_OF_KIND = {"openai": "openai", "google": "google.genai", "openrouter": "openai"}
+_INSTALL = {
+    "claude": "npm install --global @anthropic-ai/claude-code",
+    "codex": "npm install --global @openai/codex",
+    "gemini": "npm install --global @google/gemini-cli",
+}
+
+
+def checks(settings: Settings, environ: Mapping[str, str], *, root: str, config: str) -> list[Check]:
+    return [
+        Check(id="libraries", title="libraries of providers", look=lambda: _libraries(settings), quick=True),
+        Check(
+            id="programs",
+            title="programs of providers and tools",
+            look=lambda: _programs(settings, environ, root, config),
+            quick=True,
+        ),
+        Check(id="secrets", title="variables of secrets", look=lambda: _secrets(settings, environ), quick=True),
+    ]
+
+
+def _libraries(settings: Settings) -> Finding:
+    kinds = {provider.kind or name for name, provider in settings.providers.items()} & set(OVER_HTTP)
+    if not kinds:
+        return ok("none needed")
+    wanted = [*_LIBRARIES, *(_OF_KIND[kind] for kind in sorted(kinds))]
+    missing = [name for name in dict.fromkeys(wanted) if not _is_there(name)]
+    if missing:
+        return failed(
+            f"{', '.join(missing)} cannot be imported",
+            f"providers over HTTP need what the extra `agents` brings ({', '.join(sorted(kinds))})",
+            f"{quoted(sys.executable)} -m pip install 'farro[agents]'",
+        )
+    return ok(f"there for {', '.join(sorted(kinds))}")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # its parent is missing, or it was put out of reach
+        return False
+
+
+def _programs(settings: Settings, environ: Mapping[str, str], root: str, config: str) -> Finding:
+    wanted = {
+        f"providers.{name}": provider.command[0] for name, provider in settings.providers.items() if provider.command
+    }
+    wanted |= {f"tools.{name}": tool.command or name for name, tool in settings.tools.items() if tool.python is None}
+    path = environ.get("PATH")
+    missing = {where: program for where, program in wanted.items() if which(program, path, root) is None}
+    if not missing:
+        return ok(f"{len(wanted)} found" if wanted else "none needed")
+    known = [_INSTALL[program] for program in dict.fromkeys(missing.values()) if program in _INSTALL]
+    others = any(program not in _INSTALL for program in missing.values())
+    return failed(
+        f"{', '.join(dict.fromkeys(missing.values()))} not found on PATH",
+        "they are looked for along the PATH of whoever starts the daemons; install them, or name the whole path in the "
+        "config",
+        *known,
+        *([edit(config)] if others else []),
+        details=tuple(f"{where}: {program}" for where, program in missing.items()),
+    )
+
+
+def _secrets(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    """Names only: nobody looks at what is in them."""
+    named = settings.secret_variables()
+    if not named:
+        return ok("none named")
+    required = {secret.name for provider in settings.providers.values() if (secret := provider.api_key) is not None}
+    unset = [name for name in named if not environ.get(name, "").strip()]
+    needed = [name for name in unset if name in required]
+    commands = [f"read -rs {name} && export {name}" for name in needed or unset]
+    if needed:
+        return failed(
+            f"{', '.join(needed)} not set",
+            "calls need it; set it where daemons are started (here it is set for this shell)",
+            *commands,
+        )
+    if len(unset) == len(named):
+        return warning(
+            f"none of {', '.join(unset)} is set",
+            "a program that is not logged in needs one of them; set it where daemons are started",
+            *commands[:1],
+        )
+    return ok(f"{len(named) - len(unset)} of {len(named)} set")

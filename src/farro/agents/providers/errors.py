@@ -1,0 +1,228 @@
+"""What went wrong on the wire, as a ProviderTrouble: whether another try may help, and what a person can do.
+
+What comes of a trouble (another try, a fallback, a failed job) is the caller's. Imported late, as providers.wire.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+from pydantic_ai import exceptions as library
+
+from farro.agents.providers.access import Access
+from farro.agents.providers.http_client import Compressed, Exchange, SecondRequest, TooLarge
+from farro.agents.providers.port import ProviderTrouble, TroubleKind, Usage
+
+E = TypeVar("E", bound=BaseException)
+
+_LONGEST = 300  # characters of a provider's own words
+_NOTHING_DONE = (400, 401, 402, 403, 404, 405, 413, 415, 422, 429)  # said before any token was made
+
+
+class Told:
+    """Troubles of one provider and model."""
+
+    def __init__(self, name: str, model: str, access: Access) -> None:
+        self._who = f"provider {name}"
+        self._name = name
+        self._model = model
+        self._access = access
+
+    def of(self, error: Exception, seen: Exchange) -> ProviderTrouble:
+        """The error itself is not kept: libraries put requests into theirs, and requests have the key in them."""
+        for own in _chain(error, (SecondRequest, TooLarge, Compressed)):
+            return self._own(own, seen)
+        status = _status(error, seen)
+        if status is not None:
+            return self._refusal(status, error, seen)
+        transport = next(_chain(error, (httpx2.TransportError,)), None)
+        if transport is not None or isinstance(error, library.ModelConnectionError):
+            return self._broken(transport or error, seen)
+        if isinstance(error, library.UserError):
+            return self.trouble(f"cannot ask {self._model}: {self._said(error)}", "refused", charged=False)
+        if isinstance(error, library.ContentFilterError):
+            return self.filtered(None, None)
+        if isinstance(error, library.ModelAPIError) and error.in_stream:
+            return self.trouble(f"broke off with an error: {self._said(error)}", "server", retryable=True)
+        if seen.status is not None:
+            return self.garbage("its reply is not what this kind of provider answers")
+        return self.trouble(f"cannot be asked: {type(error).__name__}: {self._said(error)}", "failed")
+
+    def filtered(self, reason: str | None, usage: Usage | None) -> ProviderTrouble:
+        why = f" ({self._short(reason)})" if reason else ""
+        message = f"refused to answer{why}; change the prompt, or give the role a fallback"
+        return self.trouble(message, "refused", usage=usage)
+
+    def garbage(self, what: str, usage: Usage | None = None) -> ProviderTrouble:
+        host = f"{self._access.base_url} may not be its address" if usage is None else "nothing was kept of it"
+        return self.trouble(f"gave no answer that can be used: {what}; {host}", "garbage", retryable=True, usage=usage)
+
+    def cut(self) -> ProviderTrouble:
+        return self.trouble("was cut off in the middle of its answer", "network", retryable=True)
+
+    def trouble(
+        self,
+        message: str,
+        kind: TroubleKind,
+        *,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        usage: Usage | None = None,
+        charged: bool = True,
+    ) -> ProviderTrouble:
+        return ProviderTrouble(
+            self._access.without_key(f"{self._who} {message}"),
+            kind=kind,
+            retryable=retryable,
+            retry_after_s=retry_after_s,
+            usage=usage,
+            charged=charged,
+        )
+
+    def _own(self, error: BaseException, seen: Exchange) -> ProviderTrouble:
+        if isinstance(error, TooLarge):
+            return self.garbage(
+                f"its reply is larger than {seen.limit / (1 << 20):.1f} MiB, which no answer of the wanted length is"
+            )
+        if isinstance(error, Compressed):
+            return self.garbage("its reply is compressed, which was not asked for")
+        return self.trouble("was asked twice by its library, which was stopped; this is a bug in farro", "failed")
+
+    def _refusal(self, status: int, error: Exception, seen: Exchange) -> ProviderTrouble:
+        says = self._words_of(error)
+        said = f"answered {status}{says}"
+        charged = not (status < 400 or status in _NOTHING_DONE) or getattr(error, "in_stream", False)
+        if isinstance(error, library.ModelQuotaExceededError):
+            message = f"{said}: the account has nothing left; raise its limit, or give the role a fallback"
+            return self.trouble(message, "refused", charged=charged)
+        if status == 429:
+            wait_s = _first(retry_after_s(seen.headers), _delay_in(getattr(error, "body", None)))
+            rest = "" if wait_s is None else f"; it wants to be left alone for {wait_s:g} s"
+            message = f"{said}: too many requests{rest}"
+            return self.trouble(message, "rate_limited", retryable=True, retry_after_s=wait_s, charged=charged)
+        if status in (408, 409) or status >= 500:
+            wait_s = retry_after_s(seen.headers)
+            return self.trouble(said, "server", retryable=True, retry_after_s=wait_s, charged=charged)
+        return self.trouble(f"{said}; {self._advice(status, error, seen)}", "refused", charged=charged)
+
+    def _advice(self, status: int, error: Exception, seen: Exchange) -> str:
+        if 300 <= status < 400:
+            to = urlsplit(seen.headers.get("location", ""))
+            where = f" to {to.scheme}://{to.hostname}" if to.hostname else ""
+            return (
+                f"it redirects{where}, which is not followed because the key would go there: set "
+                f"providers.{self._name}.base_url to the right address"
+            )
+        if isinstance(error, library.ModelAuthenticationError):
+            return f"the key was not accepted, or may not use {self._model}: check {self._access.told_as}"
+        if isinstance(error, library.ModelNotFoundError):
+            hint = getattr(error, "suggested_model_id", None)
+            near = f", did you mean {hint.rpartition(':')[2]}?" if hint else ";"
+            return f"there is no model {self._model}{near} check the model's name, and {self._access.base_url}"
+        if isinstance(error, library.ModelContextWindowExceededError) or status == 413:
+            return f"the prompt is too long for {self._model}: shorten it, or use a model with a larger window"
+        return "the request would be refused again as it is"
+
+    def _broken(self, error: BaseException, seen: Exchange) -> ProviderTrouble:
+        connecting = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout))
+        host = urlsplit(self._access.base_url).netloc.rpartition("@")[2]
+        if isinstance(error, httpx2.TimeoutException):
+            return self.trouble(
+                f"took no connection in time ({host})", "timeout", retryable=True, charged=not connecting
+            )
+        if connecting:
+            message = f"cannot be reached at {host}: {self._reason(error)}; check base_url and the network"
+            return self.trouble(message, "network", retryable=True, charged=False)
+        return self.trouble(f"ended the connection ({host}): {self._said(error)}", "network", retryable=True)
+
+    def _words_of(self, error: Exception) -> str:
+        """What the provider itself says of it, in brackets."""
+        words = _message_in(getattr(error, "body", None))
+        return f" ({self._short(words)})" if words else ""
+
+    def _reason(self, error: BaseException) -> str:
+        """What the operating system says, where it says something."""
+        for each in _chain(error, (OSError,)):
+            if each.errno is not None and each.strerror is not None:
+                return os.strerror(each.errno) if each.errno > 0 else each.strerror  # below 0: of the name service
+        return self._said(error)
+
+    def _said(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        return self._short(str(error) or type(error).__name__)
+
+    def _short(self, text: str) -> str:
+        # The key first: cut in the middle it would not be found any more.
+        text = " ".join(self._access.without_key(text).split())
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """How long the other side wants to be left alone: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            wait_s = float(headers.get(name, "")) * scale
+        except ValueError:
+            continue
+        if 0 <= wait_s < float("inf"):
+            return wait_s
+    try:
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+    except (ValueError, OverflowError):  # the latter: a year that no machine counts to
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+def _delay_in(body: Any) -> float | None:
+    """Google says it in the body: `{"@type": "…RetryInfo", "retryDelay": "37s"}`."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    inner = body.get("error") if isinstance(body, dict) else None
+    details = inner.get("details") if isinstance(inner, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str) and delay.endswith("s"):
+            return retry_after_s({"retry-after": delay[:-1]})
+    return None
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _status(error: Exception, seen: Exchange) -> int | None:
+    """Of a reply that is no answer; also of an error inside a stream that had begun well."""
+    if isinstance(error, library.ModelHTTPError):
+        return error.status_code
+    return seen.status if seen.status is not None and seen.status >= 300 else None
+
+
+def _message_in(body: Any) -> str:
+    if isinstance(body, list) and body:  # Google wraps the error of a stream in a list
+        body = body[0]
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        words = inner.get("message") if isinstance(inner, dict) else inner
+        return words if isinstance(words, str) else ""
+    return ""
+
+
+def _chain(error: BaseException, kinds: tuple[type[E], ...]) -> Iterator[E]:
+    """What of these kinds the error was raised from. Of a group, which a host with two addresses gives, the first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, kinds):
+            yield current
+        inner = current.exceptions[0] if isinstance(current, BaseExceptionGroup) else None
+        current = inner or current.__cause__ or current.__context__

@@ -1,0 +1,129 @@
+"""The event loop inside the providers: one thread a process, started by the first call, on which requests are made.
+
+The jobs side is synchronous and stays so: `run` is all that it sees. What is run lives in providers.chat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from farro.agents.providers.port import SLICE_S
+from farro.host.thread_turns import RESTING
+
+T = TypeVar("T")
+
+ENDING_S = 1.5  # how long a cancelled call is waited for: a kill is over within two seconds
+
+
+class OutOfTime(Exception):
+    """`run` waited as long as it was told to; what it ran was cancelled."""
+
+
+class _Thread:
+    """The loop and its thread. A daemon: a call that nobody waits for must not keep the process from leaving."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._turn, name="providers", daemon=True)
+        self._thread.start()
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def stop(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(ENDING_S)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+
+_lock = threading.Lock()
+_thread: _Thread | None = None
+
+
+def _the_loop() -> asyncio.AbstractEventLoop:
+    global _thread
+    with _lock:
+        if _thread is None:
+            _thread = _Thread()
+            atexit.register(_thread.stop)
+        return _thread.loop
+
+
+def _forget_after_fork() -> None:
+    """Threads do not survive a fork. Nor do connections: whoever keeps one keeps its loop beside it, and compares."""
+    global _lock, _thread
+    _lock = threading.Lock()
+    if _thread is not None:
+        atexit.unregister(_thread.stop)
+    _thread = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class _Call(Generic[T]):
+    """One coroutine on its way. All but `ended` is touched by the loop's thread alone until `ended` is set."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.ended = threading.Event()
+        self._make = make
+        self._task: asyncio.Task[T] | None = None
+        self._unwanted = False
+
+    def start(self) -> None:
+        if not self._unwanted:
+            self._task = asyncio.ensure_future(self._make())
+            self._task.add_done_callback(lambda _: self.ended.set())
+
+    def cancel(self) -> None:
+        self._unwanted = True
+        if self._task is None:  # the exception came before it was handed over
+            self.ended.set()
+        else:
+            self._task.cancel()
+
+    def result(self) -> T:
+        assert self._task is not None
+        return self._task.result()
+
+
+def run(
+    make: Callable[[], Coroutine[Any, Any, T]], timeout_s: float, *, while_waiting: Callable[[], None] = lambda: None
+) -> T:
+    """What the coroutine returns or raises. OutOfTime after `timeout_s`.
+
+    Waits in slices, so that an exception that is raised in the calling thread is heard; whatever comes, the coroutine
+    has ended when this returns, or was given ENDING_S to. `while_waiting` is called by this thread at every slice, and
+    once after the end.
+    """
+    loop = _the_loop()
+    call = _Call(make)
+    until = time.monotonic() + timeout_s
+    try:
+        loop.call_soon_threadsafe(call.start)
+        while not _waited(call.ended, min(SLICE_S, until - time.monotonic())):
+            while_waiting()
+            if time.monotonic() >= until:
+                raise OutOfTime
+    except BaseException:
+        loop.call_soon_threadsafe(call.cancel)
+        _waited(call.ended, ENDING_S)
+        raise
+    while_waiting()
+    return call.result()
+
+
+def _waited(event: threading.Event, seconds: float) -> bool:
+    with RESTING:
+        return event.wait(max(seconds, 0.0))

@@ -1,0 +1,101 @@
+"""Which kinds of provider there are: farro's own and those of installed packages, all made alike.
+
+A kind is a name and a Factory. A package brings one as an entry point in the group `farro.providers`:
+
+    [project.entry-points."farro.providers"]
+    acme = "acme_farro:make"
+
+and `kind: acme` in the config then means what `make` answers. What a provider promises lives in ports.provider;
+docs/providers.md has a whole one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from farro.agents.providers.port import Provider
+from farro.config.settings import ProviderSettings
+from farro.errors import InputError
+from farro.lazy_dataclass import dataclass
+
+GROUP = "farro.providers"
+
+BUILT_IN = {
+    "openai": "farro.agents.providers.openai:make",
+    "google": "farro.agents.providers.google:make",
+    "openrouter": "farro.agents.providers.openrouter:make",
+    "cli": "farro.agents.providers.cli:make",
+    "scripted": "farro.agents.providers.scripted:make",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a provider is made."""
+
+    root: str  # what relative paths in the config are relative to
+    environ: Mapping[str, str]  # where secrets are: never os.environ itself
+
+
+class Factory(Protocol):
+    def __call__(self, name: str, settings: ProviderSettings, place: Place, /) -> Provider:
+        """The provider that the config calls `name`. Cheap: libraries are imported and connections made by the first
+        call. What is missing for a call (a key, a file) is that call's ProviderTrouble, of kind `missing`; settings
+        that cannot work are an InputError."""
+
+
+class UnknownProvider(InputError):
+    """The config names a kind of provider that is not installed, or that cannot be loaded."""
+
+
+def make_provider(name: str, settings: ProviderSettings, *, root: str, environ: Mapping[str, str]) -> Provider:
+    """The provider of that name, as the config has it. UnknownProvider: nobody knows its kind."""
+    kind = settings.kind or name
+    return _factory(name, kind)(name, settings, Place(root=root, environ=environ))
+
+
+def kinds() -> tuple[str, ...]:
+    """Every kind that is built in or installed."""
+    return (*BUILT_IN, *sorted(name for name in _installed() if name not in BUILT_IN))
+
+
+def _factory(name: str, kind: str) -> Factory:
+    reference = BUILT_IN.get(kind)
+    if reference is not None:
+        return _load(reference)
+    reference = _installed().get(kind)
+    if reference is None:
+        raise UnknownProvider(f"providers.{name}.kind: {_unknown(kind)}")
+    try:
+        return _load(reference)
+    except Exception as error:  # a package may raise anything while it is imported
+        message = f"providers.{name}.kind: {kind} cannot be loaded from {reference}: {type(error).__name__}: {error}"
+        raise UnknownProvider(message) from error
+
+
+def _load(reference: str) -> Factory:
+    module, _, attribute = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError("it is not a function")
+    factory: Factory = found
+    return factory
+
+
+def _installed() -> dict[str, str]:
+    from importlib.metadata import entry_points  # here: slow to import, and the built-in kinds need none
+
+    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
+
+
+def _unknown(kind: str) -> str:
+    import difflib
+
+    known = kinds()
+    near = difflib.get_close_matches(kind, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"there is no provider {kind} here; {hint}There is {', '.join(known)}; others come with packages"

@@ -1,0 +1,153 @@
+"""Gathers what an agent is told: policies from the snapshot, the prompt, its payload, what earlier hops found.
+
+Files are opened beneath the job without following links, and are capped. What is made of them lives in briefing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from farro.agents.request_text import CUT, Earlier, Enclosed, Material
+from farro.config.settings import RoleSettings
+from farro.documents import Document
+from farro.execution import task_snapshot
+from farro.execution.runner import Work
+from farro.execution.size_limit import SNAPSHOT
+from farro.execution.tools import StepFailure
+from farro.host import fs
+from farro.plans.model import Plan
+from farro.roles import answers, policy
+from farro.roles import prompt as prompts
+from farro.roles.task import Words
+
+_TEXT = 1 << 20  # bytes of prompt.md and of an input
+_EARLIER = 256 << 10  # … of what one earlier hop found
+_FILE = 256 << 10  # … of one file of the payload
+PAYLOAD = "payload"
+
+
+def gather(
+    work: Work, plan: Plan, settings: RoleSettings, *, name: str, args: Sequence[str], stdin: BinaryIO
+) -> Material:
+    """Everything that the step's request is made of."""
+    job = job_folder(work)
+    shared: dict[str, Any] = {
+        "role": name,
+        "policies": tuple(_policies(work.folder, policy.file_of(name, work.role))),
+        "instructions": answers.instructions(name),
+        "allowed_paths": plan.allowed_paths or (),
+        "read_only": settings.read_only,
+        "payload": tuple(_payload(job)),
+        "input_text": _decoded(stdin.read(_TEXT + 1), "stdin"),
+    }
+    if not prompts.is_agent_prompt(work.prompt):
+        return Material(**shared, task="\n".join(args) or "Work on the input.")
+    asked = prompts.load(Document(work.prompt, "prompt.json"))
+    shared |= {
+        "task": asked.rubric,
+        "success": asked.success,
+        "inputs": asked.inputs,
+        "narrative": _narrative(job, asked.context_md),
+        "earlier": tuple(_earlier(work.previous)),
+        "changes": work.note,
+    }
+    return Material(**{**shared, **_of_task(job, work, asked)})
+
+
+def _of_task(job: str, work: Work, asked: prompts.AgentPrompt) -> dict[str, Any]:
+    """What the task says of this hop, instead of what the prompt says: the prompt is the first role's alone."""
+    task = task_snapshot.kept(job)
+    if task is None:
+        return {}
+    if isinstance(task, Words):
+        return {"background": task.text}
+    step = work.step if work.step is not None else 0 if task.workflow[0].role == work.role else None
+    own = work.step is None  # the first role, which the prompt was written for
+    background = "\n\n".join(part for part in (task.title, task.description) if part)
+    inputs = {**task.inputs, **asked.inputs}
+    if step is None or task.workflow[step].role != work.role:  # sent here by a person, outside of the workflow
+        return {"background": background, "inputs": inputs}
+    hop = task.workflow[step]
+    rubric = hop.rubric if not own or asked.rubric.strip() == hop.rubric.strip() else f"{asked.rubric}\n\n{hop.rubric}"
+    return {
+        "task": rubric,
+        "success": hop.success or task.success or asked.success,
+        "allowed_paths": hop.allowed_paths or task.allowed_paths or asked.allowed_paths,
+        "background": background,
+        "inputs": inputs,
+    }
+
+
+def job_folder(work: Work) -> str:
+    return work.folder.rsplit("/", 2)[0]
+
+
+def _policies(attempt: str, own: str) -> list[str]:
+    found = []
+    for name in ("AGENTS.md", own):
+        text = _text(f"{attempt}/{SNAPSHOT}/{name}", _TEXT)
+        if text is not None:
+            found.append(policy.read(text, name).text)
+    return found
+
+
+def _narrative(job: str, context_md: str | None) -> str:
+    """prompt.md, under whatever name the prompt calls it. Named and not there: the agent would work without what it
+    was to read, so it does not work."""
+    text = _text(f"{job}/prompt.md", _TEXT)
+    if text is None and context_md is not None:
+        raise StepFailure("bad_prompt", f"context_md names {context_md}, and the job has no prompt.md")
+    return text or ""
+
+
+def _payload(job: str) -> list[Enclosed]:
+    """Text comes with the words: a model over HTTP opens no file."""
+    try:
+        names = sorted(fs.listdir(f"{job}/{PAYLOAD}"))
+    except FileNotFoundError:
+        return []
+    found, room = [], _TEXT
+    for name in names:
+        text = _if_text(f"{job}/{PAYLOAD}/{name}", min(_FILE, room))
+        room -= len((text or "").encode())
+        found.append(Enclosed(name=name, text=text))
+    return found
+
+
+def _if_text(path: str, limit: int) -> str | None:
+    """None: it is another kind of file, or too large to be told."""
+    try:
+        data = fs.read_bytes(path, limit)
+        return None if len(data) > limit or b"\0" in data else data.decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _earlier(previous: Sequence[tuple[str, str]]) -> list[Earlier]:
+    found = []
+    for role, folder in previous:
+        text = _text(f"{folder}/result.md", _EARLIER)
+        if text:
+            found.append(Earlier(role=role, text=text))
+    return found
+
+
+def _text(path: str, limit: int) -> str | None:
+    """A regular file, not a link, not a pipe: one that somebody planted must not be told to a provider."""
+    try:
+        data = fs.read_bytes(path, limit)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP, errno.ENXIO):
+            raise
+        raise StepFailure("bad_prompt", f"{os.path.basename(path)} is not an ordinary file") from error
+    return _decoded(data[: limit + 1], os.path.basename(path), limit)
+
+
+def _decoded(data: bytes, name: str, limit: int = _TEXT) -> str:
+    text = data[:limit].decode("utf-8", "replace")
+    return text if len(data) <= limit else text + CUT.format(size=f"more than {limit}", path=name)

@@ -1,0 +1,175 @@
+"""Tasks and the way of each through the roles: what tasks/ says, which jobs follow it, what each hop said and changed.
+
+What comes next in a workflow is roles.workflow; who starts tasks is services.auto_plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farro.agents.call_records import DIFF
+from farro.config.settings import Settings
+from farro.errors import BadDocument, NoTask
+from farro.execution import task_snapshot
+from farro.execution.progress import read_result
+from farro.host import fs
+from farro.jobs.envelope import Hop, Lifecycle
+from farro.lazy_dataclass import dataclass
+from farro.queue.history import attempt_numbers
+from farro.roles import task as tasks
+from farro.roles import workflow
+from farro.roles.task import Task
+from farro.store.port import JobView, Store
+
+FOLDER = "tasks"
+_LIMIT = 4 << 20
+_TEXT = 256 << 10  # of one result
+_DIFF = 1 << 20  # of all diffs of a job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskTold:
+    """A file of tasks/, or a task that only jobs know of."""
+
+    id: str
+    title: str
+    file: str | None
+    problems: tuple[str, ...] = ()
+    description: str = ""
+    workflow: tuple[tuple[str, str], ...] = ()  # role and rubric
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HopTold:
+    hop: Hop
+    result: str | None  # what the role said, in Markdown
+    verdict: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """A job's way."""
+
+    hops: tuple[HopTold, ...]
+    at_step: int | None  # of the workflow, where it is now
+    diff: str
+
+
+def listed(root: str, settings: Settings, roles: Sequence[str]) -> list[TaskTold]:
+    """Every file of tasks/, by its name; what is wrong with one stands in it."""
+    try:
+        names = sorted(fs.listdir(f"{root}/{FOLDER}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found: dict[str, TaskTold] = {}
+    for name in names:
+        stem, _, ending = name.rpartition(".")
+        if stem and ending in ("json", "md") and not name.startswith(".") and stem != "README":
+            told = _read(root, name, stem, settings, roles)
+            if stem not in found or ending == "json":
+                found[stem] = told
+    return list(found.values())
+
+
+def _read(root: str, name: str, stem: str, settings: Settings, roles: Sequence[str]) -> TaskTold:
+    file = f"{FOLDER}/{name}"
+    try:
+        text = fs.read_regular(f"{root}/{file}", _LIMIT)
+        absolute = settings.security.allow_absolute_paths
+        found = tasks.read(text, file, name=stem, roles=roles, allow_absolute=absolute)
+    except BadDocument as bad:
+        return TaskTold(id=stem, title=stem, file=file, problems=tuple(str(bad).splitlines()))
+    except OSError as error:
+        return TaskTold(id=stem, title=stem, file=file, problems=(f"{file}: {error.strerror or error}",))
+    return _told(stem, file, found)
+
+
+def _told(stem: str, file: str | None, found: Task | tasks.Words) -> TaskTold:
+    if not isinstance(found, Task):
+        first = next((line.strip("# ").strip() for line in found.text.splitlines() if line.strip()), stem)
+        return TaskTold(id=stem, title=first[:200], file=file, description=found.text)
+    steps = tuple((hop.role, hop.rubric) for hop in found.workflow)
+    return TaskTold(id=found.id, title=found.title, file=file, description=found.description, workflow=steps)
+
+
+def one(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskTold:
+    """The task of that id: its file, else as a job that follows it keeps it. `folders`: of those jobs."""
+    for told in listed(root, settings, roles):
+        if told.id == task_id:
+            return told
+    for folder in folders:
+        with contextlib.suppress(BadDocument, OSError):
+            kept = task_snapshot.kept(folder)
+            if kept is not None:
+                return _told(task_id, None, kept)
+    if folders:
+        return TaskTold(id=task_id, title=task_id, file=None)
+    raise NoTask(f"no task {task_id} in {root}/{FOLDER}, and no job of one")
+
+
+def way(store: Store, view: JobView) -> Way:
+    """What each hop of a job said; a hop that ended an attempt has that attempt's result."""
+    folder, life = store.folder(view), view.lifecycle
+    try:
+        numbers = attempt_numbers(folder)
+    except FileNotFoundError:
+        numbers = []
+    told: list[HopTold] = []
+    seen: set[int] = set()
+    for hop in life.hops:
+        fresh = hop.attempt in numbers and hop.attempt not in seen
+        seen.add(hop.attempt)
+        result = _text(f"{folder}/attempts/{hop.attempt:04d}", ("result.md", "error.md")) if fresh else None
+        verdict = _verdict(read_result(folder, hop.attempt)) if fresh else None
+        told.append(HopTold(hop=hop, result=result, verdict=verdict))
+    return Way(hops=tuple(told), at_step=_at(folder, life), diff=_diffs(folder, numbers))
+
+
+def _at(folder: str, life: Lifecycle) -> int | None:
+    try:
+        kept = task_snapshot.kept(folder)
+    except (BadDocument, OSError):
+        return None
+    if not isinstance(kept, Task):
+        return None
+    return workflow.position(life.hops, life.first_role, kept).step
+
+
+def _verdict(result: Mapping[str, Any]) -> str | None:
+    agent = result.get("agent")
+    answer = agent.get("answer") if isinstance(agent, Mapping) else None
+    verdict = answer.get("verdict") if isinstance(answer, Mapping) else None
+    return verdict if isinstance(verdict, str) else None
+
+
+def _diffs(folder: str, numbers: Sequence[int]) -> str:
+    """What the attempts changed, one after the other: the diff that a program left, else the patch of an answer."""
+    parts: list[str] = []
+    size = 0
+    for number in numbers:
+        home = f"{folder}/attempts/{number:04d}"
+        text = ""
+        for step in sorted(fs.subdirectories(f"{home}/steps")):
+            text += _text(f"{home}/steps/{step}", (DIFF,)) or ""
+        text = text or _patch(read_result(folder, number))
+        if text and text not in parts and size < _DIFF:
+            parts.append(text if text.endswith("\n") else f"{text}\n")
+            size += len(text)
+    return "".join(parts)[:_DIFF]
+
+
+def _patch(result: Mapping[str, Any]) -> str:
+    agent = result.get("agent")
+    answer = agent.get("answer") if isinstance(agent, Mapping) else None
+    patch = answer.get("patch") if isinstance(answer, Mapping) else None
+    return patch if isinstance(patch, str) else ""
+
+
+def _text(home: str, names: Sequence[str]) -> str | None:
+    for name in names:
+        with contextlib.suppress(OSError):
+            return fs.read_bytes(os.path.join(home, name), _TEXT)[:_TEXT].decode("utf-8", "replace")
+    return None

@@ -1,0 +1,145 @@
+"""`farro agq`: the RESP front on a port, until a signal ends it.
+
+What it understands lives in fronts.resp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import random
+import resource
+import socket
+from collections.abc import Callable
+from importlib import metadata
+
+import click
+
+from farro import app
+from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
+from farro.cli.options import daemon, gate, read_root, starts_strictly
+from farro.config.settings import Settings
+from farro.errors import NotPermitted, StorageTrouble
+from farro.host.clock import SystemClock
+from farro.jobs.ids import IdMint
+from farro.queue.agent_rules import contract_of
+
+
+def listens(command: Callable[..., int]) -> Callable[..., int]:
+    """The option `--bind`, and what is said to who looks for it under the names that it has elsewhere."""
+
+    def told(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            asked = f"127.0.0.1:{value}" if parameter.name == "port" and value.isdecimal() else "127.0.0.1:0"
+            raise click.UsageError(f"--host and --port are one option here: --bind HOST:PORT, such as --bind {asked}")
+
+    for name in ("--host", "--port"):
+        command = click.option(name, hidden=True, expose_value=False, callback=told)(command)
+    bind = click.option(
+        "--bind", metavar="HOST:PORT", help="Where to listen; else as the config says. Port 0: a free one."
+    )
+    return bind(command)
+
+
+@click.command()
+@listens
+@daemon
+def agq(bind: str | None, root: str | None, as_json: bool) -> int:
+    """Serve the queues to any Redis client: LPUSH and BRPOP of jobs, results, updates. Logs as a worker does.
+
+    SIGTERM or Ctrl-C: connections are closed, and jobs that their clients hold go back into their queues.
+    """
+    signals = Signals()
+    path, settings = read_root(root)
+    host, port = address_of(settings.agq.bind if bind is None else bind)
+    key = None if settings.agq.key is None else settings.agq.key.reveal(os.environ, "agq.key")
+    if key is None and not is_loopback(host):
+        raise NotPermitted(
+            f"farro agq does not listen on {host} without a key: anyone who reaches it could run commands here. Set "
+            '`agq.key` in the config to "${NAME}" and the variable NAME to the key, or bind to 127.0.0.1'
+        )
+    _allow_files(settings.agq.max_connections)
+    log = log_to_stdout("agq", as_json, settings.runners)
+    store = app.open_store(path, settings, log=log, actor="agq")
+    admit(store, "agq", strict=starts_strictly(settings))
+    try:
+        from farro.agq.server import Options, Server
+
+        dice = random.SystemRandom()
+        server = Server(
+            store=store,
+            library=app.library(path, settings),
+            options=Options(
+                host=host,
+                port=port,
+                key=key,
+                max_connections=settings.agq.max_connections,
+                worker_ttl_s=settings.agq.worker_ttl_s,
+                beat_s=_beat_s(settings),
+                waits=settings.store != "files",
+                version=metadata.version("farro"),
+            ),
+            log=log,
+            mint=IdMint(SystemClock().now, dice.getrandbits).mint,
+            gate=gate(settings, force=False),
+            contract=contract_of(path, settings),
+        )
+
+        async def serve() -> None:
+            try:
+                there = await server.start()
+            except OSError as error:
+                raise StorageTrouble(f"farro agq cannot listen on {host}:{port}: {error.strerror or error}") from error
+            signals.end(server.stop)
+            told = {"host": there[0], "port": there[1], "key": key is not None, "pid": os.getpid()}
+            log("info", "agq started", {**told, "workers": f"agw --store agq://{reached(there[0])}:{there[1]}"})
+            await server.ended()
+
+        asyncio.run(serve())
+        if server.stuck:  # a store that does not answer: its leases end with this process, and a watchdog goes on
+            log("error", "agq stopped while the store did not answer", {})
+            end_well()
+            os._exit(1)
+        log("info", "agq stopped", {})
+        end_well()
+    finally:
+        store.close()
+    return 0
+
+
+def reached(host: str) -> str:
+    """The name by which a worker finds it: 0.0.0.0 is every address of this machine, and none to go to."""
+    if ipaddress.ip_address(host).is_unspecified:
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+def address_of(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r} is no address such as 127.0.0.1:6380", param_hint="--bind")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _allow_files(connections: int) -> None:
+    """A file for each connection, one for each job that a client holds, and some: more than a shell usually allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * connections + 256
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _beat_s(settings: Settings) -> float:
+    """Several heartbeats in every time after which a store calls an agent dead."""
+    return max(0.2, min(5.0, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 4))

@@ -1,0 +1,375 @@
+"""Working over agq: what a worker needs of a store (ports.store.Working), said to `farro agq` in the words of any Redis
+client, and in three commands of its own for rows of jobs: JOB.TAKE, JOB.DONE, JOB.RETURN.
+
+The line to it lives in line, the posted document in results; the other side lives in fronts.resp. Submitting, looking
+and steering are not here: those who do that open the store behind agq, or use agx.
+
+- Each slot is a worker of its own to agq. What it popped is its own while its id is alive: as long as it has a
+  connection, or comes back within the other side's `agq.worker_ttl_s`.
+  [test_a_worker_that_was_cut_off_posts_its_result]
+- A pop is never repeated. Where its answer is lost the slot says goodbye and joins under a new id, so that what it may
+  have popped goes back. [test_a_killed_workers_job_is_run_by_another]
+- A result may be repeated after a lost answer: agq remembers it until the worker takes more (JOB.TAKE).
+  [test_a_result_is_taken_once]
+- `changes` waits in a blocking JOB.TAKE; what it brings is this slot's, and its next claim has it.
+- Small jobs go in rows (ports.store.Bulk): one trip takes several, one trip posts what came of them, and each is
+  accepted or refused by itself. [test_small_jobs_go_over_agq_in_rows]
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from farro.agq.client import results
+from farro.agq.client.connection import Address, Announcement, Client, Line, refused
+from farro.documents.encoding import encoder
+from farro.errors import AgentLost, ClaimLost, Damaged, FarroError, InputError, Lost
+from farro.host.clock_port import Clock
+from farro.jobs import ids, transitions
+from farro.jobs.envelope import Envelope, Lifecycle
+from farro.jobs.outcomes import Outcome, Released, Succeeded
+from farro.jobs.states import Reason, Status
+from farro.jobs.transitions import Move
+from farro.lazy_dataclass import dataclass, field
+from farro.store.port import Agent, Changes, Claim, LateClaim
+from farro.store.workspace import Material, Workspace
+
+READY, PROCESSING = "queue:ready", "queue:processing"
+READY_ROLE = "Runner"
+SLICE_S = 1.0  # of a blocking pop: whoever stops a worker waits so long at most
+BRIEF_S = 0.01  # … in a stream of small jobs: one trip for the next of them, instead of one in vain and another
+LOOK_S = 1.0  # so often a running job is looked at: whether it was taken away
+_DICE = random.SystemRandom()
+_encode = encoder()
+
+
+@dataclass(kw_only=True, eq=False)
+class _Slot:
+    """Invariant: used by the slot's own thread, but for `line.bye`."""
+
+    agent: Agent
+    line: Line
+    popped: list[tuple[int, bytes]] = field(default_factory=list)  # brought by `changes`, for the next claim
+    stream: bool = False  # what it last asked for was there: more is likely to come
+    reach: int = 1  # jobs that it last asked for at once
+    looked_s: float = field(default=float("-inf"))
+    doubtful: bool = False  # a pop without an answer: this id may hold what nobody knows of
+
+
+class AgqStore:
+    """Ports: Working, Bulk."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        workspace: Workspace,
+        clock: Clock,
+        tools: Callable[[], Sequence[str]] = lambda: (),
+        timeout_s: float = 5.0,
+        inline_bytes: int = 256 << 10,
+        random_bits: Callable[[int], int] = _DICE.getrandbits,
+    ) -> None:
+        self._address = address
+        self._workspace = workspace
+        self._clock = clock
+        self._tools = tools
+        self._timeout_s = timeout_s
+        self._inline_bytes = inline_bytes
+        self._random_bits = random_bits
+        self._slots: dict[str, _Slot] = {}
+        self._lock = threading.Lock()  # guards _slots and _wakes
+        self._wakes = 0
+        self._swept = False
+        self._here = threading.local()  # the slot that last found nothing in this thread
+
+    # --- agents ---
+
+    def join(self, name: str, *, role: str | None, slot: int = 0, tags: Collection[str] = ()) -> Agent:
+        if role is None:
+            raise InputError(f"{self._address}: agq is worked by roles; a watchdog or manager opens the store itself")
+        agent = Agent(
+            id=ids.agent_id(name, slot, self._random_bits), role=role, tags=frozenset(map(ids.check_tag, tags))
+        )
+        told = Announcement(worker_id=agent.id, tags=agent.tags, tools=tuple(self._tools()))
+        line = Line(self._address, told, self._clock, timeout_s=self._timeout_s)
+        line.ask(lambda client: client.say("PING", agent.id), again=False)
+        with self._lock:
+            self._slots[agent.id] = _Slot(agent=agent, line=line)
+            swept, self._swept = self._swept, True
+        if not swept:
+            self._workspace.sweep()  # what killed workers of this machine left: over agq nobody else looks here
+        return agent
+
+    def leave(self, agent: Agent) -> None:
+        with self._lock:
+            slot = self._slots.pop(agent.id, None)
+        if slot is not None:
+            slot.line.bye()
+            self._workspace.leave(agent.id)
+
+    def heartbeat(self, agent: Agent, claim: Claim | None = None) -> None:
+        slot = self._mine(agent)
+        now_s = self._clock.monotonic_s()
+        if now_s - slot.looked_s < (slot.line.alive_s / 4 if claim is None else LOOK_S):
+            return
+        if claim is None:
+            slot.line.ask(lambda client: client.say("PING", agent.id), again=False)
+        else:
+            self._look(slot, claim)
+        slot.looked_s = self._clock.monotonic_s()
+
+    def _look(self, slot: _Slot, claim: Claim) -> None:
+        told = slot.line.ask(
+            lambda client: client.say_all(("PING", slot.agent.id), ("HGETALL", f"job:{claim.job_id}"))[1], again=False
+        )
+        found = dict(zip(told[::2], told[1::2], strict=True))
+        if _attempt(found) not in (None, claim.attempt) or found.get(b"status") in _OVER:
+            raise ClaimLost(f"{claim.job_id}: taken from {slot.agent.id} (recovered or killed)")
+
+    # --- waiting ---
+
+    def changes(self, cursor: int | None, *, role: str | None = None, timeout_s: float = 0) -> Changes:
+        """The cursor counts the calls of `wake`: one that came before the wait ends it, too.
+        [test_a_wake_before_the_wait_is_not_missed]"""
+        slot: _Slot | None = getattr(self._here, "slot", None)
+        if cursor is None or timeout_s <= 0:
+            return Changes(cursor=self._wakes, items=(), gap=False)
+        if slot is None or self._slots.get(slot.agent.id) is not slot:
+            if self._wakes == cursor:
+                self._clock.sleep(min(timeout_s, SLICE_S))
+            return Changes(cursor=self._wakes, items=(), gap=False)
+        until_s = self._clock.monotonic_s() + timeout_s
+        while not slot.popped and self._wakes == cursor:
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                break
+            slot.popped = self._pop(slot, slot.reach, wait_s=min(left_s, SLICE_S, self._timeout_s / 2))
+        return Changes(cursor=self._wakes, items=(), gap=False)
+
+    def wake(self, role: str | None) -> None:
+        with self._lock:
+            self._wakes += 1
+
+    # --- working ---
+
+    def claim(self, agent: Agent) -> Claim | None:
+        claims = self.claim_some(agent, 1)
+        return claims[0] if claims else None
+
+    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
+        slot = self._mine(agent)
+        slot.reach = limit
+        found, slot.popped = slot.popped[:limit], slot.popped[limit:]
+        if not found:
+            found = self._pop(slot, limit, wait_s=BRIEF_S if slot.stream and limit > 1 else None)
+            slot.stream = bool(found)
+        if not found:
+            self._here.slot = slot
+        return [self._claimed(slot, attempt, text) for attempt, text in found]
+
+    def write_down(self, claim: Claim) -> None:
+        """Nothing to do here: the other side shows what takes longer."""
+
+    def next_due(self, role: str) -> datetime | None:
+        return None  # agq's own: a blocking pop wakes for it
+
+    def _pop(self, slot: _Slot, limit: int, wait_s: float | None = None) -> list[tuple[int, bytes]]:
+        """Attempt and text of each. Never repeated: a second pop would be a second row."""
+        words: list[str | int] = ["JOB.TAKE", _queue(slot.agent), limit]
+        if wait_s is not None:
+            words.append(f"{max(0.01, wait_s):.3f}")
+        slot.doubtful = True
+        said = slot.line.ask(lambda client: client.say(*words), again=False) or ()
+        slot.doubtful = False
+        slot.looked_s = self._clock.monotonic_s()
+        return list(zip(said[::2], said[1::2], strict=True))
+
+    def _claimed(self, slot: _Slot, attempt: int, text: bytes) -> Claim:
+        agent = slot.agent
+        job_id, prompt = _job(text)
+        # Without the id, which the lifecycle has: jobs that differ in nothing else are one plan to whoever runs them.
+        alike = {name: value for name, value in prompt.items() if name != "id"}
+        now = self._clock.now()
+        assert agent.role is not None
+        life = transitions.claimed(
+            transitions.enqueued(job_id=job_id, role=agent.role, now=now),
+            agent=agent.id,
+            attempt=attempt,
+            correlation_id=f"{self._random_bits(64):016x}",
+            now=now,
+        )
+
+        def material() -> Material:
+            return Material(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
+
+        place, make = self._workspace.promise(agent.id, job_id, attempt, material)
+        scope = f"agq-{self._address.host}-{self._address.port}"
+        return LateClaim(
+            agent=agent,
+            envelope=Envelope(prompt=alike, lifecycle=life),
+            attempt=attempt,
+            folder=place,
+            scope=scope,
+            make=make,
+        )
+
+    def commit(self, claim: Claim, outcome: Outcome, move: Move | None = None) -> Lifecycle:
+        if isinstance(outcome, Released):
+            return self.release(claim, outcome.note)
+        self._check(outcome, move)
+        (told,) = self.commit_some([(claim, outcome)])
+        if isinstance(told, Lost):
+            raise told
+        return told
+
+    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+        if not ended:
+            return []
+        slot = self._mine(ended[0][0].agent)
+        texts: list[bytes] = []
+        for claim, outcome in ended:
+            self._check(outcome)
+            assert not isinstance(outcome, Released), "a row ends; what is released is no part of it"
+            texts.append(results.document(claim.job_id, claim.place, outcome, inline_bytes=self._inline_bytes))
+        try:
+            said = self._post(slot, [claim.job_id for claim, _ in ended], texts)
+        finally:
+            for claim, _ in ended:
+                self._workspace.end(claim.agent.id, claim.job_id)
+        told = [self._answered(*one, answer) for one, answer in zip(ended, said, strict=True)]
+        for what in told:
+            if not isinstance(what, Lifecycle | Lost):
+                raise what
+        return [what for what in told if isinstance(what, Lifecycle | Lost)]
+
+    def _post(self, slot: _Slot, job_ids: Sequence[str], texts: Sequence[bytes]) -> list[Any]:
+        """As many as fit into one request; for each its answer, or the error that is one."""
+        answers: list[Any] = []
+        while len(answers) < len(texts):
+            words: list[str | bytes] = []
+            size, at = 0, len(answers)
+            while at < len(texts) and (not words or size + len(texts[at]) <= results.POST_BYTES):
+                words += (job_ids[at], texts[at])
+                size += len(texts[at])
+                at += 1
+            answers += slot.line.ask(partial(_done, words), again=True)
+        slot.looked_s = self._clock.monotonic_s()
+        return answers
+
+    def _answered(self, claim: Claim, outcome: Outcome, answer: Any) -> Lifecycle | FarroError:
+        if isinstance(answer, Exception):
+            return refused(self._address, str(answer))
+        good = isinstance(outcome, Succeeded)
+        return self._told(
+            claim,
+            Move(
+                reason=Reason.COMMITTED,
+                status=Status.SUCCEEDED if good else Status.FAILED,
+                role=claim.envelope.lifecycle.role,
+                error=None if isinstance(outcome, Succeeded | Released) else outcome.error,
+            ),
+        )
+
+    def _check(self, outcome: Outcome, move: Move | None = None) -> None:
+        if move is not None or (isinstance(outcome, Succeeded) and outcome.children):
+            raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
+
+    def hand_back(self, claims: Sequence[Claim]) -> None:
+        if not claims:
+            return
+        slot = self._mine(claims[0].agent)
+        try:
+            slot.line.ask(lambda client: client.say("JOB.RETURN", *(claim.job_id for claim in claims)), again=True)
+        finally:
+            for claim in claims:
+                self._workspace.end(claim.agent.id, claim.job_id)
+
+    def route(self, claim: Claim, outcome: Outcome, role: str, note: str | None = None) -> Lifecycle:
+        raise InputError(f"{self._address}: over agq a job only ends; its routing is the other side's")
+
+    def release(self, claim: Claim, note: str = "") -> Lifecycle:
+        """Into its queue at once. Where nobody answers, the slot says goodbye: then all that it holds goes back."""
+        slot = self._mine(claim.agent)
+        try:
+            words = ("JOB.RELEASE", claim.job_id, note or "released by its worker")
+            slot.line.ask(lambda client: client.say(*words), again=False)
+        except ClaimLost:
+            pass
+        except FarroError:
+            slot.line.bye()
+        self._workspace.end(claim.agent.id, claim.job_id)
+        move = Move(reason=Reason.RELEASED, status=Status.QUEUED, role=claim.envelope.lifecycle.role, note=note)
+        return self._told(claim, move)
+
+    def pending(self, role: str) -> int:
+        """For a worker that drains: what is queued there, and what anybody has in work."""
+        with self._lock:
+            slot = next((slot for slot in self._slots.values() if slot.agent.role == role), None)
+        if slot is None:
+            return 0
+
+        source = _queue(slot.agent)
+        waiting, held = slot.line.ask(lambda client: client.say_all(("LLEN", source), ("LLEN", PROCESSING)), again=True)
+        return int(waiting) + int(held)
+
+    def close(self) -> None:
+        with self._lock:
+            agents = [slot.agent for slot in self._slots.values()]
+        for agent in agents:
+            self.leave(agent)
+        self._workspace.close()
+
+    # --- inside ---
+
+    def _mine(self, agent: Agent) -> _Slot:
+        with self._lock:
+            slot = self._slots.get(agent.id)
+        if slot is None or slot.doubtful:
+            raise AgentLost(f"{agent.id} is no more; the slot joins again under a new name")
+        return slot
+
+    def _told(self, claim: Claim, move: Move) -> Lifecycle:
+        """What the other side made of it, as far as it is known here."""
+        return transitions.decided(
+            claim.envelope.lifecycle, move, by=claim.agent.id, attempt=claim.attempt, now=self._clock.now()
+        )
+
+
+_OVER = frozenset({b"succeeded", b"completed", b"failed", b"killed", b"cancelled"})
+
+
+def _done(words: Sequence[str | bytes], client: Client) -> list[Any]:
+    answers: list[Any] = client.say("JOB.DONE", *words)
+    for answer in answers:
+        if isinstance(answer, Exception) and "ask again" in str(answer):
+            raise answer  # what was posted before the line broke is being kept just now
+    return answers
+
+
+def _queue(agent: Agent) -> str:
+    return READY if agent.role == READY_ROLE else f"queue:{agent.role}"
+
+
+def _attempt(found: Mapping[bytes, bytes]) -> int | None:
+    said = found.get(b"attempt", b"")
+    return int(said) if said.isdigit() else None
+
+
+def _job(text: bytes) -> tuple[str, Mapping[str, Any]]:
+    """A popped job: its id, and the prompt that it was made of."""
+    try:
+        data = json.loads(text)
+        job_id = data["id"]
+        prompt = data.get("prompt", data)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise Damaged("what agq gave out is no job: it is not JSON, or has no id") from None
+    if not ids.is_job_id(job_id) or not isinstance(prompt, dict):
+        raise Damaged("what agq gave out is no job: its id is none")
+    return job_id, prompt

@@ -1,0 +1,159 @@
+"""Commands of farro's own on jobs, queues and workers: JOB.*, JOBS.LIST, WORKERS.LIST, QUEUE.STATS. Answers are JSON.
+
+What they tell is made in operations.description.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from farro.agq import descriptions, keys
+from farro.agq.handlers.table import integer, table, text
+from farro.agq.replies import OK, CommandError
+from farro.errors import UnknownJob
+from farro.jobs import ids
+from farro.jobs.states import Status
+from farro.queue import jobs as verbs
+from farro.queue import listing
+from farro.queue import retry as again
+from farro.queue.listing import Asked
+
+if TYPE_CHECKING:
+    from farro.agq.connection import Connection
+
+LISTED = 100  # where nobody says how many
+MOST = 10_000
+BY = "agq"
+
+
+def told(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, default=str)
+
+
+async def get(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    found = await server.look(descriptions.whole, server.store, _job_id(args[1]))
+    return None if found is None else told(found)
+
+
+async def list_(connection: Connection, args: list[bytes]) -> Any:
+    """[STATUS status] [ROLE role] [LIMIT n]: those that changed last, the newest first."""
+    server = connection.server
+    words = args[1:]
+    if len(words) % 2:
+        raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
+    asked = Asked(last=LISTED)
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        if option.upper() == b"STATUS":
+            asked = replace(asked, statuses=[_status(text(value))])
+        elif option.upper() == b"ROLE":
+            asked = replace(asked, roles=[keys.queue_role(b"queue:" + value, await server.roles())])
+        elif option.upper() == b"LIMIT":
+            asked = replace(asked, last=min(max(integer(value), 0), MOST))
+        else:
+            raise CommandError("syntax error: [STATUS status] [ROLE role] [LIMIT n]")
+    views = await server.look(listing.ls, server.store, server.store.root, asked)
+    return [told(each) for each in await server.look(descriptions.summaries, server.store, views)]
+
+
+def _status(word: str) -> Status:
+    try:
+        return Status.parse(word.lower())
+    except ValueError:
+        raise CommandError(f"{word[:40]!a} is no status: {', '.join(Status)}") from None
+
+
+async def cancel(connection: Connection, args: list[bytes]) -> Any:
+    """JOB.CANCEL id [why]: ends it for good, whoever holds it. What it is now."""
+    server = connection.server
+    job_id = _job_id(args[1])
+    note = text(args[2])[:1000] if len(args) > 2 else "cancelled over RESP"
+    life = await server.call(verbs.kill, server.store, job_id, by=BY, note=note)
+    return str(life.status)
+
+
+async def retry(connection: Connection, args: list[bytes]) -> Any:
+    """JOB.RETRY id: the id of the new job."""
+    server = connection.server
+    job_id = _job_id(args[1])
+    made = await server.call(again.retry, server.store, server.store.root, job_id, gate=server.gate)
+    return made.job_id
+
+
+async def release(connection: Connection, args: list[bytes]) -> Any:
+    """JOB.RELEASE id [why]: back into its queue, unfinished; only by who holds it."""
+    workers = connection.server.workers
+    held = workers.holding(workers.of(connection), _job_id(args[1]))
+    held.success = None
+    await workers.give_back(held, text(args[2])[:1000] if len(args) > 2 else "released by its worker")
+    return OK
+
+
+def _job_id(word: bytes) -> str:
+    job_id = text(word)
+    if not ids.is_job_id(job_id):
+        raise UnknownJob(f"no job {job_id[:80]!a}")
+    return job_id
+
+
+async def workers(connection: Connection, args: list[bytes]) -> Any:
+    """Workers of this front by their ids, then the store's own."""
+    server = connection.server
+    now_s = server.now_s()
+    lines = [
+        {
+            "worker_id": worker.id,
+            "alive": True,
+            "connections": len(worker.connections),
+            "jobs": list(worker.held),
+            "ttl_s": round(worker.left_s(now_s), 3),
+            **{name: value for name, value in worker.facts.items() if name not in ("worker_id", "alive", "jobs")},
+            "tags": sorted(worker.tags),
+            "via": "agq",
+        }
+        for worker in server.workers.named.values()
+    ]
+    nameless = [c.worker for c in server.connections.values() if c.worker is not None and c.worker.id is None]
+    lines += [
+        {"worker_id": None, "alive": True, "connections": 1, "jobs": list(worker.held), "via": "agq"}
+        for worker in nameless
+        if worker.held
+    ]
+    own = server.workers.agents()
+    others = await server.look(descriptions.workers, server.store, without=own)
+    return [told(line) for line in (*lines, *others)]
+
+
+async def stats(connection: Connection, args: list[bytes]) -> Any:
+    """QUEUE.STATS [queue]: how many jobs of each status each role has, and whether its queue is paused."""
+    server = connection.server
+    roles = await server.roles()
+    if len(args) > 1:
+        roles = [keys.queue_role(args[1], roles)]
+    counted = await server.look(descriptions.queues, server.store, roles)
+    paused = await server.look(server.store.paused)
+    waiting = server.waiting()
+    queues = {
+        keys.queue_name(role): {
+            "role": role,
+            **counts,
+            "paused": role in paused,
+            "waiting_clients": waiting.get(role, 0),
+        }
+        for role, counts in counted.items()
+    }
+    return told({"queues": queues, "processing": len(server.workers.held), "connections": len(server.connections)})
+
+
+TABLE = table(
+    ("JOB.GET", get, 1, 1),
+    ("JOB.LIST", list_, 0, None),
+    ("JOBS.LIST", list_, 0, None),
+    ("JOB.CANCEL", cancel, 1, 2),
+    ("JOB.RETRY", retry, 1, 1),
+    ("JOB.RELEASE", release, 1, 2),
+    ("WORKERS.LIST", workers, 0, 0),
+    ("QUEUE.STATS", stats, 0, 1),
+)

@@ -1,0 +1,309 @@
+"""Queues: pushing jobs, popping them, moving them to queue:processing and acknowledging them there.
+
+Results live in results; who holds what lives in workers, and blocking in waiting.
+
+A queue has one order, the store's (priority, then entry), whichever end is named: a queue of jobs that was read from
+its young end would starve its old ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from farro.agq import keys, memo_jobs
+from farro.agq.blocking_pops import RoleQueue, Waiter
+from farro.agq.deferred_reply import Later
+from farro.agq.handlers.table import integer, seconds, table
+from farro.agq.memo_jobs import Push
+from farro.agq.replies import NO_ARRAY, CommandError
+from farro.agq.roster import Held
+from farro.errors import BadDocument, IdConflict
+from farro.jobs.states import Status
+
+if TYPE_CHECKING:
+    from farro.agq.connection import Connection
+
+MANAGER = "Manager"
+SHOWN = 1000  # jobs that one LRANGE tells
+SHOWN_BYTES = 16 << 20
+
+
+# --- pushing ---
+
+
+def push(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    roles = server.known_roles()
+    if roles is None:
+        return _push_slowly(connection, args)
+    role = keys.queue_role(args[1], roles)
+    if server.known_length(role) is None:
+        return _push_slowly(connection, args)
+    later = Later()
+
+    def told(answer: list[str] | Exception) -> None:
+        later.answer(_refused(answer) if isinstance(answer, Exception) else server.reckoned(role))
+
+    server.push(Push(texts=args[2:], role=role, queue=keys.decoded(args[1])), told)
+    return later
+
+
+async def _push_slowly(connection: Connection, args: list[bytes]) -> Any:
+    """Where something must be asked for first, once in a while."""
+    server = connection.server
+    role = keys.queue_role(args[1], await server.roles())
+    later = Later()
+    server.push(Push(texts=args[2:], role=role, queue=keys.decoded(args[1])), later.answer)
+    try:
+        await later.wait()
+    except (BadDocument, IdConflict) as error:
+        raise _refused(error) from None
+    return await server.length(role)
+
+
+def _refused(error: Exception) -> Exception:
+    if isinstance(error, BadDocument):
+        return CommandError(f"invalid job: {memo_jobs.told(error)}")
+    if isinstance(error, IdConflict):
+        return CommandError(f"invalid job: id: {error}")
+    return error
+
+
+# --- popping ---
+
+
+async def pop(connection: Connection, args: list[bytes]) -> Any:
+    role = worked(args[1], await connection.server.roles())
+    if len(args) == 2:
+        held = await _claim(connection, role)
+        return None if held is None else held.text
+    count = integer(args[2])
+    if not 0 <= count <= SHOWN:
+        raise CommandError(f"value is out of range, must be between 0 and {SHOWN}")
+    texts: list[bytes] = []
+    size = 0
+    while len(texts) < count and size <= SHOWN_BYTES and (held := await _claim(connection, role)) is not None:
+        texts.append(held.text)
+        size += len(held.text)
+    return texts or (NO_ARRAY if count else [])
+
+
+async def blocking_pop(connection: Connection, args: list[bytes]) -> Any:
+    timeout_s = seconds(args[-1])
+    roles = await connection.server.roles()
+    wanted = [(key, worked(key, roles)) for key in args[1:-1]]
+    found = await wait(connection, [role for _, role in wanted], timeout_s).wait()
+    if not found:
+        return NO_ARRAY
+    key = next(key for key, role in wanted if role == found[0].role)
+    return [key, found[0].text]
+
+
+async def move(connection: Connection, args: list[bytes]) -> Any:
+    """RPOPLPUSH source destination, LMOVE source destination LEFT|RIGHT LEFT|RIGHT."""
+    held = await _claim(connection, await _source(connection, args))
+    return None if held is None else held.text
+
+
+async def blocking_move(connection: Connection, args: list[bytes]) -> Any:
+    timeout_s = seconds(args[-1])
+    found = await wait(connection, [await _source(connection, args)], timeout_s).wait()
+    return found[0].text if found else None
+
+
+async def _source(connection: Connection, args: list[bytes]) -> str:
+    role = worked(args[1], await connection.server.roles())
+    if keys.decoded(args[2]) != keys.PROCESSING:
+        raise CommandError(f"jobs are moved to {keys.PROCESSING} only; a job goes to another queue by its routing")
+    ends = args[3:5] if args[0].upper() in (b"LMOVE", b"BLMOVE") else []
+    if any(end.upper() not in (b"LEFT", b"RIGHT") for end in ends):
+        raise CommandError("syntax error")
+    return role
+
+
+def worked(key: bytes, roles: list[str]) -> str:
+    """The role whose queue workers may work."""
+    role = keys.queue_role(key, roles)
+    if role == MANAGER:
+        raise CommandError("the manager's queue is worked by `farro manager`")
+    return role
+
+
+async def _claim(connection: Connection, role: str) -> Held | None:
+    workers = connection.server.workers
+    found = given(connection, await workers.claim(workers.of(connection), role))
+    return found[0] if found else None
+
+
+def given(connection: Connection, found: list[Held]) -> list[Held]:
+    """Jobs that the answer under way will tell of."""
+    if not found:
+        return []
+    server = connection.server
+    server.moved(found[0].role, -len(found))
+    for held in found:
+        held.connection = connection
+    connection.untold += found
+    if connection.closed or server.stopping:
+        # At once, also where its worker may come back: it never learned of these jobs.
+        for held in found:
+            server.spawn(server.workers.give_back(held, "its client went away before it was told"))
+        return []
+    return found
+
+
+def wait(connection: Connection, roles: list[str], timeout_s: float, *, limit: int = 1, row: bool = False) -> Later:
+    """Up to so many jobs of one of these roles, as soon as there is one; 0 s: without end."""
+    server = connection.server
+    workers = server.workers
+    queues = [server.queue(role) for role in dict.fromkeys(roles)]
+    looked: dict[RoleQueue, int] = {}  # those in which nothing was
+    later = Later()
+
+    def look(at: int) -> None:
+        """One after the other: without others who wait there, and before waiting for all of them."""
+        while at < len(queues) and (queues[at].waiters or (row and queues[at].gathers and not connection.executing)):
+            at += 1
+        if at == len(queues):
+            stay()
+            return
+        looked[queues[at]] = queues[at].news
+        workers.take(workers.of(connection), queues[at].role, limit, partial(claimed, at), row=row)
+
+    def claimed(at: int, found: list[Held] | Exception) -> None:
+        if isinstance(found, Exception):
+            later.answer(found)
+        elif found:
+            queues[at].served(len(found))
+            later.answer(given(connection, found))
+        else:
+            look(at + 1)
+
+    def stay() -> None:
+        if connection.executing or connection.closed or server.stopping:
+            later.answer([])
+            return
+        waiter = connection.waiter = Waiter(connection, workers, queues, ended, limit=limit, row=row)
+        if timeout_s:
+            timers.append(asyncio.get_running_loop().call_later(timeout_s, waiter.expire))
+        waiter.enter(looked)
+
+    timers: list[asyncio.TimerHandle] = []
+
+    def ended(found: list[Held] | Exception) -> None:
+        connection.waiter = None
+        for timer in timers:
+            timer.cancel()
+        later.answer(found if isinstance(found, Exception) else given(connection, found))
+
+    look(0)
+    return later
+
+
+# --- looking ---
+
+
+async def length(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    if keys.decoded(args[1]) == keys.PROCESSING:
+        return len(server.workers.held)
+    role = keys.role_of(args[1], await server.roles())
+    return 0 if role is None else await server.length(role, exactly=True)
+
+
+async def range_(connection: Connection, args: list[bytes]) -> Any:
+    server = connection.server
+    first, last = integer(args[2]), integer(args[3])
+    if keys.decoded(args[1]) == keys.PROCESSING:
+        return _fitting(held.text for held in _sliced(list(server.workers.held.values()), first, last))
+    role = keys.role_of(args[1], await server.roles())
+    if role is None:
+        return []
+    return await server.look(_queued, server.store, role, first, last)
+
+
+def _queued(store: Any, role: str, first: int, last: int) -> list[bytes]:
+    views = store.list(roles=[role], statuses=[Status.QUEUED])
+    views.sort(key=lambda view: (view.lifecycle.enqueued_at, view.job_id))
+
+    def texts() -> Iterator[bytes]:
+        for view in _sliced(views, first, last):
+            with contextlib.suppress(FileNotFoundError):
+                yield memo_jobs.queued_text(store, view)
+
+    return _fitting(texts())
+
+
+def _fitting(texts: Iterable[bytes]) -> list[bytes]:
+    """As many of them as one answer tells."""
+    shown: list[bytes] = []
+    size = 0
+    for text in texts:
+        shown.append(text)
+        size += len(text)
+        if size > SHOWN_BYTES:
+            break
+    return shown
+
+
+def _sliced(items: list[Any], first: int, last: int) -> list[Any]:
+    """As LRANGE counts: inclusive, negative from the end."""
+    count = len(items)
+    begin = max(0, first + count) if first < 0 else first
+    end = last + count if last < 0 else last
+    return items[begin : end + 1][:SHOWN] if end >= begin else []
+
+
+# --- acknowledging ---
+
+
+async def remove(connection: Connection, args: list[bytes]) -> Any:
+    """LREM queue:processing count value: the worker is done with that job, whose result it has posted."""
+    integer(args[2])
+    if keys.decoded(args[1]) != keys.PROCESSING:
+        raise CommandError(f"only {keys.PROCESSING} has LREM; JOB.CANCEL takes a job out of its queue")
+    workers = connection.server.workers
+    worker = workers.of(connection)
+    job_id = _job_id(args[3])
+    held = worker.held.get(job_id)
+    if held is not None:
+        if held.success is None:
+            raise CommandError(f"no result of {job_id} was posted: SET job:{job_id}:result first; it is still yours")
+        await workers.commit_status(workers.holding(worker, job_id))
+    return 1 if worker.posted.pop(job_id, None) is not None else 0
+
+
+def _job_id(value: bytes) -> str:
+    """Of a job as it was popped, or of its id alone."""
+    if not value.startswith(b"{"):
+        return keys.decoded(value)
+    try:
+        data = json.loads(value)
+    except (ValueError, RecursionError):
+        data = {}
+    found = data.get("id") if isinstance(data, dict) else None
+    if not isinstance(found, str):
+        raise CommandError("the value is no job: it has no id")
+    return found
+
+
+TABLE = table(
+    ("LPUSH", push, 2, None),
+    ("RPUSH", push, 2, None),
+    ("LPOP", pop, 1, 2),
+    ("RPOP", pop, 1, 2),
+    ("BLPOP", blocking_pop, 2, None),
+    ("BRPOP", blocking_pop, 2, None),
+    ("RPOPLPUSH", move, 2, 2),
+    ("LMOVE", move, 4, 4),
+    ("BRPOPLPUSH", blocking_move, 3, 3),
+    ("BLMOVE", blocking_move, 5, 5),
+    ("LLEN", length, 1, 1),
+    ("LRANGE", range_, 3, 3),
+    ("LREM", remove, 3, 3),
+)

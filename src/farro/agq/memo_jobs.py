@@ -1,0 +1,377 @@
+"""Jobs and results in the memo's form (seed 004): pushing, what a claimed job says, and committing what was posted.
+
+The rules of both documents live in plans.memo; the protocol that carries them lives in fronts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from farro.agq.repeated_jobs import Alike
+from farro.documents import Document, Limits, parse_json, refusal
+from farro.documents.encoding import encoder
+from farro.errors import BadDocument, ClaimLost, FarroError, IdConflict, InputError, Problem
+from farro.execution import results
+from farro.execution.progress import read_prompt, read_result
+from farro.execution.results import NOTHING, Inline, PlanResult, StepResult
+from farro.execution.work import Plans
+from farro.host import fs
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import ErrorInfo, Failed, Report, Succeeded
+from farro.jobs.states import Reason
+from farro.lazy_dataclass import dataclass
+from farro.plans import memo
+from farro.plans.forms import is_agent_prompt
+from farro.plans.memo import PostedResult, PostedStep
+from farro.plans.model import Plan
+from farro.queue import submit
+from farro.queue.admission import Gate, admitted
+from farro.queue.agent_rules import STRICT, Contract
+from farro.queue.logs import STREAMS
+from farro.queue.options import NONE
+from farro.store.port import Claim, JobView, Store, Submission
+
+RESULT_BYTES = 16 << 20
+_RESULT_LIMITS = Limits(size=RESULT_BYTES, depth=16, nodes=100_000)
+_RELEASES = 5  # a job whose workers vanish more often has attempts counted: it may be what ends them
+
+# --- pushing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Push:
+    """Jobs that one client wants queued, all of them or none."""
+
+    texts: Sequence[bytes]
+    role: str
+    queue: str  # as the client calls it
+
+
+def push(store: Store, asked: Push, *, gate: Gate | None, contract: Contract = STRICT) -> list[str]:
+    """Queue its jobs; their ids. BadDocument, its source being which of them: the first bad one with all of its
+    problems."""
+    return admitted(store, _prepared(store, asked, contract), gate)
+
+
+def push_all(
+    store: Store,
+    asked: Sequence[Push],
+    *,
+    gate: Gate | None,
+    contract: Contract = STRICT,
+    coming: Callable[[Iterable[str]], None] | None = None,
+) -> list[list[str] | FarroError]:
+    """The same of many clients, each answered for itself, with the syncs of all merged. `coming` is told their ids
+    before anything is queued.
+
+    Tried together first; where that fails each is tried alone, which is safe to repeat for jobs that have ids.
+    """
+    answers: list[list[str] | FarroError] = []
+    waiting: dict[int, list[Submission]] = {}
+    for at, one in enumerate(asked):
+        answers.append([])
+        try:
+            waiting[at] = _prepared(store, one, contract)
+        except FarroError as error:
+            answers[at] = error
+    if coming is not None:
+        coming([item.job_id for wanted in waiting.values() for item in wanted if item.job_id is not None])
+    together = [at for at, wanted in waiting.items() if all(item.job_id is not None for item in wanted)]
+    if len(together) > 1:
+        with contextlib.suppress(FarroError):
+            made = iter(admitted(store, [item for at in together for item in waiting[at]], gate))
+            for at in together:
+                answers[at] = [next(made) for _ in waiting.pop(at)]
+    for at, wanted in waiting.items():
+        try:
+            answers[at] = admitted(store, wanted, gate)
+        except FarroError as error:
+            answers[at] = error
+    return answers
+
+
+def _prepared(store: Store, asked: Push, contract: Contract) -> list[Submission]:
+    several = len(asked.texts) > 1
+    read: list[Submission | Document] = [
+        _alike.of(text, asked.role) or _read(text, f"value {at}" if several else "")
+        for at, text in enumerate(asked.texts, start=1)
+    ]
+    wanted: list[Submission] = []
+    for text, item in zip(asked.texts, read, strict=True):
+        if isinstance(item, Submission):
+            wanted.append(item)
+            continue
+        wanted += _wanted(store, item, asked.role, asked.queue, contract)
+        _alike.learn(text, item.data, wanted[-1])
+    if several:
+        _check_twins(store, wanted)
+    return wanted
+
+
+_alike = Alike()  # most producers push one plan over and over
+
+
+def _read(text: bytes, source: str) -> Document:
+    if len(text) > memo.JOB_BYTES:
+        raise BadDocument(source, [Problem(path="", message=f"{len(text)} bytes; a job has at most {memo.JOB_BYTES}")])
+    return parse_json(text, source=source)
+
+
+def _wanted(store: Store, document: Document, role: str, queue: str, contract: Contract) -> list[Submission]:
+    data = document.data
+    if not (is_agent_prompt(data) and role != submit.DEFAULT_ROLE):
+        problems = memo.missing(document)
+        if isinstance(data, dict) and isinstance(other := data.get("role"), str) and other != role:
+            problems.append(document.problem(("role",), f"is {other}, but {queue} is the queue of {role}"))
+        if problems:
+            raise refusal(document.source, problems)
+    return submit.submissions(
+        store, [document], role=role, job_id=None, source=document.source, wishes=NONE, contract=contract
+    )
+
+
+def _check_twins(store: Store, wanted: Sequence[Submission]) -> None:
+    """Several are queued together or not at all: what the store would refuse of one is found before any is staged."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for item in wanted:
+        if item.job_id is None:
+            continue
+        if first.setdefault(item.job_id, item.prompt) != item.prompt:
+            raise IdConflict(f"{item.job_id} is the id of two jobs here; nothing was queued")
+        view = store.find(item.job_id)
+        if view is not None and read_prompt(store.folder(view)) != item.prompt:
+            raise IdConflict(f"{item.job_id} was submitted before with other content; nothing was queued")
+
+
+def told(error: BadDocument) -> str:
+    """`<where>: <what>` of the first problem, in one line, and how many more there are."""
+    problem = error.problems[0]
+    inside = problem.line is not None and (problem.line, problem.column) != (1, 1)  # else it is the whole text
+    where = problem.path or (f"line {problem.line} column {problem.column}" if inside else "job")
+    more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+    which = f"{error.source}: " if error.source.startswith("value ") else ""
+    return f"{which}{where}: {problem.message}{more}"
+
+
+# --- claimed -----------------------------------------------------------------------------------------------------
+
+
+def job_text(claim: Claim) -> bytes:
+    """What is told of a job to the worker that claimed it. BadDocument: it is no plan, and nobody can run it."""
+    prompt = claim.envelope.prompt
+    if prompt.get("id") != claim.job_id:
+        return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
+    # As it was pushed: the same text for every job that says the same, around its id.
+    known = _spell(_nameless(prompt))
+    parts = _told.get(known)
+    if parts is None:
+        whole = _json(memo.as_job({**prompt, "id": _MARK}, _MARK, _plan(claim)))
+        if whole.count(_MARK.encode()) != 1:
+            return _json(memo.as_job(prompt, claim.job_id, _plan(claim)))
+        parts = whole.partition(_MARK.encode())[::2]
+        if len(known) <= _SMALL:
+            if len(_told) >= _TOLD:
+                _told.pop(next(iter(list(_told))), None)
+            _told[known] = parts
+    return b"%b%b%b" % (parts[0], claim.job_id.encode(), parts[1])
+
+
+_MARK = "the-id-of-the-job-----------------------"
+_SMALL, _TOLD = 4096, 256
+_told: dict[str, tuple[bytes, bytes]] = {}  # a prompt but for its id → the text before it, and after it
+_spell = encoder()
+
+
+def _nameless(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in prompt.items() if name != "id"}
+
+
+def queued_text(store: Store, view: JobView) -> bytes:
+    """The same of a job that waits."""
+    prompt = read_prompt(store.folder(view))
+    try:
+        return _json(memo.as_job(prompt, view.job_id))
+    except InputError:
+        return _json({**prompt, "id": view.job_id})
+
+
+def unfit(claim: Claim, error: BadDocument) -> Failed:
+    """A claimed job that is no plan: as a worker would end it."""
+    message = str(error)
+    result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
+    return Failed(
+        error=ErrorInfo(category="bad_prompt", message=message),
+        report=Report(result=result, markdown=f"# Failed\n\n**bad_prompt**: {message}\n"),
+    )
+
+
+def let_go(store: Store, claim: Claim, why: str) -> Lifecycle:
+    """Hand back a job whose worker is gone: into its queue at once. One that loses worker after worker is counted as
+    attempts, so that it ends."""
+    released = sum(1 for hop in claim.envelope.lifecycle.hops if hop.reason is Reason.RELEASED)
+    if released < _RELEASES:
+        return store.release(claim, why)
+    message = f"{why}; it was handed back {released} times before, so this one counts as an attempt"
+    result = {"job_id": claim.job_id, "success": False, "step_results": [], "error": message}
+    report = Report(result=result, markdown=f"# Failed\n\n**agent_died**: {message}\n")
+    return store.commit(
+        claim, Failed(error=ErrorInfo(category="agent_died", message=message), report=report, retryable=True)
+    )
+
+
+# --- posted ------------------------------------------------------------------------------------------------------
+
+
+def read_posted(text: bytes, job_id: str) -> tuple[PostedResult, Mapping[str, Any]]:
+    """A posted result and its document, or BadDocument."""
+    document = parse_json(text, source="result", limits=_RESULT_LIMITS)
+    return memo.result(document, job_id), document.data
+
+
+def of_status(claim: Claim, *, success: bool, stdout: str, stderr: str) -> PostedResult:
+    """What AGW says in three keys instead of one result: told of the last step, as nobody said which."""
+    last = max(memo.step_ids(_plan(claim)), default=1)
+    step = PostedStep(step_number=last, exit_code=0 if success else 1, success=success, stdout=stdout, stderr=stderr)
+    return PostedResult(success=success, step_results=(step,))
+
+
+def outcome(
+    claim: Claim, posted: PostedResult, document: Mapping[str, Any], *, worker: str | None
+) -> Succeeded | Failed:
+    """What the worker's word makes of the claim's attempt; its output is written. ClaimLost: somebody else has it by
+    now."""
+    try:
+        return _outcome(claim, posted, document, worker)
+    except FileNotFoundError as error:  # its folder moved on with the job
+        raise ClaimLost(f"{claim.job_id}: taken from {claim.agent.id} (recovered or killed)") from error
+
+
+def _outcome(claim: Claim, posted: PostedResult, document: Mapping[str, Any], worker: str | None) -> Succeeded | Failed:
+    plan = _plan(claim)
+    raw = document.get("step_results")
+    extras = raw if isinstance(raw, list) else [{}] * len(posted.step_results)
+    names = _step_ids(plan)
+    inline = Inline()
+    steps = tuple(
+        _step(claim.folder, names.get(step.step_number, str(step.step_number)), step, extra, inline)
+        for step, extra in zip(posted.step_results, extras, strict=True)
+    )
+    error = None if posted.success else _error(document, steps)
+    came = PlanResult(
+        success=posted.success,
+        step_results=steps,
+        steps_total=max(len(plan.steps), len(steps)),
+        duration_s=_seconds(document.get("duration_s")),
+        error=error,
+    )
+    result = came.to_json(claim.job_id, plan.plan_id)
+    if worker is not None:
+        result["worker"] = worker
+    report = Report(result=result, markdown=came.summary_md(), files=came.files)
+    return Succeeded(report=report) if error is None else Failed(error=error, report=report)
+
+
+def _step(folder: str, name: str, step: PostedStep, extra: Mapping[str, Any], inline: Inline) -> StepResult:
+    """Its output goes where a worker of farro's own would have written it: `farro logs` shows it alike. A stream that
+    said nothing has no file."""
+    home = f"steps/{name}"
+    said = _SILENT
+    if step.stdout or step.stderr:
+        said = dict(said)
+        for stream in STREAMS:
+            text = getattr(step, stream)
+            if text:
+                for path in ("steps", home):
+                    with contextlib.suppress(FileExistsError):
+                        fs.mkdir(f"{folder}/{path}")
+                path = f"{home}/{stream}"
+                fs.write_atomic(f"{folder}/{path}", text.encode("utf-8", "replace"), sync=False)
+                said[stream] = inline.said(folder, path)
+    why = extra.get("error")
+    return StepResult(
+        step_number=step.step_number,
+        id=name,
+        stdout=said["stdout"].text,
+        stderr=said["stderr"].text,
+        stdout_truncated=said["stdout"].truncated,
+        stderr_truncated=said["stderr"].truncated,
+        stdout_path=said["stdout"].path,
+        stderr_path=said["stderr"].path,
+        exit_code=step.exit_code,
+        success=step.success,
+        timed_out=extra.get("timed_out") is True,
+        duration_s=_seconds(extra.get("duration_s")),
+        user_s=_seconds(extra.get("user_s")),
+        system_s=_seconds(extra.get("system_s")),
+        max_rss_kb=0,
+        attempts=1,
+        error=why if isinstance(why, str) else None if step.success else f"exit code {step.exit_code}",
+        last_words="" if step.success else results.last_words([f"{folder}/{home}/{s}" for s in ("stderr", "stdout")]),
+    )
+
+
+_SILENT = dict.fromkeys(STREAMS, NOTHING)
+
+
+def _error(document: Mapping[str, Any], steps: Sequence[StepResult]) -> ErrorInfo:
+    told = document.get("error")
+    if isinstance(told, dict) and isinstance(told.get("message"), str):
+        return ErrorInfo(category=str(told.get("category") or "step_failed")[:64], message=told["message"][:4096])
+    if isinstance(told, str) and told:
+        return ErrorInfo(category="step_failed", message=told[:4096])
+    bad = next((step for step in steps if not step.success), None)
+    if bad is None:
+        return ErrorInfo(category="step_failed", message="the worker says that it failed, and not why")
+    return ErrorInfo(category="step_failed", message=f"step {bad.id}: {bad.error or f'exit code {bad.exit_code}'}")
+
+
+def _seconds(value: Any) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return float(value) if good else 0.0
+
+
+def _plan(claim: Claim) -> Plan:
+    """The plan of a claimed job, but for its id: jobs that differ in nothing else have one."""
+    prompt = claim.envelope.prompt
+    if prompt.get("id") == claim.job_id:
+        prompt = _nameless(prompt)
+    return _plans.of(prompt)
+
+
+_plans = Plans()  # asked when a job is given out, and again when its result comes
+
+
+def _step_ids(plan: Plan) -> Mapping[int, str]:
+    """Of the same plan once: `_plans` has one for all jobs that are alike."""
+    known = _numbers.get(id(plan))
+    if known is None or known[0] is not plan:
+        while len(_numbers) >= _TOLD:
+            _numbers.pop(next(iter(list(_numbers))), None)
+        known = _numbers[id(plan)] = plan, memo.step_ids(plan)
+    return known[1]
+
+
+_numbers: dict[int, tuple[Plan, Mapping[int, str]]] = {}  # held with the plan, so that no other has its number
+
+
+# --- looking -----------------------------------------------------------------------------------------------------
+
+
+def result_text(store: Store, view: JobView) -> bytes | None:
+    """result.json of the latest attempt, however the job was run; None: it has none yet."""
+    if not view.lifecycle.attempt:
+        return None
+    found = read_result(store.folder(view), view.lifecycle.attempt)
+    return _json(found) if found else None
+
+
+def plan_id(store: Store, view: JobView) -> str | None:
+    found = read_prompt(store.folder(view)).get("plan_id")
+    return found if isinstance(found, str) else None
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")

@@ -1,0 +1,387 @@
+"""All of the RESP front on one port: connections, the store in threads, and what happens by the clock.
+
+What a connection does lives in connection, what a command does in commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+from farro.agq import memo_jobs
+from farro.agq.batcher import Desk, LoopDesk, ThreadDesk
+from farro.agq.blocking_pops import RoleQueue
+from farro.agq.channels import Channels
+from farro.agq.connection import Connection
+from farro.agq.feeds import Feed, Own
+from farro.agq.handlers import TABLE
+from farro.agq.memo_jobs import Push
+from farro.agq.roster import Worker
+from farro.agq.wire import Parser
+from farro.agq.workers import Workers
+from farro.errors import FarroError
+from farro.host.thread_turns import Turns
+from farro.lazy_dataclass import dataclass
+from farro.log.structured import Log
+from farro.queue.admission import Gate
+from farro.queue.agent_rules import STRICT, Contract
+from farro.store.library import Library
+from farro.store.port import Changes, Store
+
+THREADS = 16  # calls of the store at once, beside those at the desks
+LOOKERS = 4  # … of those that look at many jobs
+IN_FLIGHT = 256 << 20  # bytes of large commands, and of those between MULTI and EXEC, on all connections together
+STRANGER_S = 10.0  # to say the key
+WHOLE_S = 60.0  # for a command that has begun to come whole
+READ_S = 60.0  # for a client to read what it was answered
+SWEEP_S = 0.5
+END_S = 8.0  # everything is handed back by then, or a watchdog does it
+SETTLE_S = 0.005  # between two looks whether everybody was answered, at the end
+ROLES_S = 5.0
+LENGTH_S = 1.0  # how long a counted length of a queue is believed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    host: str = "127.0.0.1"
+    port: int = 6380
+    key: str | None = None
+    max_connections: int = 1000
+    worker_ttl_s: float = 30.0
+    beat_s: float = 5.0
+    waits: bool = True  # calls of the store wait for a network; else they are work, nearly all of it
+    version: str = ""
+
+
+class Server:
+    """Invariant: everything but calls of the store happens in the event loop that `start` ran in."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        library: Library,
+        options: Options,
+        log: Log,
+        mint: Callable[[], str],
+        gate: Gate | None = None,
+        contract: Contract = STRICT,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.library = library
+        self.options = options
+        self.key = options.key
+        self.log = log
+        self.mint = mint
+        self.gate = gate
+        self.contract = contract
+        self.now_s = now_s
+        self.commands = TABLE
+        self.connections: dict[int, Connection] = {}
+        self._works: Desk
+        self._pushes: Desk
+        if options.waits:  # two desks, one of which works while the other one waits for the server
+            turns = Turns()
+            self._works = ThreadDesk("work", turns=turns, loop=self._soon, log=log)
+            self._pushes = ThreadDesk("push", turns=turns, loop=self._soon, log=log)
+        else:
+            self._works = self._pushes = LoopDesk(log=log)
+        self._desks = {self._pushes, self._works}
+        self.workers = Workers(
+            store=store,
+            call=self.call,
+            pulse=self.pulse,
+            desk=self._works,
+            spawn=self.spawn,
+            now_s=now_s,
+            ttl_s=options.worker_ttl_s,
+            log=log,
+        )
+        self.started_s = now_s()
+        self.served = 0  # connections so far
+        self.port = options.port
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="agq")
+        # Of their own: however many look at however many jobs, pops and results go on, and leases are kept.
+        self._lookers = ThreadPoolExecutor(LOOKERS, thread_name_prefix="agq-look")
+        self._heart = ThreadPoolExecutor(1, thread_name_prefix="agq-heart")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._endless: set[asyncio.Task[Any]] = set()
+        self._calls: set[Future[Any]] = set()
+        self._queues: dict[str, RoleQueue] = {}
+        self._feeds: dict[str | None, Feed] = {}
+        self._own = Own()
+        self._lengths: dict[str, tuple[float, int]] = {}
+        self._roles: tuple[float, list[str]] = (-ROLES_S - 1 + self.started_s, [])
+        self._in_flight = 0
+        self.stopping = False
+        self._ended: asyncio.Event | None = None
+        self._listener: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.channels: Channels
+
+    # --- life ---
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; where. OSError: it cannot."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self.channels = Channels(self.store, self._loop)
+        self._listener = await self._loop.create_server(
+            lambda: Connection(self), self.options.host, self.options.port, backlog=512
+        )
+        for desk in self._desks:
+            desk.start()
+        self._endless = {self.spawn(self._sweep()), self.spawn(self._beat())}
+        host, self.port = self._listener.sockets[0].getsockname()[:2]
+        return host, self.port
+
+    def stop(self) -> None:
+        """From any thread or signal, and again: `ended` returns soon."""
+        if self._loop is not None and self._ended is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def ended(self) -> None:
+        """Wait for `stop`, then hand everything back."""
+        assert self._ended is not None
+        assert self._listener is not None
+        await self._ended.wait()
+        self.stopping = True
+        self._listener.close()
+        for connection in list(self.connections.values()):
+            if connection.waiter is not None:
+                connection.waiter.leave()
+            if not connection.busy:
+                connection.bye()
+        for feed in self._feeds.values():
+            feed.stop()
+        try:
+            async with asyncio.timeout(END_S):
+                await self._settled()  # a result that was sent is taken, and answered
+                for connection in list(self.connections.values()):
+                    connection.bye()
+                await self.workers.close("farro agq is stopping")
+                await self._settled()  # agents that leave
+        except TimeoutError:
+            self.log("error", "not everything was handed back in time; a watchdog recovers it", {})
+        for connection in list(self.connections.values()):
+            connection.drop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(asyncio.to_thread(feed.join) for feed in self._feeds.values()))
+        for desk in self._desks:
+            desk.stop()
+        for pool in (self._pool, self._lookers, self._heart):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _settled(self) -> None:
+        """Nothing is under way any more."""
+        while (under_way := self._tasks - self._endless) or any(desk.owed for desk in self._desks):
+            if under_way:
+                await asyncio.wait(under_way)
+            else:
+                await asyncio.sleep(SETTLE_S)
+
+    # --- connections ---
+
+    def admit(self, connection: Connection) -> bool:
+        if self.stopping or len(self.connections) >= self.options.max_connections:
+            return False
+        self.served += 1
+        connection.id = self.served
+        self.connections[connection.id] = connection
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.pop(connection.id, None)
+        self.channels.forget(connection)
+        worker = self.workers.left(connection, said_bye=connection.info.get("bye") == "yes")
+        if worker is not None and not self.stopping:
+            self.spawn(self._end(worker, "the connection of its worker is closed"))
+
+    async def _end(self, worker: Worker, why: str) -> None:
+        roles = {held.role for held in worker.held.values()}
+        await self.workers.end(worker, why)
+        for role in roles:
+            self._lengths.pop(role, None)
+
+    def reserve(self, size: int) -> bool:
+        if self._in_flight + size > IN_FLIGHT:
+            return False
+        self._in_flight += size
+        return True
+
+    def release(self, size: int) -> None:
+        self._in_flight -= size
+
+    def return_budget(self, parser: Parser) -> None:
+        """The command is done with, or its connection is: nothing else was read of it meanwhile."""
+        self.release(parser.reserved)
+        parser.reserved = 0
+
+    # --- running ---
+
+    def spawn(self, running: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task of its own that somebody holds on to until it is over."""
+        task = asyncio.get_running_loop().create_task(running)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+        return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log("error", "something broke", {"error": f"{type(error).__name__}: {error}"})
+
+    async def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """A call of the store, in a thread."""
+        return await self._in(self._pool, function, *args, **more)
+
+    async def look(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """The same of a call that looks at many jobs."""
+        return await self._in(self._lookers, function, *args, **more)
+
+    async def pulse(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._in(self._heart, function, *args)
+
+    async def _in(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        running = pool.submit(function, *args, **more)
+        self._calls.add(running)
+        running.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(running, loop=loop)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a call of the store has not come back: whoever waits for its thread waits as long."""
+        return any(desk.owed for desk in self._desks) or any(call.running() for call in list(self._calls))
+
+    def _soon(self, function: Callable[..., object], *args: Any) -> None:
+        """In the event loop, from any thread. RuntimeError: it has ended."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def push(self, asked: Push, told: Callable[[list[str] | Exception], None]) -> None:
+        """Queue it, with what others push meanwhile; `told` has the ids, or why not."""
+
+        def pushed(answer: list[str] | Exception) -> None:
+            if not isinstance(answer, Exception):
+                self.moved(asked.role, len(asked.texts))
+            told(answer)
+            queue = self._queues.get(asked.role)
+            if queue is not None:
+                queue.came()  # the store's own feed tells of it later
+
+        self._pushes.ask(self._push_all, asked, pushed, size=sum(map(len, asked.texts)))
+
+    def _push_all(self, asked: list[Push]) -> list[list[str] | FarroError]:
+        told = any(one.role in self._feeds for one in asked)
+        coming = self._own.coming if told else None
+        return memo_jobs.push_all(self.store, asked, gate=self.gate, contract=self.contract, coming=coming)
+
+    def queue(self, role: str) -> RoleQueue:
+        """Where clients wait for that role; whoever asks is going to wait."""
+        queue = self._queues.get(role)
+        if queue is None:
+            queue = self._queues[role] = RoleQueue(role, self.workers, self.spawn, self._next_due_s)
+        if role not in self._feeds and self._loop is not None:
+            loop, came = self._loop, queue.came
+
+            def told(changes: Changes) -> None:
+                loop.call_soon_threadsafe(came)
+
+            self._feeds[role] = Feed(store=self.store, role=role, told=told, log=self.log, own=self._own)
+        return queue
+
+    async def _next_due_s(self, role: str) -> float | None:
+        try:
+            due = await self.call(self.store.next_due, role)
+        except (FarroError, OSError) as error:
+            self.log("error", "the next delayed job is not known", {"role": role, "error": str(error)})
+            return None
+        return None if due is None else (due - datetime.now(UTC)).total_seconds()
+
+    def feed_updates(self) -> None:
+        """Somebody listens to `job:updates`."""
+        if None not in self._feeds and self._loop is not None:
+            self._feeds[None] = Feed(store=self.store, role=None, told=self.channels.changed, log=self.log)
+
+    async def roles(self) -> list[str]:
+        """Of the store, asked now and then: a new one is made by a person."""
+        known = self.known_roles()
+        if known is None:
+            known = list(await self.call(self.store.roles))
+            self._roles = (self.now_s(), known)
+        return known
+
+    def known_roles(self) -> list[str] | None:
+        """The same, where they were asked for a moment ago."""
+        asked_s, known = self._roles
+        return known if self.now_s() - asked_s <= ROLES_S else None
+
+    def waiting(self) -> dict[str, int]:
+        """Clients in blocking pops, by role."""
+        return {role: len(queue.waiters) for role, queue in self._queues.items()}
+
+    # --- lengths ---
+
+    async def length(self, role: str, *, exactly: bool = False) -> int:
+        """How many jobs wait in that queue. Counted at most once a second; between two counts this front's own pushes
+        and pops are reckoned."""
+        known = None if exactly else self.known_length(role)
+        if known is None:
+            known = await self.call(self._count, role)
+            self._lengths[role] = (self.now_s(), known)
+        return known
+
+    def known_length(self, role: str) -> int | None:
+        """The same, where it was counted a moment ago."""
+        counted_s, count = self._lengths.get(role, (0.0, None))
+        return count if count is not None and self.now_s() - counted_s <= LENGTH_S else None
+
+    def reckoned(self, role: str) -> int:
+        """The last count, with what went through this front since."""
+        return self._lengths.get(role, (0.0, 0))[1]
+
+    def moved(self, role: str, more: int) -> None:
+        known = self._lengths.get(role)
+        if known is not None:
+            self._lengths[role] = (known[0], max(0, known[1] + more))
+
+    def _count(self, role: str) -> int:
+        running = sum(len(agent.jobs) for agent in self.store.agents() if agent.role == role)
+        return max(0, self.store.load(role) - running)
+
+    # --- by the clock ---
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now_s = self.now_s()
+            for connection in list(self.connections.values()):
+                late = (
+                    (not connection.known and now_s - connection.since_s > STRANGER_S)
+                    or (connection.began_s is not None and now_s - connection.began_s > WHOLE_S)
+                    or (connection.stuck_s is not None and now_s - connection.stuck_s > READ_S)
+                    or (connection.waiter is not None and connection.unheard)  # nor would its end be
+                )
+                if late:
+                    connection.drop()
+            for worker in self.workers.overdue():
+                self.spawn(self._end(worker, f"worker {worker.id} said nothing for {worker.ttl_s:g} s"))
+            self.spawn(self.workers.write_down())
+            for held in self.workers.unheard():
+                self.spawn(self.workers.give_back(held, f"worker {held.worker.id} is back and knows nothing of it"))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.beat_s)
+            try:
+                await self.workers.beat()
+            except (FarroError, OSError) as error:
+                self.log("error", "heartbeats failed", {"error": str(error)})

@@ -1,0 +1,161 @@
+"""Bytes → commands, piece by piece: arrays of bulk strings, and inline commands. Limits are checked on lengths, before
+what they announce is kept.
+
+What commands mean lives in commands; replies are written by replies.
+
+A client is a client: of all the types of RESP only an array of bulk strings is a command. Everything else, and every
+length out of bounds, is Malformed, after which nothing that this connection says is read any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from farro.lazy_dataclass import dataclass
+
+LARGE = 64 << 10  # commands above this are counted together over all connections
+
+_HEADER = 32  # bytes: no length has more digits
+_NUMBER = re.compile(rb"-?[0-9]{1,19}")
+_STAR, _DOLLAR = 0x2A, 0x24
+
+
+class Malformed(Exception):
+    """What came is no command. The text is what the client is told before it is let go."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    args: int  # of one command
+    bulk: int  # bytes of one argument
+    command: int  # bytes of all arguments together
+    inline: int  # bytes of a line
+
+
+STRANGER = Limits(args=16, bulk=4 << 10, command=16 << 10, inline=4 << 10)  # before AUTH
+KNOWN = Limits(args=4096, bulk=16 << 20, command=32 << 20, inline=64 << 10)
+
+
+class Parser:
+    """Invariant: `_buffer[:_at]` is read; `_left` arguments of the command in `_args` are missing, and of the next one
+    `_length` bytes are awaited (-1: its header was not read)."""
+
+    __slots__ = ("_args", "_at", "_buffer", "_left", "_length", "_reserve", "_size", "limits", "reserved")
+
+    def __init__(self, limits: Limits, reserve: Callable[[int], bool] = lambda size: True) -> None:
+        self.limits = limits
+        self.reserved = 0  # bytes of a large command that were asked for; whoever runs the command gives them back
+        self._reserve = reserve
+        self._buffer = bytearray()
+        self._at = 0
+        self._args: list[bytes] = []
+        self._left = 0
+        self._length = -1
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+        self._buffer += data
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that were fed and not yet read."""
+        return len(self._buffer) - self._at
+
+    @property
+    def partial(self) -> bool:
+        """Whether a command has begun and not ended."""
+        return self._left > 0 or self.waiting > 0
+
+    def next(self) -> list[bytes] | None:
+        """The next whole command; an empty line or array is an empty one. None: more must come."""
+        if not self._left:
+            if self._at >= len(self._buffer):
+                return None
+            if self._buffer[self._at] != _STAR:
+                return self._inline()
+            count = self._number(b"*")
+            if count is None:
+                return None
+            if count > self.limits.args:
+                raise Malformed(f"invalid multibulk length: at most {self.limits.args} arguments")
+            if count < 0:
+                raise Malformed("invalid multibulk length")
+            if count == 0:
+                return []
+            self._left, self._args, self._size = count, [], 0
+        while self._left:
+            if not self._argument():
+                return None
+        args, self._args = self._args, []
+        return args
+
+    def _argument(self) -> bool:
+        if self._length < 0:
+            if self._at >= len(self._buffer):
+                return False
+            if self._buffer[self._at] != _DOLLAR:
+                raise Malformed(f"expected '$', got {_shown(self._buffer[self._at])}")
+            length = self._number(b"$")
+            if length is None:
+                return False
+            if length < 0 or length > self.limits.bulk:
+                raise Malformed(f"invalid bulk length: at most {self.limits.bulk} bytes")
+            self._size += length
+            if self._size > self.limits.command:
+                raise Malformed(f"too big a command: at most {self.limits.command} bytes")
+            if self._size > LARGE and (more := self._size - self.reserved) > 0:
+                if not self._reserve(more):
+                    raise Malformed("too much input is under way on all connections together; try again later")
+                self.reserved += more
+            self._length = length
+        end = self._at + self._length
+        if len(self._buffer) < end + 2:
+            return False
+        if self._buffer[end : end + 2] != b"\r\n":
+            raise Malformed("a bulk string does not end where its length says")
+        self._args.append(bytes(self._buffer[self._at : end]))
+        self._at, self._length = end + 2, -1
+        self._left -= 1
+        return True
+
+    def _number(self, kind: bytes) -> int | None:
+        """What a header says; None: it has not come whole."""
+        end = self._buffer.find(b"\r\n", self._at, self._at + _HEADER)
+        if end < 0:
+            if len(self._buffer) - self._at >= _HEADER:
+                raise Malformed(f"a length after {_shown(kind[0])} has no end")
+            return None
+        text = bytes(self._buffer[self._at + 1 : end])
+        if _NUMBER.fullmatch(text) is None:
+            raise Malformed(f"a length after {_shown(kind[0])} is no number")
+        self._at = end + 2
+        return int(text)
+
+    def _inline(self) -> list[bytes] | None:
+        limit = self.limits.inline
+        end = self._buffer.find(b"\n", self._at, self._at + limit + 1)
+        if end < 0:
+            if len(self._buffer) - self._at > limit:
+                raise Malformed(f"too big inline request: at most {limit} bytes")
+            return None
+        line = bytes(self._buffer[self._at : end]).rstrip(b"\r")
+        self._at = end + 1
+        args = line.split()
+        if len(args) > self.limits.args:
+            raise Malformed(f"too many words: at most {self.limits.args}")
+        if args and (_is_http(args) or not args[0].replace(b".", b"").replace(b"_", b"").isalnum()):
+            raise Malformed("this is no HTTP server" if _is_http(args) else "not a RESP command")
+        return args
+
+
+def _is_http(args: list[bytes]) -> bool:
+    """What a browser would be made to send here by a page of somebody else's: a request line, or a header."""
+    return args[-1].startswith(b"HTTP/") or args[0].upper() in (b"POST", b"HOST:")
+
+
+def _shown(byte: int) -> str:
+    return f"'{chr(byte)}'" if 0x20 < byte < 0x7F else f"byte 0x{byte:02x}"

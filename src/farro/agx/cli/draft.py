@@ -1,0 +1,205 @@
+"""`agx new`, `add`, `remove`, `undo`, `redo`: the draft grows. What becomes of it lives in operations.planning."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+from typing import Any
+
+import click
+
+from farro.agx import drafting
+from farro.agx.cli import show
+from farro.agx.cli.context import Place, common
+from farro.agx.draft_files import Draft
+from farro.cli.submit_options import COMMAND, WithCommand, pairs
+from farro.cli.tables import seconds
+from farro.cli.terminal import answer, at_terminal, note, say
+from farro.errors import InputError
+from farro.host.clock import SystemClock
+
+
+@click.command()
+@click.argument("name", required=False)
+@common
+def new(name: str | None, place: Place) -> None:
+    """Begin a new draft; NAME is what it will be saved as. The one before it comes back with `agx undo`."""
+    draft = drafting.begin(place.drafts, name)
+    kept = len(draft.before[-1].get("steps") or ()) if draft.before else 0
+    if place.as_json:
+        answer(_told(draft))
+        return
+    say(f"{draft.name or 'draft'}: empty")
+    if kept:
+        say(f"the draft before it ({kept} step{'s' if kept != 1 else ''}) is kept: agx undo")
+
+
+class Adding(WithCommand):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[-1:] == ["--"]:
+            raise click.UsageError("there is no command after --; for example: agx add -- sort names.txt", ctx)
+        typed = [word for word in args if word not in ("--json", "--text")]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as unknown:
+            raise click.UsageError(
+                f"no option {unknown.option_name}; a command stands after --: agx add -- {shlex.join(typed)}", ctx
+            ) from None
+
+
+@click.command(cls=Adding)
+@click.argument("words", nargs=-1, metavar="['WORDS' | -- COMMAND [ARGS]...]")
+@click.option("--input-from", metavar="STEP", help="The first command reads what that step says; `last` is the last.")
+@click.option("--timeout", callback=seconds, metavar="DURATION", help="Of each added command, such as 90s or 10m.")
+@click.option("--tool", metavar="TOOL", help="Run the command with this tool; `farro tools` lists them.")
+@click.option("--cwd", metavar="DIR", help="Where each added command runs; else where `submit` is typed.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="For the environment of each; repeatable.")
+@click.option("--literal", is_flag=True, help="Take the words after -- as they are: no pipes, no quotes.")
+@click.option("--no-review", is_flag=True, help="Ask the model once, and nobody to look at its plan again.")
+@common
+@click.pass_context
+def add(
+    context: click.Context,
+    words: tuple[str, ...],
+    input_from: str | None,
+    timeout: float | None,
+    tool: str | None,
+    cwd: str | None,
+    env: tuple[str, ...],
+    literal: bool,
+    no_review: bool,
+    place: Place,
+) -> None:
+    """Add steps to the draft: a command as you would type it, or words that a model turns into steps.
+
+    \b
+    agx add -- sort names.txt              a command: one step
+    agx add -- 'sort names.txt | uniq -c'  a pipe: a step each, joined
+    agx add -- '| head -3'                 reads the step before it
+    agx add 'count the lines of each log'  words: the provider of the config is asked
+
+    No shell runs a step: redirections, && and $(…) are refused, with what to do instead. Nothing is run by adding.
+    """
+    command: tuple[str, ...] | None = context.meta[COMMAND]
+    if command is not None:
+        if words:
+            raise click.UsageError(f"say it in words, or as a command after --, not both: {shlex.join(words)}")
+        draft, count = drafting.add(
+            place.drafts,
+            command,
+            literal=literal,
+            input_from=input_from,
+            tool=tool,
+            timeout_s=timeout,
+            cwd=cwd if cwd is None or place.remote else os.path.abspath(cwd),  # of that machine, not of this
+            env=pairs(env),
+        )
+        _say_added(place, draft, count, {})
+        return
+    if not words:
+        raise click.UsageError("say what to add: words in quotes, or -- COMMAND")
+    given = {"--input-from": input_from, "--timeout": timeout, "--tool": tool, "--cwd": cwd, "--env": env}
+    given["--literal"] = literal
+    for name in (name for name, value in given.items() if value):
+        raise click.UsageError(f"{name} is for commands, after --; in words, say it: 'with a timeout of a minute'")
+    _add_words(place, " ".join(words), review=not no_review)
+
+
+def _add_words(place: Place, wish: str, *, review: bool) -> None:
+    from farro.agents.calling import Tried
+    from farro.agx.propose import asked
+    from farro.app import agx as service
+
+    try:
+        asked(place.settings)
+    except InputError as nobody:
+        from farro.execution.commands import which
+
+        if which(wish.split()[0], os.environ.get("PATH"), os.getcwd()) is not None:
+            raise InputError(f"{nobody}\nif that is a command: agx add -- {wish}") from None
+        raise
+
+    def on_try(tried: Tried) -> None:
+        if tried.kind != "answered":
+            note(f"{tried.provider}: no answer ({tried.kind.replace('_', ' ')}): {tried.message}")
+
+    draft = place.drafts.read()
+    if at_terminal() and not place.as_json:
+        note("asking …")
+    moment = SystemClock().now().strftime("%Y%m%d-%H%M%S")
+    with place.scratch() as folder:
+        name = f"agx-{moment}-{random.SystemRandom().getrandbits(64):016x}"
+        planner = service.planner(place.root, place.settings, folder=folder, name=name, on_try=on_try)
+        proposal = planner.propose(wish, draft.plan, review=review)
+    made = place.drafts.replace(draft, proposal.plan)
+    who = proposal.provider if proposal.model is None else f"{proposal.provider} ({proposal.model})"
+    told: dict[str, Any] = {
+        "review": proposal.review,
+        "objections": list(proposal.objections),
+        "provider": proposal.provider,
+        "model": proposal.model,
+        "calls": proposal.calls,
+        "cost_usd": None if proposal.cost_usd is None else float(proposal.cost_usd),
+    }
+    _say_added(place, made, proposal.added, told)
+    if place.as_json:
+        return
+    for objection in proposal.objections:
+        say(f"review: {objection}")
+    if proposal.review == "unusable":
+        say("review: what it would put right could not be used; look at the steps yourself")
+    cost = "cost not known" if proposal.cost_usd is None else f"${proposal.cost_usd:f}"
+    say(f"by {who}, {proposal.calls} call{'s' if proposal.calls != 1 else ''}, {cost}, review: {proposal.review}")
+
+
+def _say_added(place: Place, draft: Draft, count: int, told: dict[str, Any]) -> None:
+    from farro.app import agx as service
+
+    checked = drafting.check(draft.plan, service.ground(place.settings))
+    if place.as_json:
+        answer({**_told(draft), "added": count, **told, **show.checked_json(checked)})
+        return
+    first = len(draft.steps) - count + 1
+    show.steps(draft.plan, first=first)
+    show.findings(checked, first=first)
+
+
+@click.command()
+@click.argument("steps", nargs=-1, required=True, metavar="STEP...")
+@common
+def remove(steps: tuple[str, ...], place: Place) -> None:
+    """Take steps out of the draft, by number; what read one of them then reads what it read, as in a pipe."""
+    _say_draft(place, drafting.remove(place.drafts, steps))
+
+
+@click.command()
+@common
+def undo(place: Place) -> None:
+    """Bring back the draft as it was before the last change; again and again, up to 20 changes. `agx redo` undoes it.
+
+    A new draft is a change too: the one before it comes back when all of its own changes are undone.
+    """
+    _say_draft(place, place.drafts.undo())
+
+
+@click.command()
+@common
+def redo(place: Place) -> None:
+    """Take back the last `agx undo`, as long as nothing else was changed."""
+    _say_draft(place, place.drafts.redo())
+
+
+def _say_draft(place: Place, draft: Draft) -> None:
+    if place.as_json:
+        answer(_told(draft))
+        return
+    if not draft.steps:
+        say(f"{draft.name or 'draft'}: empty")
+        return
+    say(show.heading(draft.plan, None, what="draft"))
+    show.steps(draft.plan)
+
+
+def _told(draft: Draft) -> dict[str, Any]:
+    return {"draft": draft.name, "version": draft.version, "plan": dict(draft.plan)}

@@ -1,0 +1,208 @@
+"""The desk over a root's own store and library: files or Redis, whichever it is.
+
+The words of the desk live in desk; what each verb does, in the operations that it calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farro.agx.client import JobTold, QueueTold, Ticket, WorkerTold
+from farro.documents import Document
+from farro.errors import InputError
+from farro.execution.progress import read_prompt, read_result
+from farro.host.clock_port import Clock
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+from farro.plans import actions as rules
+from farro.queue import find_job, listing, logs, submit, wait, watch
+from farro.queue import jobs as verbs
+from farro.queue import library as shelves
+from farro.queue.admission import Gate, admitted
+from farro.queue.agent_rules import Contract
+from farro.queue.library import ActionLine, PlanLine
+from farro.store.library import Library
+from farro.store.port import JobView, Store
+
+LOOK_S = 0.2  # a step that ends moves no job: it is looked for so often
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalDesk:
+    """Port: Desk."""
+
+    store: Store
+    library: Library
+    contract: Contract
+    gate: Callable[[bool], Gate]  # with or without --force
+    clock: Clock
+    by: str  # who asks
+    mint: Callable[[], str]
+    max_bytes: int  # of a job with what it brings
+
+    @property
+    def name(self) -> str:
+        return self.store.root
+
+    def close(self) -> None:
+        self.store.close()
+
+    # --- handing in ---
+
+    def submit(self, plan: Mapping[str, Any], ticket: Ticket) -> str:
+        wanted = rules.fields(plan)
+        if wanted:
+            raise InputError(
+                f"the plan wants an input ({', '.join(wanted)}): save it, then `agx action submit NAME --inputs FILE`"
+            )
+        source = str(plan.get("plan_id") or "plan")
+        contract = replace(self.contract, with_files=plan.get("input") in ticket.payload)
+        found = submit.submissions(
+            self.store,
+            [Document(dict(plan), source)],
+            role=ticket.role,
+            job_id=ticket.job_id,
+            source=source,
+            wishes=ticket.wishes,
+            contract=contract,
+        )
+        made = [replace(one, payload=dict(ticket.payload)) for one in found]
+        return admitted(self.store, made, self.gate(ticket.force))[0]
+
+    def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str:
+        document = Document(dict(plan), name or "plan")
+        roles, contract = self.store.roles(), self.contract
+        return shelves.save_plan(
+            self.library, document, roles=roles, mint=self.mint, name=name, replace=replace, contract=contract
+        )
+
+    def save_action(self, plan_id: str, inputs: Sequence[Any], *, name: str | None) -> str:
+        data = {"plan_id": plan_id, "inputs": list(inputs)} | ({} if name is None else {"action_id": name})
+        return shelves.save_action(self.library, Document(data, "action"), mint=self.mint)
+
+    def submit_inputs(
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
+    ) -> tuple[str, list[str]]:
+        action_id = self.save_action(plan_id, inputs, name=name)
+        return action_id, self.submit_action(action_id, ticket)
+
+    def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
+        return shelves.submit_action(
+            self.store,
+            self.library,
+            action_id,
+            role=ticket.role,
+            wishes=ticket.wishes,
+            gate=self.gate(ticket.force),
+            contract=self.contract,
+        )
+
+    def delete_plan(self, plan_id: str) -> None:
+        shelves.remove_plan(self.library, plan_id)
+
+    def delete_action(self, action_id: str) -> None:
+        shelves.remove_action(self.library, action_id)
+
+    # --- looking ---
+
+    def plans(self) -> list[PlanLine]:
+        return shelves.plans(self.library)
+
+    def plan(self, plan_id: str) -> Mapping[str, Any]:
+        return shelves.plan(self.library, plan_id)
+
+    def actions(self) -> list[ActionLine]:
+        return shelves.actions(self.library)
+
+    def action(self, action_id: str) -> Mapping[str, Any]:
+        return shelves.action_told(self.store, self.library, action_id)
+
+    def job(self, job: str) -> JobTold:
+        return self._told(self._view(job))
+
+    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[JobTold]:
+        asked = listing.Asked(statuses=[Status(status) for status in statuses], last=limit)
+        return [self._told(view) for view in listing.ls(self.store, self.store.root, asked)]
+
+    def result(self, job: str) -> Mapping[str, Any] | None:
+        view = self._view(job)
+        return read_result(self.store.folder(view), view.lifecycle.attempt) or None if view.lifecycle.attempt else None
+
+    def stdout(self, job: str, step: str | None) -> Iterator[bytes]:
+        view = self._view(job)
+        chosen = logs.Chosen(step=step, streams=("stdout",))
+        told = logs.output(self.store, self.store.root, view.job_id, chosen)
+        if step is not None:
+            logs.check_step(self.store, told, step)
+        for source in told.sources if step is not None else told.sources[-1:]:
+            if os.path.exists(source.path):
+                yield from logs.read(source.path, 0)
+
+    def workers(self) -> list[WorkerTold]:
+        found = []
+        for agent in self.store.agents():
+            if agent.role is None:
+                continue  # it steers, and works nothing
+            tags, host = agent.identity.get("tags"), agent.identity.get("host")
+            offered = tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
+            whose = host if isinstance(host, str) else None
+            found.append(
+                WorkerTold(id=agent.id, role=agent.role, alive=agent.alive, jobs=agent.jobs, tags=offered, host=whose)
+            )
+        return found
+
+    def queues(self) -> list[QueueTold]:
+        alive = [worker.role for worker in self.workers() if worker.alive]
+        found = []
+        for role in self.store.roles():
+            counts = {str(status): count for status, count in self.store.count(roles=[role]).items() if count}
+            if counts or role in alive:
+                found.append(QueueTold(role=role, counts=counts, workers=alive.count(role)))
+        return found
+
+    # --- steering and waiting ---
+
+    def cancel(self, job: str) -> JobTold:
+        job_id = find_job.resolve(self.store, self.store.root, job, shortest=find_job.SHORTEST_TO_END)
+        verbs.kill(self.store, job_id, by=self.by, note="agx job cancel")
+        return self.job(job_id)
+
+    def follow(self, job_id: str) -> Iterator[JobTold]:
+        for moment in watch.moments(self.store, self.store.root, job_id, every_s=LOOK_S):
+            yield replace(_of(moment.lifecycle), step=moment.step)
+
+    def ends(self, job_ids: Sequence[str]) -> Iterator[JobTold]:
+        for end in wait.ends(self.store, self.store.root, job_ids, clock=self.clock):
+            yield JobTold(job_id=end.job_id, status="gone", ended=True) if end.lifecycle is None else _of(end.lifecycle)
+
+    def _view(self, job: str) -> JobView:
+        job_id = find_job.resolve(self.store, self.store.root, job)
+        view = self.store.find(job_id)
+        if view is None:
+            raise InputError(f"{job_id} moved on while it was looked at; try again")
+        return view
+
+    def _told(self, view: JobView) -> JobTold:
+        plan_id = read_prompt(self.store.folder(view)).get("plan_id")
+        return replace(_of(view.lifecycle), plan_id=plan_id if isinstance(plan_id, str) else None)
+
+
+def _of(life: Lifecycle) -> JobTold:
+    error = life.error or {}
+    message, category = error.get("message"), error.get("category")
+    return JobTold(
+        job_id=life.job_id,
+        status=str(life.status),
+        role=life.role,
+        attempt=life.attempt,
+        created_at=life.created_at,
+        ended_at=life.finalized_at,
+        agent=life.agent,
+        error=None if message is None else str(message),
+        category=None if category is None else str(category),
+        ended=life.terminal,
+    )

@@ -1,0 +1,282 @@
+"""The desk over a RESP queue on another machine (`farro agq`, or whatever speaks as AGQ does), with a Redis client.
+
+The commands that it sends are those of docs/agq.md; the words of the desk live in desk. What a queue over RESP cannot
+do (bring a file along, find a job by half its id) is told, not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from farro.agx.client import JobTold, QueueTold, Ticket, WorkerTold
+from farro.agx.wire import as_json, as_object, as_text, explained, job_told, word_list
+from farro.errors import FarroError, InputError, UnknownJob
+from farro.jobs.ids import is_job_id
+from farro.jobs.states import Status
+from farro.plans import actions as rules
+from farro.plans import editing
+from farro.queue import options as wishing
+from farro.queue.library import ActionLine, PlanLine
+from farro.queue.options import Wishes
+from farro.queue.submit import DEFAULT_ROLE
+
+PORT = 6380
+_ANSWER_S = 30.0
+_LOOK_S = 2.0  # a message may be lost: it is looked so often anyhow
+
+
+class RemoteDesk:
+    """Port: Desk."""
+
+    def __init__(self, client: Any, name: str, mint: Callable[[], str]) -> None:
+        self._client = client
+        self._name = name
+        self._mint = mint
+
+    @classmethod
+    def at(cls, address: str, *, key: str | None, mint: Callable[[], str]) -> RemoteDesk:
+        """agq://HOST[:PORT]; the key never comes in the address, where everybody could read it."""
+        parts = urlsplit(address)
+        try:
+            host, port = parts.hostname, parts.port or PORT
+        except ValueError as error:
+            raise InputError(f"--store: {address}: {error}") from None
+        if parts.username is not None or parts.password is not None:
+            raise InputError("--store: an address holds no key; set AGQ_KEY, or `agq.key: ${NAME}` in the config")
+        if not host or parts.path not in ("", "/") or parts.query:
+            raise InputError(f"--store: {address} is not agq://HOST:PORT")
+        try:
+            import redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        except ImportError:
+            raise FarroError("agq:// needs a Redis client: pip install 'farro[redis]'") from None
+        client = redis.Redis(
+            host=host,
+            port=port,
+            password=key,
+            socket_timeout=_ANSWER_S,
+            socket_connect_timeout=5.0,
+            protocol=2,
+            # Once more, for a connection that was closed meanwhile: a job that is pushed twice under its id is one job.
+            retry=Retry(NoBackoff(), 1),
+        )
+        return cls(client, f"agq://{host}:{port}", mint)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def close(self) -> None:
+        self._client.close()
+
+    # --- handing in ---
+
+    def submit(self, plan: Mapping[str, Any], ticket: Ticket) -> str:
+        if ticket.payload:
+            raise InputError(
+                f"{self._name} takes no input along with a job; name a file that its workers can read, or --no-input"
+            )
+        if ticket.force:
+            raise InputError("--force is for a root of your own; the queue's own config decides about its caps")
+        wanted = rules.fields(plan)
+        if wanted:
+            raise InputError(f"the plan wants an input ({', '.join(wanted)}): `agx action submit PLAN --inputs FILE`")
+        job_id = ticket.job_id or self._mint()
+        role = ticket.role or plan.get("role") or DEFAULT_ROLE
+        prompt = wishing.granted(plan, ticket.wishes)
+        steps = [{"tool": "unix", **step} for step in editing.as_numbered(editing.steps_of(prompt))]
+        job = {**prompt, "id": job_id, "plan_id": prompt.get("plan_id") or job_id, "role": role, "steps": steps}
+        self._ask("LPUSH", "queue:ready" if role == DEFAULT_ROLE else f"queue:{role}", as_json(job))
+        return job_id
+
+    def save_plan(self, plan: Mapping[str, Any], *, name: str | None, replace: bool) -> str:
+        kept = {**plan, "plan_id": name} if name is not None else dict(plan)
+        return as_text(self._ask("PLAN.SUBMIT", as_json(kept), *(["REPLACE"] if replace else [])))
+
+    def save_action(self, plan_id: str, inputs: Sequence[Any], *, name: str | None) -> str:
+        raise InputError(
+            f"{self._name} keeps an action when it is handed in: agx action submit {plan_id} --inputs FILE"
+        )
+
+    def submit_inputs(
+        self, plan_id: str, inputs: Sequence[Any], *, name: str | None, ticket: Ticket
+    ) -> tuple[str, list[str]]:
+        if ticket.wishes != Wishes() or ticket.force:
+            raise InputError(f"{self._name} takes an action as it is; say tags, timeouts and the like in its plan")
+        action = {"plan_id": plan_id, "inputs": list(inputs)} | ({} if name is None else {"action_id": name})
+        queue = [] if ticket.role is None else [f"queue:{ticket.role}"]
+        told = as_object(self._ask("ACTION.SUBMIT", as_json(action), *queue))
+        return str(told.get("action_id")), [str(job_id) for job_id in told.get("job_ids") or ()]
+
+    def submit_action(self, action_id: str, ticket: Ticket) -> list[str]:
+        kept = self.action(action_id)
+        return self.submit_inputs(str(kept["plan_id"]), kept["inputs"], name=action_id, ticket=ticket)[1]
+
+    def delete_plan(self, plan_id: str) -> None:
+        self.plan(plan_id)
+        self._ask("PLAN.DELETE", plan_id)
+
+    def delete_action(self, action_id: str) -> None:
+        self.action(action_id)
+        self._ask("ACTION.DELETE", action_id)
+
+    # --- looking ---
+
+    def plans(self) -> list[PlanLine]:
+        lines = map(as_object, self._ask("PLAN.LIST"))
+        return [
+            PlanLine(
+                id=str(line.get("id")),
+                name=line.get("name"),
+                steps=int(line.get("steps") or 0),
+                wants=word_list(line, "wants"),
+            )
+            for line in lines
+        ]
+
+    def plan(self, plan_id: str) -> Mapping[str, Any]:
+        found = self._ask("PLAN.GET", plan_id)
+        if found is None:
+            raise InputError(f"no plan {plan_id} is kept at {self._name}; `agx list` shows what is")
+        return as_object(found)
+
+    def actions(self) -> list[ActionLine]:
+        lines = map(as_object, self._ask("ACTION.LIST"))
+        return [
+            ActionLine(id=str(line.get("id")), plan_id=str(line.get("plan_id")), inputs=int(line.get("inputs") or 0))
+            for line in lines
+        ]
+
+    def action(self, action_id: str) -> Mapping[str, Any]:
+        found = self._ask("ACTION.GET", action_id)
+        if found is None:
+            raise InputError(f"no action {action_id} is kept at {self._name}; `agx action list` shows what is")
+        return as_object(found)
+
+    def job(self, job: str) -> JobTold:
+        return job_told(self._whole(job))
+
+    def jobs(self, *, statuses: Sequence[str], limit: int) -> list[JobTold]:
+        found: list[JobTold] = []
+        for status in statuses or (None,):
+            some = self._ask("JOBS.LIST", "LIMIT", str(limit), *(("STATUS", status) if status else ()))
+            found += [job_told(as_object(line)) for line in some]
+        return sorted(found, key=lambda one: one.created_at or "", reverse=True)[:limit]
+
+    def result(self, job: str) -> Mapping[str, Any] | None:
+        found = self._whole(job).get("result")
+        return found if isinstance(found, dict) else None
+
+    def stdout(self, job: str, step: str | None) -> Iterator[bytes]:
+        told = self._whole(job)
+        result = told.get("result")
+        listed = result.get("step_results") if isinstance(result, dict) else None
+        steps = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        if len(steps) <= 1 and step is None:
+            yield self._ask("GET", f"job:{told.get('job_id')}:stdout") or b""
+            return
+        names = [str(one.get("id") or one.get("step_number")) for one in steps]
+        if step is not None and step not in names:
+            raise InputError(f"{job} has no step {step}; there is {', '.join(names) or 'none yet'}")
+        chosen = steps[-1 if step is None else names.index(step)]
+        if chosen.get("truncated") or chosen.get("stdout_truncated"):
+            raise InputError(
+                f"step {names[steps.index(chosen)]} said more than comes along; `farro logs` has it, there"
+            )
+        yield str(chosen.get("stdout") or "").encode("utf-8", "replace")
+
+    def workers(self) -> list[WorkerTold]:
+        found = []
+        for line in map(as_object, self._ask("WORKERS.LIST")):
+            role, host = line.get("role"), line.get("host")
+            found.append(
+                WorkerTold(
+                    id=str(line.get("worker_id") or "(a connection)"),
+                    role=role if isinstance(role, str) else DEFAULT_ROLE,
+                    alive=line.get("alive") is not False,
+                    jobs=word_list(line, "jobs"),
+                    tags=word_list(line, "tags"),
+                    host=host if isinstance(host, str) else None,
+                )
+            )
+        return found
+
+    def queues(self) -> list[QueueTold]:
+        told = as_object(self._ask("QUEUE.STATS")).get("queues")
+        working = [worker.role for worker in self.workers() if worker.alive]
+        found = []
+        for line in told.values() if isinstance(told, dict) else ():
+            counts = {
+                str(status): line[status] for status in Status if isinstance(line.get(status), int) and line[status]
+            }
+            if counts or line.get("role") in working:
+                role = str(line.get("role"))
+                found.append(QueueTold(role=role, counts=counts, workers=working.count(role)))
+        return found
+
+    # --- steering and waiting ---
+
+    def cancel(self, job: str) -> JobTold:
+        self._whole(job)
+        self._ask("JOB.CANCEL", job, "agx job cancel")
+        return self.job(job)
+
+    def follow(self, job_id: str) -> Iterator[JobTold]:
+        last: tuple[object, ...] | None = None
+        with self._listening() as wait:
+            while True:
+                told = self.job(job_id)
+                if (now := (told.status, told.attempt, told.role)) != last:
+                    last = now
+                    yield told
+                if told.ended:
+                    return
+                wait()
+
+    def ends(self, job_ids: Sequence[str]) -> Iterator[JobTold]:
+        left = dict.fromkeys(job_ids)
+        with self._listening() as wait:
+            while left:
+                for job_id in list(left):
+                    told = self.job(job_id)
+                    if told.ended:
+                        del left[job_id]
+                        yield told
+                if left:
+                    wait()
+
+    def _listening(self) -> _Listening:
+        return _Listening(self)
+
+    def _whole(self, job: str) -> Mapping[str, Any]:
+        found = self._ask("JOB.GET", job) if is_job_id(job) else None
+        if found is None:
+            raise UnknownJob(f"no job {job} at {self._name}; `agx jobs` lists what there is, by its whole id")
+        return as_object(found)
+
+    def _ask(self, *words: str | bytes) -> Any:
+        # What was typed need not be UTF-8: the queue says what it thinks of it.
+        said = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in words]
+        return explained(self._name, lambda: self._client.execute_command(*said))
+
+
+class _Listening:
+    """Subscribed to what changes; calling it waits for something, or a moment."""
+
+    def __init__(self, desk: RemoteDesk) -> None:
+        self._desk = desk
+        self._pubsub: Any = None
+
+    def __enter__(self) -> Callable[[], None]:
+        self._pubsub = self._desk._client.pubsub(ignore_subscribe_messages=True)
+        explained(self._desk.name, lambda: self._pubsub.subscribe("job:updates"))
+        return self._wait
+
+    def _wait(self) -> None:
+        explained(self._desk.name, lambda: self._pubsub.get_message(timeout=_LOOK_S))
+
+    def __exit__(self, *_: object) -> None:
+        self._pubsub.close()

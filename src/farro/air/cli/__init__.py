@@ -1,0 +1,1 @@
+"""Commands of Air-Executor: job, status, reset, run-task, import-air."""

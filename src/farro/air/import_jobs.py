@@ -1,0 +1,214 @@
+"""Taking over the jobs of an Air-Executor: its folder is read, never written; what is left to run is queued by name.
+
+What is left of a task list is decided in plans.air.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from farro import documents
+from farro.air import named, records
+from farro.air.records import AirJob, Left
+from farro.air.words import JobState
+from farro.config.settings import RunnersSettings
+from farro.documents import Document, refusal, shapes
+from farro.errors import BadDocument, FarroError, InputError
+from farro.execution import progress
+from farro.host import fs
+from farro.jobs import ids
+from farro.lazy_dataclass import dataclass
+from farro.queue.admission import Gate
+from farro.queue.times import moment_or_none
+from farro.store.port import Store
+
+FOLDER = ".air-executor"
+MARK = "air_executor"  # in the metadata of an imported job
+_SLACK = timedelta(seconds=60)  # between the start of a runner and its note of it
+_PID_LIMIT = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """What became of one job."""
+
+    name: str
+    action: str  # imported, already, nothing, failed; problem: it could not be taken over
+    message: str
+    job_id: str | None = None
+    tasks: int = 0  # to run
+    completed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imported:
+    folder: str
+    jobs: tuple[Taken, ...]
+    config: Mapping[str, Any]  # what its config.yaml says otherwise than this root's `runners`
+
+    @property
+    def whole(self) -> bool:
+        return all(job.action != "problem" for job in self.jobs)
+
+
+StartedAt = Callable[[int], float | None]  # when a process was started, in Unix time; None: there is none
+
+
+def import_air(
+    store: Store,
+    root: str,
+    given: str,
+    *,
+    runners: RunnersSettings,
+    started_at_s: StartedAt,
+    failed: bool = False,
+    dry_run: bool = False,
+    gate: Gate | None = None,
+) -> Imported:
+    """Trouble with one job is told of that job alone. BadDocument: config.yaml is wrong, and nothing was imported.
+    `failed`: jobs that failed are queued too, from their failed tasks on."""
+    folder = _folder(given)
+    config = _config(f"{folder}/config.yaml")
+    jobs = []
+    for name in sorted(fs.subdirectories(f"{folder}/jobs")):
+        try:
+            job, found = _read(f"{folder}/jobs/{name}", name, config, started_at_s)
+            jobs.append(_take(store, root, job, found, failed=failed, dry_run=dry_run, gate=gate))
+        except (FarroError, OSError) as error:
+            jobs.append(Taken(name=name, action="problem", message=str(error)))
+    differing = {
+        item.name: getattr(config, item.name)
+        for item in fields(RunnersSettings)
+        if config is not None and item.name != "base_path" and getattr(config, item.name) != getattr(runners, item.name)
+    }
+    return Imported(folder=folder, jobs=tuple(jobs), config=differing)
+
+
+def _folder(given: str) -> str:
+    for folder in (given, f"{given}/{FOLDER}"):
+        if os.path.isdir(f"{folder}/jobs") and not os.path.isdir(f"{folder}/agents"):
+            return os.path.abspath(folder)
+    if os.path.isdir(f"{given}/jobs"):
+        raise InputError(f"{given} is a farro root, no Air-Executor's folder; name the {FOLDER} folder")
+    raise InputError(f"{given} is no Air-Executor's folder: it has no jobs in it; name the {FOLDER} folder")
+
+
+def _config(path: str) -> RunnersSettings | None:
+    """config.yaml, with Air-Executor's keys at its top; None when there is none."""
+    if not os.path.lexists(path):
+        return None
+    document = _document(path)
+    if document.data is None:
+        return RunnersSettings()
+    checked = shapes.check(RunnersSettings, document.data)
+    problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
+    if checked.value is None or problems:
+        raise refusal(path, problems)
+    return checked.value
+
+
+def _read(folder: str, name: str, config: RunnersSettings | None, started_at_s: StartedAt) -> tuple[AirJob, Left]:
+    ids.check_job_name(name)
+    job = records.job_of(_document(f"{folder}/state.json"), name)
+    if (pid := _runner(f"{folder}/runner.pid", started_at_s)) is not None:
+        raise InputError(
+            f"{folder}/runner.pid: its runner, process {pid}, is alive; stop that Air-Executor first, then import again"
+        )
+    cwd = os.path.dirname(os.path.dirname(os.path.dirname(folder)))  # where Air-Executor was started
+    timeout_s = None if config is None else float(config.task_timeout)
+    return job, records.left(_document(f"{folder}/tasks.json"), task_timeout_s=timeout_s, cwd=cwd)
+
+
+def _runner(path: str, started_at_s: StartedAt) -> int | None:
+    """The process that runs the job now. A number that another process has by now, which began after the note was
+    written, is nobody's; so is a note that cannot be read."""
+    try:
+        lines = fs.read_regular(path, _PID_LIMIT).decode("utf-8", "replace").split()
+    except OSError:
+        return None
+    if not lines or not lines[0].isascii() or not lines[0].isdecimal() or not 0 < int(lines[0][:12]) < 1 << 31:
+        return None
+    pid = int(lines[0][:12])
+    began_s = started_at_s(pid)
+    noted = moment_or_none(lines[1]) if len(lines) > 1 else None
+    if began_s is None or (noted is not None and began_s > (noted + _SLACK).timestamp()):
+        return None
+    return pid
+
+
+def _take(
+    store: Store, root: str, job: AirJob, found: Left, *, failed: bool, dry_run: bool, gate: Gate | None
+) -> Taken:
+    taken = partial(Taken, name=job.name, completed=found.completed)
+    state = records.verdict(job, found)
+    if not found.tasks and not found.completed:
+        return taken(action="nothing", message="it has no tasks")
+    if state is JobState.COMPLETED:
+        return taken(action="nothing", message=f"completed: {_whole(len(found.completed))}")
+    present = store.named(job.name)
+    if present is not None and _mark(store, root, present).get("id") == job.id:
+        return taken(action="already", message=f"already imported, as {present}", job_id=present)
+    if state is JobState.FAILED and not failed:
+        return taken(action="failed", message=_why_failed(found), tasks=len(found.tasks))
+    if present is not None:
+        raise InputError(
+            f"the name {job.name} is another job's here, {present}; `farro prune` frees the names of finished jobs, "
+            "or rename the folder and the name in its state.json"
+        )
+    plan = _plan(job, found)
+    message = _said(job, found)
+    if dry_run:
+        return taken(action="imported", message=message, tasks=len(found.tasks))
+    job_id = named.create(store, root, job.name, Document(plan, f"{job.name}/tasks.json"), gate=gate)
+    return taken(action="imported", message=message, job_id=job_id, tasks=len(found.tasks))
+
+
+def _plan(job: AirJob, found: Left) -> dict[str, Any]:
+    mark = {"id": job.id, "state": job.state, "created_at": job.created_at, "completed": list(found.completed)}
+    return {"name": job.name, "tasks": list(found.tasks), "metadata": {MARK: mark}}
+
+
+def _mark(store: Store, root: str, job_id: str) -> Mapping[str, Any]:
+    view = store.find(job_id)
+    metadata = {} if view is None else progress.read_prompt(store.folder(view)).get("metadata")
+    mark = metadata.get(MARK) if isinstance(metadata, dict) else None
+    return mark if isinstance(mark, dict) else {}
+
+
+def _why_failed(found: Left) -> str:
+    rest = f"{len(found.tasks)} tasks are not done; queue them with --failed"
+    return f"task {found.failed[0][0]}: {found.failed[0][1]}; {rest}" if found.failed else rest
+
+
+def _said(job: AirJob, found: Left) -> str:
+    parts = [f"{len(found.tasks)} to run, {len(found.completed)} done before"]
+    if found.orphaned:
+        parts.append(f"{', '.join(found.orphaned)} had begun without an end, and will run again")
+    if job.state == "completed":
+        parts.append("its state said completed, and that was not so")
+    if found.themselves:
+        parts.append(
+            f"{', '.join(found.themselves)} will fail: the command is `air-executor run-task` of the task itself"
+        )
+    return "; ".join(parts)
+
+
+def _document(path: str) -> Document:
+    try:
+        text = fs.read_regular(path, documents.DEFAULT.size)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is missing") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if not text.strip() and not path.endswith(".yaml"):
+        raise BadDocument(path, [documents.Document(None, path).problem((), "is empty; it must hold JSON")])
+    return documents.parse(text, path)
+
+
+def _whole(count: int) -> str:
+    return "its one task is done" if count == 1 else f"all {count} tasks are done"

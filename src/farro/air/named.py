@@ -1,0 +1,159 @@
+"""Jobs by name: creating one, and resetting it, which gives its name to a new job from the same prompt.
+
+What a name promises lives in ports.store; reading task files lives in cli.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from farro.documents import Document
+from farro.errors import Damaged, InputError, NameTaken, Refused, TryAgain, UnknownJob
+from farro.host import fs
+from farro.jobs import ids, places
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+from farro.plans import after
+from farro.queue import jobs, submit
+from farro.queue import options as wishing
+from farro.queue.admission import Gate, admitted
+from farro.store.port import JobView, Store, Submission
+
+_PROMPT_LIMIT = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reset:
+    name: str
+    job_id: str  # the job that has the name now
+    before: str  # the one that had it
+    changed: bool  # False: it was waiting already, from its start
+
+
+def create(
+    store: Store, root: str, name: str, document: Document, *, role: str | None = None, gate: Gate | None = None
+) -> str:
+    """Queue a plan under a name that nobody has; NameTaken if somebody does. Answers the job's id."""
+    ids.check_job_name(name)
+    if store.find(name) is not None:
+        raise InputError(f"{name} is the id of a job in {root}, and would be taken for that one; choose another name")
+    (wanted,) = submit.submissions(
+        store, [document], role=role, job_id=None, source=document.source, wishes=wishing.NONE
+    )
+    if wanted.job_id is not None and store.find(wanted.job_id) is not None:
+        raise InputError(
+            f"{document.source}: its id {wanted.job_id} is a job already, and a job has one name; take the id out, or "
+            "choose another"
+        )
+    return _queue(store, name, wanted, None, gate)
+
+
+def reset(
+    store: Store,
+    root: str,
+    name: str,
+    *,
+    by: str,
+    force: bool = False,
+    document: Document | None = None,
+    gate: Gate | None = None,
+) -> Reset:
+    """The job goes back to waiting, from its start: a new job of the same prompt has its name then. Nothing of the old
+    one is carried over, so no task of it can stay failed. `document`: other tasks than the old job's.
+
+    Safe to repeat after a crash at any point: until the new job is there, the name means the old one.
+    """
+    old = present(store, root, name)
+    view = store.find(old)
+    if view is None:
+        raise TryAgain(f"{name} ({old}) is being made or moved just now; try again in a moment")
+    wanted = _again(root, name, view, document, store)
+    if wanted is None:
+        return Reset(name=name, job_id=old, before=old, changed=False)
+    if not view.lifecycle.terminal:
+        running = view.status is Status.IN_PROGRESS and old not in jobs.orphans(store)
+        if running and not force:
+            raise Refused(
+                f"{name} ({old}) is working; end it with `farro kill {name}` and reset it then, "
+                f"or do both with `farro reset --job {name} --force`"
+            )
+        with contextlib.suppress(Damaged):  # it cannot be read at all: that put it into quarantine, where nothing runs
+            jobs.kill(store, old, by=by, note="reset")
+    try:
+        job_id = _queue(store, name, wanted, old, gate)
+    except NameTaken as taken:
+        raise TryAgain(
+            f"somebody else reset {name} just now; it is {taken.job_id} (`farro status --job {name}`)"
+        ) from taken
+    return Reset(name=name, job_id=job_id, before=old, changed=True)
+
+
+def present(store: Store, root: str, name: str) -> str:
+    """The id of the job of that name; UnknownJob says which names there are."""
+    job_id = store.named(ids.check_job_name(name))
+    if job_id is None:
+        if ids.is_job_id(name) and store.find(name) is not None:
+            raise UnknownJob(f"{name} is the id of a job, and no job's name; `farro retry {name}` runs it again")
+        raise UnknownJob(no_such_name(name, list(store.names()), root))
+    return job_id
+
+
+def no_such_name(name: str, known: Sequence[str], root: str) -> str:
+    import difflib  # here: only a mistake pays for it
+
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else "`farro job list` lists the names"
+    return f"no job is named {name} in {root}; {hint}"
+
+
+def _queue(store: Store, name: str, wanted: Submission, old: str | None, gate: Gate | None) -> str:
+    def enqueue(submissions: Sequence[Submission]) -> list[str]:
+        return [store.enqueue_named(name, submission, instead_of=old) for submission in submissions]
+
+    return admitted(store, [wanted], gate, enqueue)[0]
+
+
+def _again(root: str, name: str, view: JobView, document: Document | None, store: Store) -> Submission | None:
+    """What runs instead of that job; None: it waits to do just that. Refused before anything is changed."""
+    folder = store.folder(view)
+    if document is not None:
+        (wanted,) = submit.submissions(
+            store, [document], role=None, job_id=None, source=document.source, wishes=wishing.NONE
+        )
+        return replace(wanted, job_id=None, retry_of=view.job_id)
+    try:
+        prompt = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
+        if not isinstance(prompt, dict):
+            raise ValueError("it is not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Damaged(
+            f"{name} ({view.job_id}): {view.place}/{view.job_id}/prompt.json cannot be read ({why}), so nobody knows "
+            f"its tasks any more; give them again: farro reset --job {name} --tasks FILE"
+        ) from error
+    if view.status is Status.QUEUED and view.place != places.QUARANTINE and view.lifecycle.attempt == 0:
+        return None
+    narrative, payload = _rest(folder)
+    return Submission(
+        role=view.lifecycle.first_role,
+        prompt=after.alone(prompt),
+        retry_of=view.job_id,
+        narrative=narrative,
+        payload=payload,
+    )  # the job's own id stays the old job's
+
+
+def _rest(folder: str) -> tuple[str | None, dict[str, bytes]]:
+    """What came with the prompt: prompt.md, and the payload."""
+    narrative, payload = None, {}
+    with contextlib.suppress(OSError):
+        narrative = fs.read_bytes(f"{folder}/prompt.md").decode("utf-8", "replace")
+    with contextlib.suppress(OSError):
+        for name in fs.listdir(f"{folder}/payload"):
+            if os.path.isfile(f"{folder}/payload/{name}"):
+                payload[name] = fs.read_bytes(f"{folder}/payload/{name}")
+    return narrative, payload

@@ -1,0 +1,107 @@
+"""One task of a job, run here and now with its output on the terminal: to see why it fails. No state is changed.
+
+Running a job as a job lives in services; starting the process lives in system.here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from farro.errors import BadDocument, Damaged, InputError, Refused, UnknownJob
+from farro.execution import commands, progress, task_file
+from farro.execution.commands import InWorker, Missing
+from farro.execution.tools import Tools
+from farro.host import foreground, fs
+from farro.plans.loading import load_data
+from farro.plans.model import Step
+from farro.queue.history import attempt_numbers
+from farro.store.port import Store
+
+_OURS = "FARRO_RUN_TASK"  # job/task of each run-task above this one
+
+
+def run_task(
+    store: Store,
+    root: str,
+    job_id: str,
+    task: str,
+    *,
+    tools: Tools,
+    env: Mapping[str, str],
+    timeout_s: float,
+    stdout: int | None = None,
+) -> int:
+    """The task's exit code, 0 where that counts as success. What it reads from another step is what that one said in
+    the job's last attempt. Steps that it adds are refused, for there is no plan that they could join."""
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    folder = store.folder(view)
+    step = _step(folder, job_id, task)
+    _refuse_itself(job_id, task, env)
+    own = {
+        "FARRO_ROOT": root,
+        "FARRO_JOB": job_id,
+        task_file.STEP: task,
+        _OURS: f"{env.get(_OURS, '')}:{job_id}/{task}:",
+    }
+    inherited = {name: value for name, value in env.items() if name != task_file.FOLDER}
+    cwd = root if step.cwd is None else os.path.join(root, step.cwd)
+    full = {**inherited, **step.env, **own}
+    # With a timeout of its own a Python tool is a process of its own, which can be ended.
+    timed = replace(step, timeout=step.timeout_s(timeout_s))
+    found = commands.find(timed, tools=tools, env=full, cwd=cwd, attempt_dir=cwd, may_appear=False)
+    if isinstance(found, Missing):
+        raise InputError(f"{job_id}, task {task}: {found.message}")
+    if isinstance(found, InWorker):
+        raise InputError(f"{job_id}, task {task}: its tool {step.tool} is a function of the worker's own; run the job")
+    try:
+        code = foreground.run(
+            found.argv,
+            executable=found.file,
+            stdin=_input(folder, job_id, step),
+            stdout=stdout,
+            cwd=cwd,
+            env=full,
+            timeout_s=step.timeout_s(timeout_s),
+        )
+    except OSError as error:
+        raise InputError(f"{job_id}, task {task}: {error.filename or found.argv[0]}: {error.strerror}") from error
+    return 0 if code in step.ok_exit_codes else code
+
+
+def _step(folder: str, job_id: str, task: str) -> Step:
+    try:
+        known = {step.id: step for step in load_data(progress.read_prompt(folder), "prompt.json").steps}
+    except BadDocument as error:
+        raise Damaged(f"{job_id}: its tasks cannot be read: {error}") from error
+    if task not in known:
+        raise InputError(f"{job_id} has no task {task}; there is {', '.join(known)}")
+    return known[task]
+
+
+def _refuse_itself(job_id: str, task: str, env: Mapping[str, str]) -> None:
+    """Air-Executor's own task lists hold tasks that run `run-task` of themselves: without this they would never end."""
+    inside = env.get("FARRO_JOB") == job_id and env.get(task_file.STEP) == task
+    if inside or f":{job_id}/{task}:" in env.get(_OURS, ""):
+        raise Refused(f"{job_id}, task {task} runs itself by `run-task`; its command must be the work itself")
+
+
+def _input(folder: str, job_id: str, step: Step) -> str | None:
+    source = step.input_from_step
+    if source is None:
+        return None
+    try:
+        numbers = attempt_numbers(folder)
+    except OSError:
+        numbers = []
+    for number in reversed(numbers):
+        path = f"{folder}/attempts/{number:04d}/steps/{source}/stdout"
+        if fs.exists(path):
+            return path
+    raise InputError(
+        f"{job_id}, task {step.id} reads what task {source} says, and that one has not run yet; run the job first "
+        f"(`farro worker --drain`), or leave input_from_step out"
+    )

@@ -1,0 +1,172 @@
+"""How jobs do in Air-Executor's words: a line a job with its progress, a line a task, and who is alive to work them.
+
+The words are kernel.air_states; printing lives in cli.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from farro.air import words
+from farro.air.words import JobState, TaskState
+from farro.errors import BadDocument, UnknownJob
+from farro.execution import progress
+from farro.execution.progress import read_result
+from farro.jobs.states import Status
+from farro.jobs.times import timestamp
+from farro.lazy_dataclass import dataclass
+from farro.queue import jobs
+from farro.queue.history import attempt_numbers
+from farro.queue.times import seconds_between
+from farro.store.port import AgentView, JobView, Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskLine:
+    id: str
+    state: TaskState
+    exit_code: int | None = None
+    duration_s: float | None = None
+    needs: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobLine:
+    name: str | None  # None: it has none
+    job_id: str
+    state: JobState
+    status: Status  # farro's own word
+    note: str | None
+    done: int  # tasks that are completed
+    total: int
+    running: tuple[str, ...]
+    duration_s: float | None  # since it was first begun, until its end or now
+    error: str | None
+    tasks: tuple[TaskLine, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alive:
+    """Who is there to work."""
+
+    workers: int  # slots
+    busy: int
+    manager: bool
+    watchdog: bool
+
+
+def alive(agents: Iterable[AgentView]) -> Alive:
+    living = [agent for agent in agents if agent.alive]
+    workers = [agent for agent in living if agent.role not in (None, "Manager")]  # that one is the manager's own
+    keepers = {agent.id.split(".", 1)[0] for agent in living if agent.role is None}
+    return Alive(
+        workers=len(workers),
+        busy=sum(1 for agent in workers if agent.jobs),
+        manager="manager" in keepers,
+        watchdog="watchdog" in keepers,
+    )
+
+
+def named_jobs(store: Store, root: str, *, now: datetime) -> list[JobLine]:
+    """Every job that has a name, in the order of the names."""
+    orphans = jobs.orphans(store)
+    found = []
+    for name, job_id in store.names().items():
+        with contextlib.suppress(UnknownJob):  # pruned while we looked
+            found.append(job_line(store, root, job_id, name=name, now=now, orphans=orphans))
+    return found
+
+
+def other_jobs(store: Store, root: str, *, now: datetime, limit: int) -> list[JobLine]:
+    """Jobs that have no name, as far as `limit` reaches."""
+    orphans, known = jobs.orphans(store), set(store.names().values())
+    found = [view for view in store.list(limit=limit + len(known)) if view.job_id not in known][:limit]
+    return [_line(store, view, None, now, orphans) for view in found]
+
+
+def job_line(
+    store: Store, root: str, job_id: str, *, name: str | None, now: datetime, orphans: frozenset[str] | None = None
+) -> JobLine:
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    return _line(store, view, name, now, jobs.orphans(store) if orphans is None else orphans)
+
+
+def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans: frozenset[str]) -> JobLine:
+    life = view.lifecycle
+    told = words.job_state(view.status, terminal=life.terminal, orphaned=view.job_id in orphans)
+    tasks = tuple(_tasks(store.folder(view), told.state is JobState.WORKING))
+    error = None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}"
+    note = told.note
+    if error is None and view.damaged is not None:
+        error = f"damaged: {view.damaged}"
+    elif error is None and not tasks:
+        error = "damaged: its tasks cannot be read"
+    elif view.waits_for and view.status is Status.QUEUED:
+        note = f"after {', '.join(view.waits_for)}"
+    return JobLine(
+        name=name,
+        job_id=view.job_id,
+        state=told.state,
+        status=view.status,
+        note=note,
+        done=sum(1 for task in tasks if task.state is TaskState.COMPLETED),
+        total=len(tasks),
+        running=tuple(task.id for task in tasks if task.state is TaskState.RUNNING),
+        duration_s=seconds_between(life.first_claimed_at, life.finalized_at or timestamp(now)),
+        error=error,
+        tasks=tasks,
+    )
+
+
+def _tasks(folder: str, working: bool) -> Iterator[TaskLine]:
+    """The plan's steps and those that were added, each as the last attempt left it."""
+    try:
+        numbers = attempt_numbers(folder)
+    except OSError:
+        numbers = []
+    attempt = numbers[-1] if numbers else 0
+    lines = progress.lines(folder, attempt)
+    ended = {str(item.get("id") or item.get("step_number")): item for item in _ended(folder, attempt, lines)}
+    began = set(progress.begun(folder, attempt)) if attempt else set()
+    needs = _needs(progress.read_prompt(folder), lines)
+    for task in dict.fromkeys((*needs, *ended, *(sorted(began) if working else ()))):
+        yield _task(task, ended.get(task), task in began, working, needs.get(task, ()))
+
+
+def _ended(folder: str, attempt: int, lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    told = read_result(folder, attempt).get("step_results") if attempt else None
+    if isinstance(told, list):
+        return [item for item in told if isinstance(item, dict)]
+    return [line for line in lines if "success" in line]
+
+
+def _task(task: str, item: Mapping[str, Any] | None, began: bool, working: bool, needs: tuple[str, ...]) -> TaskLine:
+    if item is None:
+        return TaskLine(id=task, state=words.task_state(success=None, begun=began, working=working), needs=needs)
+    code, duration, error = item.get("exit_code"), item.get("duration_s"), item.get("error")
+    return TaskLine(
+        id=task,
+        state=words.task_state(success=item.get("success") is True, begun=True, working=working),
+        exit_code=code if isinstance(code, int) else None,
+        duration_s=float(duration) if isinstance(duration, int | float) else None,
+        needs=needs,
+        error=error if isinstance(error, str) else None,
+    )
+
+
+def _needs(prompt: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """The plan's steps and those that were added, with what each waits for; none where the prompt is no plan."""
+    from farro.plans.loading import load_data
+    from farro.queue.plan_check import with_added
+
+    try:
+        plan = with_added(load_data(prompt, "prompt.json"), lines)
+    except BadDocument:
+        return {}
+    return {step.id: step.depends_on for step in plan.steps}

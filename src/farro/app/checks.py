@@ -1,0 +1,200 @@
+"""Everything that doctor looks at: the checks of every room, made for one root. The other half of app.
+
+What is checked lives in the rooms, judging it in operations.doctor; which adapters there are, in app.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from dataclasses import replace
+from typing import Any
+
+from farro import app
+from farro.agents.providers import chat, cli
+from farro.agents.providers import checks as provider_checks
+from farro.app import machines
+from farro.config import reader
+from farro.config.settings import Settings
+from farro.doctor import audit_checks, disk_checks, disk_probes, policy_lock, report
+from farro.doctor.checks import Check, Finding, edit, failed, ok, warning
+from farro.errors import FarroError
+from farro.host.clock import SystemClock
+from farro.queue import root_checks
+from farro.roles.names import AGENTS
+from farro.sandbox import checks as guard_checks
+from farro.store.files import checks as store_checks
+from farro.store.files import devices
+from farro.store.files.context import Ground
+from farro.store.port import Store, StorePolicy
+
+_ASK_THE_SERVER = frozenset(
+    {"redis", "redis-persistence", "redis-memory", "redis-clock", "redis-rights", "caps", "manager-heartbeat"}
+)
+
+
+def checks(root: str, *, finished: int | None, conformance: bool = False, store: str | None = None) -> list[Check]:
+    """In the order in which they are told. `finished`: how many finished jobs are opened; None: all. `store`: another
+    than the config's."""
+    clock, path = SystemClock(), reader.path_of(root)
+    settings = reader.with_store(_settings(root), store)
+    security = settings.security
+    in_folders = settings.store == "files"
+
+    def opened() -> contextlib.closing[Store]:
+        return contextlib.closing(app.open_store(root, settings, brief=True))
+
+    found = [
+        *_config_checks(root),
+        *disk_checks.checks(
+            root,
+            folders=devices.queue_folders(root) if in_folders else ["jobs"],
+            apart=lambda: devices.apart(root) if in_folders else [],
+            config=path,
+            durable=settings.durability == "power" and in_folders,
+            allow_cross_volume=settings.allow_cross_volume,
+            min_free_bytes=security.min_free_bytes,
+            now=clock.now,
+        ),
+        *disk_probes.checks(f"{root}/jobs"),
+        *root_checks.checks(root, settings, config=path, now=clock.now, elsewhere=None if in_folders else opened),
+        *provider_checks.checks(settings, os.environ, root=root, config=path),
+        *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
+        *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
+        Check(id="store", title="store", look=lambda: _opens(root, settings)),
+    ]
+    if in_folders:
+        found += store_checks.checks(looking(root), settings.all_roles(), finished=finished)
+    else:
+        found += _redis_checks(settings, path, clock)
+        found = _where_it_answers(found, settings, path, clock)
+    if conformance:
+        found += report.conformance_checks(root, lambda: lock(root, settings), config=path)
+    return found
+
+
+def _redis_checks(settings: Settings, path: str, clock: SystemClock) -> list[Check]:
+    from farro.store.redis import checks as redis_checks
+
+    section = settings.redis
+    return redis_checks.checks(
+        lambda: _server(settings, clock),
+        address=settings.store,
+        name=section.name,
+        config=path,
+        shared=section.shared,
+        now=clock.now,
+    )
+
+
+def _server(settings: Settings, clock: SystemClock) -> contextlib.closing[Any]:
+    from farro.store.redis.server import Server
+
+    return contextlib.closing(Server(machines.redis_address(settings, brief=True), "", clock))
+
+
+def _where_it_answers(found: list[Check], settings: Settings, path: str, clock: SystemClock) -> list[Check]:
+    """A server that does not answer is asked, and told of, once: by the check `redis`."""
+
+    @functools.cache
+    def trouble() -> FarroError | None:
+        try:
+            with _server(settings, clock) as server:
+                server.call("INFO", "server")
+        except FarroError as error:
+            return error
+        return None
+
+    def guarded(check: Check) -> Check:
+        def look() -> Finding:
+            if (error := trouble()) is None:
+                return check.run()
+            if check.id != "redis":
+                return ok("not asked: see `redis`")
+            cause = "no job can be queued, worked or looked at; put right what it says, or `store` in the config"
+            return failed(str(error), cause, edit(path))
+
+        return replace(check, look=look) if check.id in _ASK_THE_SERVER else check
+
+    return [guarded(check) for check in found]
+
+
+def _settings(root: str) -> Settings:
+    """The defaults where the config is wrong: its own check says so, and the others go on."""
+    try:
+        return reader.load(root)
+    except reader.ConfigError:
+        return Settings()
+
+
+def _config_checks(root: str) -> list[Check]:
+    """Of the file itself."""
+    path = reader.path_of(root)
+
+    def loads() -> Finding:
+        ignored: list[str] = []
+        try:
+            reader.load(root, warn=ignored.append)
+        except reader.ConfigError as error:
+            lines = str(error).splitlines()
+            cause = "no command works with it; each mistake is told with its place"
+            return failed(
+                f"{len(lines)} wrong in {os.path.basename(path)}", cause, edit(path), details=tuple(lines[:9])
+            )
+        if ignored:
+            cause = "keys that farro does not know do nothing; remove them, or write them right"
+            return warning(f"{len(ignored)} ignored", cause, edit(path), details=tuple(ignored[:9]))
+        return ok(os.path.basename(path) if os.path.lexists(path) else "no file: the defaults")
+
+    def strict() -> Finding:
+        if _settings(root).strict:
+            return ok("unknown fields are refused")
+        cause = "a key that is written wrong is ignored, and nobody notices; remove `strict: false`"
+        return warning("unknown fields are ignored", cause, edit(path))
+
+    def agents() -> Finding:
+        settings = _settings(root)
+        if not settings.providers:
+            return ok("no providers: commands only")
+        try:
+            reader.check_contract(root, settings, [role for role in AGENTS if role in settings.all_roles()])
+        except reader.ConfigError as error:
+            lines = tuple(str(error).splitlines())
+            cause = "prompts for agents are refused until the config says this"
+            return failed(f"{len(lines)} missing for agent work", cause, edit(path), details=lines[:9])
+        return ok(f"made for agents; {len(settings.providers)} answer")
+
+    return [
+        Check(id="config", title="config", look=loads, quick=True),
+        Check(id="config-strict", title="unknown fields", look=strict, quick=True),
+        Check(id="agents-contract", title="config for agents", look=agents, quick=True),
+    ]
+
+
+def _opens(root: str, settings: Settings) -> Finding:
+    """As every command opens it: after a power cut this puts the tree right, before anybody looks through it."""
+    app.open_store(root, settings, brief=True).close()
+    return ok("the root opens")
+
+
+def looking(root: str) -> Ground:
+    """A ground for who only looks: no agent joins by it, and nothing is written."""
+    return Ground(
+        root=root,
+        policy=StorePolicy(),
+        clock=SystemClock(),
+        reap=lambda markers, identity: None,
+        kill_hung=lambda identity: False,
+        identity=dict,
+    )
+
+
+def lock(root: str, settings: Settings) -> dict[str, Any]:
+    """What policy.lock.json would say now."""
+    return policy_lock.lock(root, settings, tries={"http": chat.TRIES, "cli": cli.TRIES})
+
+
+def admit(root: str, what: str, *, store: str | None = None) -> None:
+    """Refuse to start a daemon that is to start strictly, where doctor finds something at a quick look."""
+    report.admit(checks(root, finished=0, store=store), what, root)

@@ -1,0 +1,157 @@
+"""The adapters of a root whose jobs many machines share: the store in a Redis server, and the manager's seat.
+
+Which store a root has is chosen in app; what each of them does lives in its room.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farro.config.engines import AGQ
+from farro.config.settings import Settings
+from farro.errors import InputError
+from farro.host import process_identity
+from farro.host.clock_port import Clock
+from farro.log.audit import AuditLog
+from farro.log.structured import Log
+from farro.store.fleet import Fleet
+from farro.store.library import Library
+from farro.store.port import Store, StorePolicy
+from farro.worker.leader_port import Seat
+
+if TYPE_CHECKING:
+    from farro.agq.client import AgqStore
+    from farro.store.redis.server import Address
+
+BRIEF_S = 5.0  # how long a command asks a server that does not answer
+
+
+def open_redis(
+    root: str,
+    settings: Settings,
+    *,
+    policy: StorePolicy,
+    clock: Clock,
+    identity: Callable[[], Mapping[str, Any]],
+    reap: Callable[[list[str], Mapping[str, Any]], None],
+    log: Log,
+    audit: AuditLog,
+    brief: bool,
+) -> Store:
+    """The folder on this machine holds the config, the policies, and the files of what is worked on here."""
+    address = redis_address(settings, brief=brief)
+    from farro.store.redis import RedisStore
+    from farro.store.redis.context import Ground
+    from farro.store.redis.workspace import LocalWorkspace
+
+    section = settings.redis
+    workspace = LocalWorkspace(
+        root,
+        name=section.name,
+        clock=clock,
+        shared=section.shared,
+        inline_bytes=section.inline_bytes,
+        reap=_reap_agent,
+    )
+
+    def close() -> None:
+        workspace.close()
+        audit.close()
+
+    return RedisStore(
+        Ground(
+            root=root,
+            name=section.name,
+            address=address,
+            roles=settings.all_roles(),
+            policy=policy,
+            clock=clock,
+            workspace=workspace,
+            lease_s=section.lease_s,
+            keep_changes=section.keep_changes,
+            keep_audit=section.keep_audit,
+            identity=identity,
+            reap=reap,
+            actor=audit.actor,
+            log=log,
+            audit=audit,
+        ),
+        on_close=close,
+    )
+
+
+def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str]) -> AgqStore:
+    """What a worker over agq works with. The key: AGQ_KEY, else what the config's `agq.key` names."""
+    from farro.agq.client import AgqStore
+    from farro.agq.client.connection import Address as AgqAddress
+    from farro.store.redis.workspace import LocalWorkspace
+
+    section, key = settings.agq, os.environ.get("AGQ_KEY") or None
+    if key is None and section.key is not None:
+        key = section.key.reveal(os.environ, "agq.key")
+    return AgqStore(
+        AgqAddress.of(settings.store, key),
+        workspace=LocalWorkspace(root, name="agq", clock=clock, reap=_reap_agent),
+        clock=clock,
+        tools=lambda: tools,
+        timeout_s=settings.redis.timeout_s,
+        inline_bytes=settings.redis.inline_bytes,
+    )
+
+
+def redis_address(settings: Settings, *, brief: bool = False) -> Address:
+    """Where the server is. Whoever waits for an answer is told soon that there is none."""
+    if settings.store.startswith(AGQ):
+        raise InputError(
+            f"{settings.store} is a queue for workers (`farro worker`, agw) and planners (agx); this command needs the "
+            "store behind it: --store redis://HOST:PORT/DB, or --root of the machine on which `farro agq` runs"
+        )
+    try:
+        from farro.store.redis.server import Address
+    except ImportError as error:
+        raise InputError(
+            f"{settings.store} needs the Redis client, and {error.name} is not installed: pip install 'farro[redis]'"
+        ) from error
+    section = settings.redis
+    return Address(
+        url=settings.store,
+        user=section.user,
+        password=None if section.password is None else section.password.reveal(os.environ, "redis.password"),
+        timeout_s=section.timeout_s,
+        retry_s=min(section.retry_s, BRIEF_S) if brief else section.retry_s,
+        wait_replicas=section.wait_replicas,
+        wait_s=section.wait_s,
+    )
+
+
+def library(settings: Settings, clock: Clock) -> Library:
+    """Plans and actions that every machine sees."""
+    address = redis_address(settings, brief=True)
+    from farro.store.redis.keys import Keys
+    from farro.store.redis.library import RedisLibrary
+    from farro.store.redis.server import Server
+
+    name = settings.redis.name
+    return RedisLibrary(Server(address, Keys(name).prefix, clock), name)
+
+
+def _reap_agent(agent_id: str) -> None:
+    from farro.host import process_tree
+
+    process_tree.end_marked(f"FARRO_AGENT={agent_id}")
+
+
+def seat(store: Store, clock: Clock, settings: Settings) -> Seat:
+    """Who manages: this root, or every machine that shares its store."""
+    from farro.worker.leader import AWAY_S, FleetSeat
+    from farro.worker.leader import Seat as FileSeat
+
+    if not isinstance(store, Fleet):
+        return FileSeat(root=store.root, clock=clock)
+    here = process_identity.identity()
+    me = f"pid {here['pid']} on {here['host']} ({random.SystemRandom().getrandbits(32):08x})"
+    # Longer than an agent's lease: who slept through this one has no agent left to act with.
+    return FleetSeat(fleet=store, clock=clock, me=me, lease_s=max(AWAY_S, settings.redis.lease_s))

@@ -1,0 +1,79 @@
+"""What every daemon of the command line begins and ends with: whether it may start, its log, signals, a good end.
+
+What each of them does lives in daemons and agq.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from farro import app
+from farro.cli.options import asked_store
+from farro.cli.terminal import forget_stdout
+from farro.config.settings import RunnersSettings
+from farro.errors import FarroError
+from farro.host.clock import SystemClock
+from farro.log.structured import Log, lines
+from farro.store.port import Store
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+def admit(store: Store, what: str, *, strict: bool) -> None:
+    """Whether it may start here."""
+    try:
+        app.refuse_apart(store, what)
+        if strict:
+            from farro.app import checks as app_checks  # here: it imports every room
+
+            app_checks.admit(store.root, what, store=asked_store())
+    except FarroError:
+        store.close()  # with what it has to tell in the audit log
+        raise
+
+
+def log_to_stdout(actor: str, as_json: bool, runners: RunnersSettings) -> Log:
+    """JSON lines, or the short form: as the config says, else short where a person reads along. --json is stronger."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    short = not as_json and (terminal if runners.log_format is None else runners.log_format == "text")
+    return lines(actor, SystemClock().now, sys.stdout, short=short, level=runners.log_level)
+
+
+def end_well() -> None:
+    """The work is over, and well: one more impatient signal does not make it a failure, nor does a log that nobody
+    reads any more or that a full disk does not take."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        forget_stdout()
+
+
+class Signals:
+    """SIGTERM and Ctrl-C, from the first moment on: who starts a daemon and ends it at once gets a graceful end too. A
+    signal that comes before there is a loop is kept for it; the second one does not wait for that."""
+
+    def __init__(self) -> None:
+        self._stop: Callable[[], None] | None = None
+        self._early = False
+        for number in ENDING:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._stop is not None:
+            self._stop()
+        elif self._early:
+            raise KeyboardInterrupt
+        else:
+            self._early = True
+
+    def end(self, stop: Callable[[], None]) -> None:
+        """From here on a signal means `stop`; so does one that came before."""
+        self._stop = stop
+        if self._early:
+            stop()

@@ -1,0 +1,122 @@
+"""The services of a root, made from its config: what the daemons (`farro worker`) and a swarm's members share.
+
+The loops live in services; who starts and stops them lives in daemons and member.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from farro import app
+from farro.cli.daemon_process import admit
+from farro.cli.options import gate, starts_strictly
+from farro.config.engines import AGQ
+from farro.config.settings import Settings
+from farro.execution.stop import Stop
+from farro.host.clock import SystemClock
+from farro.host.thread_turns import Turns
+from farro.lazy_dataclass import dataclass
+from farro.log.structured import Log
+from farro.queue.scheduler import Timetable
+from farro.store.port import Store, Working
+from farro.worker.daemon import Keeper
+from farro.worker.drain import Drained, Emptied
+from farro.worker.hand_off import Handover
+from farro.worker.idle_wait import Lookout
+from farro.worker.slot import IDLE_S, Slot, Until
+from farro.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from farro.agq.client import AgqStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerOptions:
+    role: str
+    slots: int
+    drain: bool = False
+    tags: Sequence[str] = ()
+    name: str | None = None  # of its agents; None: the machine's
+    runner: str | None = None  # None: as the config says
+    bypass: bool = False
+
+
+@contextmanager
+def worker(path: str, settings: Settings, options: WorkerOptions, log: Log, tools: Sequence[str]) -> Iterator[Worker]:
+    """A worker that is not started yet; its store is closed at the end. `tools`: what its steps may use."""
+    clock, role = SystemClock(), options.role
+    store: Working
+    handover: Handover | None = None
+    until: Until | None = None
+    if settings.store.startswith(AGQ):
+        store, until = _over_agq(path, settings, options, tools)
+    else:
+        store = whole = app.open_store(path, settings, log=log, actor=f"worker/{role}")
+        admit(whole, f"worker/{role}", strict=starts_strictly(settings))
+        handover = app.handover(path, settings, whole, clock, log, bypass=options.bypass)
+        until = Drained(store=whole, role=role, clock=clock, log=log) if options.drain else None
+    performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
+    turns, lookout = Turns(), Lookout()
+
+    def slot(number: int, stop: Stop) -> Slot:
+        return Slot(
+            store=store,
+            role=role,
+            name=_host() if options.name is None else options.name,
+            number=number,
+            tags=options.tags,
+            performer=performer,
+            stop=stop,
+            clock=clock,
+            log=log,
+            turns=turns,
+            lookout=lookout,
+            handover=handover,
+            # An idle slot beats when it turns: where silence is short it turns more often, or it counts as hung.
+            idle_s=min(IDLE_S, settings.watchdog.stale_after_s / 4, settings.redis.lease_s / 3),
+        )
+
+    try:
+        yield Worker(store=store, role=role, slots=options.slots, make_slot=slot, clock=clock, until=until)
+    finally:
+        store.close()
+
+
+def _over_agq(
+    path: str, settings: Settings, options: WorkerOptions, tools: Sequence[str]
+) -> tuple[AgqStore, Until | None]:
+    """A job only ends there: what comes next is the business of the store behind agq."""
+    from farro.app.machines import open_agq
+
+    store = open_agq(path, settings, clock=SystemClock(), tools=tools)
+    return store, Emptied(lambda: store.pending(options.role)) if options.drain else None
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker"
+
+
+def watchdog(store: Store, settings: Settings, log: Log) -> Keeper:
+    from farro.worker.watchdog import Watchdog
+
+    return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
+
+
+def manager(store: Store, settings: Settings, log: Log, *, auto_plan: bool | None = None) -> Keeper:
+    """`auto_plan`: None: as the config says."""
+    plans = settings.manager.auto_plan if auto_plan is None else auto_plan
+    return app.manager(
+        store,
+        settings,
+        log,
+        timetable=timetable(store, settings, log),
+        gate=gate(settings, force=False) if plans else None,
+    )
+
+
+def timetable(store: Store, settings: Settings, log: Log) -> Timetable:
+    return Timetable(store=store, root=store.root, clock=SystemClock(), log=log, gate=gate(settings, force=False))

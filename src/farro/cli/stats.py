@@ -1,0 +1,121 @@
+"""`farro stats`: a table for people, NDJSON or CSV for programs. Reading lives in operations.stats, sums in observe."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from farro.cli.options import common, open_root
+from farro.cli.tables import seconds, show_table, span
+from farro.cli.terminal import answer, note, say
+from farro.host.clock import SystemClock
+from farro.queue import pause
+from farro.queue import stats as statistics
+from farro.queue.stats_math import COLUMNS, TOTAL, RoleStats
+
+_HEAD = ("ROLE", "QUEUED", "DELAYED", "RUNNING", "STALE", "OK", "FAILED", "KILLED", "PER MIN", "P50", "P95", "WAIT P50")
+_MORE = ("WAIT P95", "FAILED %", "OLDEST")
+
+
+@click.command()
+@click.option("--since", callback=seconds, default="1h", show_default=True, metavar="DURATION", help="The window.")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Only this role; may be repeated.")
+@click.option("--csv", "as_csv", is_flag=True, help="Answer as CSV, with a line of names.")
+@click.option(
+    "--alerts", is_flag=True, help="What somebody must be woken for, instead; exit 1 when there is something."
+)
+@common
+def stats(since: float, roles: tuple[str, ...], as_csv: bool, alerts: bool, root: str | None, as_json: bool) -> int:
+    """How each role does: depth of its queue now; jobs that ended, how fast and how well, inside the window.
+
+    Latency is from a job's first entry into a queue to its end, wait to its first claim. --json answers a JSON object a
+    line (NDJSON), one for each role; the role "*" sums them all.
+
+    --alerts judges the pager triggers of the runbook: stale jobs that are queued again, queues near their caps, an
+    audit log that cannot be written or outgrows its quota. One JSON document with --json.
+    """
+    if alerts:
+        return _alerts(roles, as_csv, root, as_json)
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude each other")
+    if since <= 0:
+        raise click.UsageError("--since wants a window longer than nothing, such as 10m")
+    store, _ = open_root(root)
+    lines = statistics.stats(store, store.root, now=SystemClock().now(), window_s=since, roles=roles)
+    if as_json:
+        for line in lines:
+            answer(_data(line))
+    elif as_csv:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_data(line) for line in lines)
+        say(text.getvalue().rstrip("\n"))
+    else:
+        _page(lines, since)
+        for told in pause.lines({role: why for role, why in store.paused().items() if not roles or role in roles}):
+            say(told)
+    return 0
+
+
+def _alerts(roles: tuple[str, ...], as_csv: bool, root: str | None, as_json: bool) -> int:
+    given = click.get_current_context().get_parameter_source("since")
+    if as_csv or given is not ParameterSource.DEFAULT:
+        raise click.UsageError("--alerts has windows of its own and no CSV; leave out --since and --csv")
+    from farro.queue.alerts import alerts
+
+    store, settings = open_root(root)
+    told = alerts(store, store.root, settings, now=SystemClock().now(), roles=roles)
+    if as_json:
+        answer({"firing": told.firing, "bounded": told.bounded, "alerts": [asdict(alert) for alert in told.alerts]})
+    else:
+        for alert in told.alerts:
+            if alert.firing or alert.role is None:
+                say(f"{'FIRES' if alert.firing else 'ok':<6} {alert.name:<12}  {alert.what}")
+                for line in alert.next if alert.firing else ():
+                    say(f"{'':<21}- {line}")
+        quiet = sum(alert.role is not None and not alert.firing for alert in told.alerts)
+        if quiet:
+            roles_are = "role is" if quiet == 1 else "roles are"
+            say(f"{'ok':<6} {'depth':<12}  {quiet} {roles_are} below 80 % of the cap, or not above it for long")
+        if told.bounded:
+            note("the audit log says more than was read: windows are shorter than they should be")
+    return 1 if told.firing else 0
+
+
+def _data(line: RoleStats) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(line).items()}
+
+
+def _page(lines: list[RoleStats], since: float) -> None:
+    busy = [line for line in lines if line.role == TOTAL or _has_something(line)]
+    if not any(_has_something(line) for line in busy):
+        say(f"nothing queued or running, and nothing ended in the last {span(since)}")
+        return
+    waits = any(line.waiting for line in busy)
+    head = [*_HEAD, *_MORE, *(["WAITING"] if waits else [])]
+    rows = [head]
+    for line in busy:
+        cells = ["all" if line.role == TOTAL else line.role]
+        counts = (line.queued, line.delayed, line.in_progress, line.stale, line.succeeded, line.failed, line.killed)
+        cells += [str(count) for count in counts]
+        cells.append(f"{line.throughput_per_min:.{1 if line.throughput_per_min >= 1 else 2}f}")
+        cells += [span(value) for value in (line.latency_p50_s, line.latency_p95_s, line.wait_p50_s, line.wait_p95_s)]
+        cells.append("-" if line.failure_rate is None else f"{line.failure_rate:.1%}")
+        cells.append(span(line.oldest_queued_s))
+        rows.append([*cells, *([str(line.waiting)] if waits else [])])
+    if len(rows) == 3:  # one role: its sum says the same
+        del rows[2]
+    show_table(rows, right=range(1, len(head)))
+    if any(line.bounded for line in lines):
+        note(f"too many jobs to read them all: this is of the newest, the last {span(lines[-1].window_s)}")
+
+
+def _has_something(line: RoleStats) -> bool:
+    standing = line.queued + line.delayed + line.waiting + line.in_progress + line.stale
+    return bool(standing + line.succeeded + line.failed + line.killed)

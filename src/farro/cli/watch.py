@@ -1,0 +1,190 @@
+"""`farro watch`: how everything stands, drawn anew as it changes; or a line for each change.
+
+Looking lives in operations.watching.
+The screen is the terminal's second one, so that leaving gives back what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from farro.cli.options import common, open_root
+from farro.cli.tables import shortened, span, table
+from farro.cli.terminal import answer, draws, flush, note, raw, say
+from farro.host import signals
+from farro.host.clock import SystemClock
+from farro.host.clock_port import Clock
+from farro.jobs.states import Status
+from farro.jobs.times import timestamp
+from farro.jobs.transitions import waits_for_person
+from farro.log.structured import printable
+from farro.queue import find_job, pause
+from farro.queue.times import seconds_between
+from farro.queue.watch import Moment, Onlooker, Picture, Viewer, moments
+from farro.store.port import Store
+
+STEP_S = 0.2  # a step that ends moves no folder: it is looked for so often
+_SHORTEST = 8  # of a name that is cut
+_SHARE = 5  # a picture that is dear is drawn less often: looking on may not become the work
+
+_ENTER = b"\x1b[?1049h\x1b[?25l"
+_LEAVE = b"\x1b[?25h\x1b[?1049l"
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Draw at least so often.",
+)
+@common
+def watch(job: str | None, interval: float, root: str | None, as_json: bool) -> int:
+    """Watch the queues live, until Ctrl-C; or one JOB until it ends, with exit code 0 when it succeeded.
+
+    Into a pipe, at a dumb terminal, and with --json: a line for each change.
+    """
+    store, _ = open_root(root)
+    clock = SystemClock()
+    try:
+        if job is not None:
+            return _one(store, find_job.resolve(store, store.root, job), clock, as_json)
+        with contextlib.suppress(KeyboardInterrupt), signals.terminated_politely():
+            if as_json or not draws(sys.stdout):
+                _lines(store, clock, as_json, interval)
+            else:
+                _screen(store, clock, interval)
+        return 0
+    finally:
+        store.close()
+
+
+# --- one job -----------------------------------------------------------------------------------------------------
+
+
+def _one(store: Store, job_id: str, clock: Clock, as_json: bool) -> int:
+    last: Moment | None = None
+    for last in moments(store, store.root, job_id, every_s=STEP_S):
+        life = last.lifecycle
+        if as_json:
+            data = {"at": timestamp(clock.now()), "job_id": job_id, "role": life.role, "status": life.status}
+            answer({**data, "attempt": life.attempt, "step": last.step})
+        else:
+            say(f"{timestamp(clock.now())[11:19]}Z  {job_id}  {_state(last)}")
+        flush()
+    if last is not None and last.lifecycle.status is Status.FAILED and not as_json:
+        note(f"`farro logs {job_id}` has what it said, `farro retry {job_id}` runs it again from where it failed")
+    return 0 if last is not None and last.lifecycle.status is Status.SUCCEEDED else 1
+
+
+def _state(moment: Moment) -> str:
+    life = moment.lifecycle
+    if life.status is Status.IN_PROGRESS:
+        return f"in_progress, attempt {life.attempt}" + (f", step {moment.step}" if moment.step else "")
+    took = f" after {span(seconds_between(life.created_at, life.finalized_at))}" if life.finalized_at else ""
+    if life.error:
+        return f"{life.status}{took}: {life.error.get('message')}".replace("\n", " ")
+    if life.status is Status.QUEUED and waits_for_person(life):
+        return "waits for a person: farro inbox"
+    if took:
+        return f"{life.status}{took}"
+    return f"{life.status} ({life.role})" if life.hops and life.status is Status.QUEUED else str(life.status)
+
+
+# --- lines -------------------------------------------------------------------------------------------------------
+
+
+def _lines(store: Store, clock: Clock, as_json: bool, interval: float) -> None:
+    onlooker = Onlooker(store, store.root)
+    while True:
+        for change in onlooker.run_once(interval):
+            at = timestamp(clock.now())
+            if as_json:
+                answer({"at": at, "job_id": change.job_id, "role": change.role, "status": change.status})
+            else:
+                say(f"{at}  {change.job_id}  {change.role or '-'}  {change.status}")
+        flush()
+
+
+# --- the screen --------------------------------------------------------------------------------------------------
+
+
+def _screen(store: Store, clock: Clock, interval: float) -> None:
+    cursor = store.changes(None).cursor
+    viewer = Viewer(store, store.root, clock)
+    raw(_ENTER)
+    try:
+        while True:
+            began_s = clock.monotonic_s()
+            columns, rows = os.get_terminal_size(sys.stdout.fileno())
+            # Some terminals do not know their size.
+            _draw(page(viewer.picture(clock.now()), store.root, columns or 80), columns or 80, rows or 24)
+            took_s = clock.monotonic_s() - began_s
+            clock.sleep(max(0.1, took_s * _SHARE))
+            cursor = store.changes(cursor, timeout_s=interval).cursor
+    finally:
+        raw(_LEAVE)
+
+
+def _draw(lines: list[str], columns: int, rows: int) -> None:
+    """Over the last picture, each line to its end and the rest of the screen emptied: nothing flickers."""
+    shown = [printable(line)[:columns] for line in lines[: rows - 1]]
+    raw(("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in shown) + "\x1b[J").encode("utf-8", "backslashreplace"))
+
+
+def page(told: Picture, root: str, columns: int = 80) -> list[str]:
+    """The picture as lines. Where they are too long for the screen, names of jobs lose their beginnings."""
+    lines = [f"farro {root}   {timestamp(told.at)[11:19]} UTC   Ctrl-C ends", ""]
+    roles = [role for role in sorted(told.counts) if any(told.counts[role].values()) or told.alive.get(role)]
+    roles += [role for role in sorted(told.alive) if role not in roles]
+    rows: list[tuple[Any, ...]] = [("ROLE", "WORKERS", "QUEUED", "RUNNING", "STALE", "OK", "FAILED", "KILLED")]
+    for role in roles:
+        count = told.counts.get(role, {})
+        numbers = [count.get(status, 0) for status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE)]
+        numbers += [count.get(status, 0) for status in (Status.SUCCEEDED, Status.FAILED, Status.KILLED)]
+        rows.append((role, str(told.alive.get(role, 0)), *map(str, numbers)))
+    lines += table(rows, right=range(1, 8)).split("\n") if roles else ["no jobs, no workers"]
+    if told.paused:
+        lines += ["", *pause.lines(told.paused)]
+    if told.running:
+        lines += ["", f"RUNNING ({told.running_total})"]
+        rows = [
+            (
+                job.job_id,
+                job.role,
+                span(job.elapsed_s),
+                "its agent is dead" if job.orphaned else f"step {job.step}" if job.step else "",
+                shortened(job.title),
+                job.agent,
+            )
+            for job in told.running
+        ]
+        lines += table(_narrowed(rows, columns, matter=4), right=(2,), indent="  ").split("\n")
+    if told.asked:
+        lines += ["", f"FOR A PERSON ({len(told.asked)}): `farro inbox` tells what is asked"]
+        lines += [f"  {job_id}" for job_id in told.asked[:5]]
+    if told.ended:
+        lines += ["", "LAST ENDED"]
+        rows = [
+            (job.job_id, job.role or "-", str(job.status), span(job.took_s), shortened(job.title)) for job in told.ended
+        ]
+        lines += table(_narrowed(rows, columns, matter=4), right=(3,), indent="  ").split("\n")
+    if told.dead:
+        lines += ["", f"DEAD AGENTS ({len(told.dead)}): `farro watchdog` recovers what they left"]
+        lines += [f"  {agent}" for agent in told.dead[:5]]
+    return lines
+
+
+def _narrowed(rows: list[tuple[Any, ...]], columns: int, *, matter: int) -> list[tuple[Any, ...]]:
+    """With shorter names of jobs, so that the first `matter` cells of a row fit. The end of a name is what differs."""
+    widths = [max(len(row[column]) for row in rows) for column in range(matter)]
+    room = max(_SHORTEST, widths[0] - max(0, sum(widths) + 2 * matter - columns))
+    return [(row[0] if len(row[0]) <= room else f"…{row[0][1 - room :]}", *row[1:]) for row in rows]

@@ -1,0 +1,1 @@
+"""The settings model and its one reader."""

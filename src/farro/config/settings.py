@@ -1,0 +1,325 @@
+"""What can be configured: one pure shape, with the defaults that the seeds pin. docs/configuration.md explains it.
+
+Reading files and the environment lives in config; what a value does lives where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from farro.config.engines import Address, AgqSettings, AmqpSettings, BusAddress, McpSettings, RedisSettings, WebSettings
+from farro.config.engines import Allowed as Allowed
+from farro.config.fields import (
+    Amount,
+    Cap,
+    Command,
+    Count,
+    Ending,
+    ExitCode,
+    FilledText,
+    Hooks,
+    Lasting,
+    Positive,
+    Share,
+    Version,
+)
+from farro.config.fields import Secret as Secret
+from farro.documents.constraints import AnyCase, Bounds
+from farro.jobs.retry import RetryPolicy
+from farro.jobs.times import parse_duration
+from farro.lazy_dataclass import dataclass, field
+from farro.plans.model import AHEAD_BYTES
+from farro.roles.names import ROLES as ROLES
+from farro.roles.names import RUNNER
+from farro.roles.provider_rules import names_a_secret
+
+UNCAPPED = RUNNER  # command plans come by the thousand; its queue is bounded only when the config says so
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrySettings:
+    """SPEC-1 §9, and the attempt limit of a hop."""
+
+    base_s: Positive = 0.25
+    multiplier: Annotated[float, Bounds(at_least=1)] = 1.5
+    max_delay_s: Positive = 10.0
+    max_attempts: Annotated[int, Bounds(at_least=1, at_most=100)] = 3
+
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(
+            base_s=self.base_s,
+            multiplier=self.multiplier,
+            max_delay_s=self.max_delay_s,
+            max_attempts=self.max_attempts,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchdogSettings:
+    """When an agent counts as hung, and how often somebody looks."""
+
+    stale_after_s: Positive = 1800.0
+    abandon_after_s: Positive = 7200.0
+    every_s: Positive = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings:
+    """A tool of plans: a Python callable, or an executable by another name."""
+
+    python: str | None = None  # "pkg.mod:function"
+    command: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecuritySettings:
+    """SPEC-1 §7: what a job may bring."""
+
+    max_job_bytes: Count = 25 << 20
+    payload_allowlist: tuple[Ending, ...] = (".md", ".txt", ".json", ".patch", ".diff", ".png", ".jpg", ".svg", ".zip")
+    allow_absolute_paths: bool = False
+    require_allowed_paths: bool = False
+    sandbox: Literal["auto", "A", "B", "none"] = "auto"  # the best that works here, or the one named
+    require_sandbox: bool = False  # jobs with allowed_paths are not run without one
+    network: bool = False  # of steps with allowed_paths
+    max_processes: Annotated[int, Bounds(at_least=1, at_most=1_000_000)] = 512  # of such a step, at once
+    max_memory_bytes: Annotated[int, Bounds(at_least=64 << 20)] | None = None  # of such a step
+    min_free_bytes: Annotated[int, Bounds(at_least=0)] = 256 << 20  # such a step is ended when the disk has less
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceSettings:
+    """What a model costs, in US dollars for a million tokens: for models that nobody else knows."""
+
+    input_usd: Amount
+    output_usd: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderSettings:
+    """One provider: who answers agents' prompts, and how it is reached."""
+
+    kind: FilledText | None = None  # openai, google, openrouter, cli, scripted, or an installed one; None: as its name
+    model: FilledText | None = None  # of roles that name none
+    timeout_s: Positive | None = None  # of one call; None: as `timeouts` says
+    max_output_tokens: Count = 8192
+    prices: dict[str, PriceSettings] = field(default_factory=dict)  # by model
+    call_usd: Positive | None = None  # the most that one call may cost, where it cannot be computed
+    # Of an installed provider, handed on as they are; a text that is one ${NAME} is a Secret.
+    options: dict[str, Any] = field(default_factory=dict)
+    # over HTTP
+    api_key: Secret | None = None  # ${NAME}, never the key itself
+    base_url: FilledText | None = None
+    stream: bool = True
+    # cli
+    command: Command | None = None
+    environment: tuple[FilledText, ...] = ()  # names of variables that it gets beside PATH, HOME and the language
+    workspace: Literal["temp", "root", "worktree"] = "temp"  # where it works
+    network: bool = False
+    fatal_exit_codes: tuple[ExitCode, ...] = ()  # another try would not help
+    answer_field: FilledText | None = None  # its output is JSON, and the answer stands there
+    cost_field: FilledText | None = None  # … and what it cost, in US dollars
+    # scripted
+    file: FilledText | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FallbackSettings:
+    """Who is asked when the one before gave no answer."""
+
+    provider: FilledText
+    model: FilledText | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleSettings:
+    """A role: one of the built-in ones, or another. Its policy file is agents/<Role>/AGENTS-ROLE.md."""
+
+    description: str = ""
+    provider: FilledText | None = None
+    model: FilledText | None = None
+    fallbacks: tuple[FallbackSettings, ...] = ()
+    timeout_s: Positive | None = None  # of one call; None: as the provider says
+    max_output_tokens: Count | None = None  # None: as the provider says
+    repairs: Annotated[int, Bounds(at_least=0, at_most=10)] = 2  # calls to put an answer of the wrong form right
+    read_only: bool = False  # its programs write nowhere, whatever the prompt allows
+    network: bool = False  # its programs may use the network
+    budget_usd: Positive | None = None  # per UTC day
+    fast_path: bool = False  # what passes goes straight to the workflow's next role, without the manager
+    on_success: Hooks = ()  # commands that the manager runs when it decides about a success of this role
+    on_failure: Hooks = ()  # … and about a failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetSettings:
+    """The most that agents' calls may cost, in US dollars. A role's own is under `roles`."""
+
+    job_usd: Positive | None = None
+    day_usd: Positive | None = None  # UTC
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeoutSettings:
+    """Of one call to a provider."""
+
+    http_seconds: Positive = 120.0
+    cli_seconds: Positive = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnersSettings:
+    """How jobs are executed. Air-Executor's keys, with its bounds, and what a runner of its own may use."""
+
+    kind: Literal["inline", "process"] = "inline"  # inside the worker, or one child process a job
+    memory_bytes: Annotated[int, Bounds(at_least=256 << 20)] | None = None  # address space of each process
+    cpu_s: Annotated[int, Bounds(at_least=1, at_most=30 * 86400)] | None = None  # of each process
+    file_bytes: Annotated[int, Bounds(at_least=1 << 20)] | None = None  # of each file
+    poll_interval: Annotated[int, Bounds(at_least=1, at_most=60)] = 5  # seconds
+    task_timeout: Annotated[int, Bounds(at_least=60, at_most=7200)] = 1800  # seconds; of a step that names none
+    max_concurrent_runners: Annotated[int, Bounds(at_least=1, at_most=50)] = 10
+    ahead_bytes: Annotated[int, Bounds(at_least=1 << 16)] = AHEAD_BYTES  # a step that says more is read while it runs
+    environment: tuple[FilledText, ...] | None = None  # names of variables that steps get; None: all
+    base_path: FilledText = ".air-executor"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase()] = "info"
+    log_format: Annotated[Literal["json", "text"], AnyCase()] | None = None  # None: JSON, and text at a terminal
+
+    def allowed(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """What steps get of the worker's environment: the names in the list, `LC_*` for all that begin so, and PATH."""
+        if self.environment is None:
+            return dict(environ)
+        whole = {name for name in self.environment if not name.endswith("*")} | {"PATH"}
+        beginnings = tuple(name[:-1] for name in self.environment if name.endswith("*"))
+        return {name: value for name, value in environ.items() if name in whole or name.startswith(beginnings)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacitySettings:
+    """How much may wait: SPEC-1 §10, checked when a job is enqueued."""
+
+    role_cap: Cap = 200
+    total_cap: Cap = 1000
+    roles: dict[str, Cap | None] = field(default_factory=dict)  # None: no cap
+    force: tuple[FilledText, ...] = ()  # users who may enqueue beyond a cap; "*" is everybody
+    pause: Share = 0.8  # auto-plan makes no jobs while a role has so much of its cap …
+    resume: Share = 0.6  # … until none has more than this
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerSettings:
+    """What the manager does by itself beside routing."""
+
+    auto_plan: bool = False  # it makes jobs of an Architect's drafts, and of tasks that nobody has started
+    auto_plan_limit: Annotated[int, Bounds(at_least=0, at_most=10_000)] = 50  # jobs in the life of a manager process
+    hook_timeout_s: Positive = 60.0  # of one command of on_success or on_failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgxSettings:
+    """The planner, `farro agx`: who turns words into steps. docs/agx.md."""
+
+    provider: FilledText | None = None  # None: the Architect's, else the first of `providers`
+    model: FilledText | None = None  # None: as the provider says
+    budget_usd: Positive | None = None  # per UTC day
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingSettings:
+    """What workers may do where the manager is away."""
+
+    degraded_bypass: bool = False  # `farro worker --degraded-bypass` is permitted
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """SPEC-1 §8."""
+
+    mode: Literal["buffered", "strict"] = "buffered"
+    max_bytes: Count = 50 << 20  # of one file, before a new one is begun
+    keep: Count = 10  # files
+    quota_bytes: Count = 512 << 20  # of all of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings:
+    """How long finished jobs are kept, by how they ended. None: for good."""
+
+    keep_succeeded: Lasting | None = None
+    keep_failed: Lasting | None = None
+    keep_killed: Lasting | None = None
+
+    def keep_s(self, status: Literal["succeeded", "failed", "killed"]) -> float | None:
+        """Seconds that a job of that status is kept; None: it is never pruned by itself."""
+        kept = {"succeeded": self.keep_succeeded, "failed": self.keep_failed, "killed": self.keep_killed}[status]
+        return None if kept is None else parse_duration(kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The whole config of a root."""
+
+    version: Version = "1.0.0"
+    strict: bool = True  # unknown keys are errors; else warnings
+    store: Address = "files"  # or redis://HOST:PORT/DB: where the jobs lie
+    bus: BusAddress = "files"  # or amqp://HOST:PORT/VHOST: what carries what swarms say
+    durability: Literal["power", "process"] = "power"  # of the file store
+    strict_start: bool = False  # daemons start only where the quick checks of doctor pass, warnings among them
+    # SPEC-1 §5; true has no effect: docs/decisions/a-root-is-one-filesystem.md
+    allow_cross_volume: bool = False
+    roles: dict[str, RoleSettings] = field(default_factory=dict)
+    tools: dict[str, ToolSettings] = field(default_factory=dict)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    runners: RunnersSettings = field(default_factory=RunnersSettings)
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    prune: PruneSettings = field(default_factory=PruneSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    providers: dict[str, ProviderSettings] = field(default_factory=dict)
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
+    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
+    manager: ManagerSettings = field(default_factory=ManagerSettings)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    agq: AgqSettings = field(default_factory=AgqSettings)
+    agx: AgxSettings = field(default_factory=AgxSettings)
+    amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
+    web: WebSettings = field(default_factory=WebSettings)
+
+    def all_roles(self) -> tuple[str, ...]:
+        return (*ROLES, *(role for role in self.roles if role not in ROLES))
+
+    def cap_of(self, role: str) -> int | None:
+        """How many jobs may wait in that role's queue; None: any number."""
+        if role in self.capacity.roles:
+            return self.capacity.roles[role]
+        return None if role == UNCAPPED else self.capacity.role_cap
+
+    def may_force(self, user: str) -> bool:
+        """Whether that user may enqueue beyond a cap."""
+        return "*" in self.capacity.force or user in self.capacity.force
+
+    def provider_of(self, role: str) -> str | None:
+        """Who answers that role: the one that it names, else the only one that there is."""
+        named = self.roles[role].provider if role in self.roles else None
+        return named or (next(iter(self.providers)) if len(self.providers) == 1 else None)
+
+    def secret_variables(self) -> tuple[str, ...]:
+        """Names of the variables that hold secrets: those that the config calls so, and those that programs are given
+        under such a name."""
+        found: dict[str, None] = {}
+        doors = (self.redis.password, self.agq.key, self.amqp.password, self.web.token)
+        found.update((secret.name, None) for secret in doors if secret is not None)
+        for provider in self.providers.values():
+            found.update((secret.name, None) for secret in _secrets((provider.api_key, provider.options)))
+            found.update((name, None) for name in provider.environment if names_a_secret(name))
+        return tuple(found)
+
+
+def _secrets(value: Any) -> Iterator[Secret]:
+    if isinstance(value, Secret):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _secrets(member)

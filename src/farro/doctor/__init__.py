@@ -1,0 +1,1 @@
+"""Check a root and its machine, and make a root."""

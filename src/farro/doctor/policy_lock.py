@@ -1,0 +1,154 @@
+"""policy.lock.json: what a root's work is pinned to, in one file that can be reviewed: parameters, policies, schemas.
+
+Which values SPEC-1 pins lives in operations.profile. The file has no times and no machine in it: the same root writes
+the same bytes, so that git shows a difference when, and only when, a policy changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from farro.config.settings import Settings
+from farro.doctor.conformance_profile import Difference, differences
+from farro.doctor.schemas import VERSION, schemas
+from farro.errors import BadDocument, InputError
+from farro.host import fs
+from farro.jobs.envelope import SCHEMA_VERSION
+from farro.jobs.retry import RetryPolicy
+from farro.roles import policy
+
+FILE = "policy.lock.json"
+LOCK_VERSION = "1.0.0"
+_LIMIT = 4 << 20
+
+
+def lock(root: str, settings: Settings, *, tries: Mapping[str, int]) -> dict[str, Any]:
+    """What holds in that root now. `tries`: of calls, by kind of provider (http, cli)."""
+    return {
+        "lock_version": LOCK_VERSION,
+        "config_version": settings.version,
+        "parameters": parameters(settings, tries),
+        "policies": policies(root, settings),
+        "schemas": schema_files(root),
+    }
+
+
+def parameters(settings: Settings, tries: Mapping[str, int]) -> dict[str, Any]:
+    calls, jobs = RetryPolicy(), settings.retry  # calls of providers are pinned in the program itself
+    return {
+        "schemas": {name: _version_of(name) for name in schemas()},
+        "backoff": {
+            "base_ms": _whole(calls.base_s * 1000),
+            "multiplier": calls.multiplier,
+            "max_delay_ms": _whole(calls.max_delay_s * 1000),
+            "attempts_http": tries["http"],
+            "attempts_cli": tries["cli"],
+        },
+        "retry": {
+            "base_ms": _whole(jobs.base_s * 1000),
+            "multiplier": jobs.multiplier,
+            "max_delay_ms": _whole(jobs.max_delay_s * 1000),
+            "attempts": jobs.max_attempts,
+        },
+        "audit": {
+            "mode": settings.audit.mode,
+            "max_bytes": settings.audit.max_bytes,
+            "files": settings.audit.keep,
+            "daily_cut": True,
+            "quota_bytes": settings.audit.quota_bytes,
+        },
+        "watchdog": {
+            "stale_after_s": _whole(settings.watchdog.stale_after_s),
+            "abandon_after_s": _whole(settings.watchdog.abandon_after_s),
+        },
+        "caps": {
+            "role": settings.capacity.role_cap,
+            "total": settings.capacity.total_cap,
+            "roles": dict(sorted(settings.capacity.roles.items())),
+        },
+        "backpressure": {
+            "pause_percent": _whole(settings.capacity.pause * 100),
+            "resume_percent": _whole(settings.capacity.resume * 100),
+        },
+        "security": {
+            "max_job_bytes": settings.security.max_job_bytes,
+            "payload_allowlist": sorted(settings.security.payload_allowlist),
+        },
+        "gates": {
+            "allow_cross_volume": settings.allow_cross_volume,
+            "allow_absolute_paths": settings.security.allow_absolute_paths,
+            "unknown_fields_rejected": settings.strict,
+        },
+    }
+
+
+def _whole(value: float) -> int | float:
+    """1800.0 and 1800 are one number, and one text."""
+    rounded = round(value, 6)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _version_of(name: str) -> str:
+    return SCHEMA_VERSION if name == "job.schema.json" else VERSION
+
+
+def policies(root: str, settings: Settings) -> dict[str, Any]:
+    """AGENTS.md and every role's, each with its version and its hash; None for one that is not there."""
+    names = ["AGENTS.md", *(f"agents/{role}/AGENTS-ROLE.md" for role in sorted(settings.all_roles()))]
+    return {name: _policy(f"{root}/{name}", name) for name in names}
+
+
+def _policy(path: str, name: str) -> dict[str, Any] | None:
+    try:
+        text = fs.read_regular(path, policy.MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    try:
+        version = policy.read(text.decode("utf-8", "replace"), name).version
+    except BadDocument:
+        version = None
+    return {"version": version, "sha256": sha256(text).hexdigest()}
+
+
+def schema_files(root: str) -> dict[str, str]:
+    try:
+        names = sorted(name for name in fs.listdir(f"{root}/schemas") if name.endswith(".json"))
+    except FileNotFoundError:
+        return {}
+    return {name: sha256(fs.read_regular(f"{root}/schemas/{name}", _LIMIT)).hexdigest() for name in names}
+
+
+def text_of(locked: Mapping[str, Any]) -> str:
+    return json.dumps(locked, indent=2, ensure_ascii=False) + "\n"
+
+
+def write(root: str, locked: Mapping[str, Any]) -> bool:
+    """Whether the file changed."""
+    path, text = f"{root}/{FILE}", text_of(locked).encode()
+    if os.path.lexists(path) and fs.read_bytes(path, len(text)) == text:
+        return False
+    fs.write_atomic(path, text, sync=True)
+    return True
+
+
+def read(root: str) -> dict[str, Any] | None:
+    """The lock as it was written; None: there is none. InputError: it is no lock."""
+    path = f"{root}/{FILE}"
+    try:
+        data = json.loads(fs.read_regular(path, _LIMIT))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{path}: is no lock ({error}); write it again with: farro policy lock") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: is no lock; write it again with: farro policy lock")
+    return data
+
+
+def compare(written: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Where what is differs from what was locked."""
+    return list(differences(written, json.loads(json.dumps(now))))

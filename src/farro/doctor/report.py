@@ -1,0 +1,185 @@
+"""Running checks and judging them: what is found, whether it passes, and the checklist of SPEC-1's profile.
+
+What is checked lives in the rooms (ports.checks); which of them there are, in app; how it is shown, in cli.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farro.doctor import conformance_profile, policy_lock
+from farro.doctor.checks import EXAMPLES, Check, Finding, Verdict, edit, failed, ok, own, quoted
+from farro.doctor.conformance_profile import CHECKLIST, PINNED
+from farro.doctor.disk_probes import scratch
+from farro.errors import FarroError, Refused
+from farro.host import fs
+from farro.lazy_dataclass import dataclass
+
+_PATIENCE_S = 300.0  # SPEC-1 D: an example job is over in five minutes
+_ORDER: dict[Verdict, int] = {"failed": 0, "warning": 1, "ok": 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    id: str
+    title: str
+    finding: Finding
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.finding
+        return {
+            "id": self.id,
+            "title": self.title,
+            "verdict": found.verdict,
+            "found": found.found,
+            "cause": found.cause or None,
+            "repair": list(found.repair),
+            "details": list(found.details),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    results: tuple[Result, ...]
+    strict: bool
+
+    @property
+    def passed(self) -> bool:
+        return not self.bad()
+
+    def bad(self) -> list[Result]:
+        """What keeps it from passing."""
+        enough = ("failed", "warning") if self.strict else ("failed",)
+        return [result for result in self.results if result.finding.verdict in enough]
+
+    def troubles(self) -> list[Result]:
+        """All that is not ok, the worst first."""
+        found = [result for result in self.results if result.finding.verdict != "ok"]
+        return sorted(found, key=lambda result: _ORDER[result.finding.verdict])
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(result.finding.verdict == verdict for result in self.results)
+
+
+def examine(checks: Sequence[Check], *, root: str, strict: bool, named: bool = True) -> Examination:
+    """Run every check. `named`: the commands of farro among the repairs name the root; else they find it here."""
+    results = tuple(
+        Result(id=check.id, title=check.title, finding=_rooted(_run(check, root), root if named else None))
+        for check in checks
+    )
+    return Examination(results=results, strict=strict)
+
+
+def _run(check: Check, root: str) -> Finding:
+    try:
+        return check.run()
+    except PermissionError as error:
+        path = str(error.filename or root)
+        inside = os.path.relpath(os.path.dirname(path) if fs.TEMPORARY in path else path, root)
+        where = root if inside == "." else inside
+        cause = "give the root to whoever runs the daemons, and run doctor as that user"
+        return failed(f"could not be checked: {where} is closed to you", cause, own(root))
+    except (OSError, FarroError) as error:
+        culprit = getattr(error, "filename", None)
+        if getattr(error, "errno", None) == errno.EROFS and str(culprit).startswith(root):
+            return ok("not tried: mounted read-only, see `permissions`")  # one cause, told once
+        look = f"ls -ld {quoted(str(culprit))}" if culprit else "farro doctor --json"
+        return failed(f"could not be checked: {error}", "something that it needs cannot be read or made", look)
+
+
+def _rooted(finding: Finding, root: str | None) -> Finding:
+    if root is None or not finding.repair:
+        return finding
+    option = f" --root {quoted(root)}"
+    commands = (
+        f"{line}{option}" if line.startswith("farro ") and "--root" not in line else line for line in finding.repair
+    )
+    return replace(finding, repair=tuple(commands))
+
+
+def admit(checks: Sequence[Check], what: str, root: str) -> None:
+    """Refuse to start `what` where a quick check does not pass, warnings among them."""
+    told = examine([check for check in checks if check.quick], root=root, strict=True)
+    if told.passed:
+        return
+    lines = [f"{what} does not start: strict, and doctor finds"]
+    for result in told.bad():
+        lines.append(f"  {result.id}: {result.finding.found}; repair: {' && '.join(result.finding.repair)}")
+    raise Refused("\n".join(lines))
+
+
+# --- conformance ---
+
+
+def conformance_checks(root: str, locked: Callable[[], Mapping[str, Any]], *, config: str) -> list[Check]:
+    """What the profile pins, section by section; the lock; and a job from end to end."""
+
+    def section(name: str) -> Check:
+        def look() -> Finding:
+            found = list(conformance_profile.differences(PINNED[name], locked()["parameters"][name], name, more=False))
+            if not found:
+                return ok(f"as {conformance_profile.NAME} pins it")
+            cause = "the config says otherwise; remove it there, or do without the profile"
+            details = tuple(map(str, found))
+            return failed(f"{len(found)} other than {conformance_profile.NAME}", cause, edit(config), details=details)
+
+        return Check(id=f"profile-{name}", title=f"profile: {name}", look=look)
+
+    return [
+        *(section(name) for name in PINNED),
+        Check(id="policy-lock", title="policy.lock.json", look=lambda: _lock(root, locked)),
+        Check(id="example-job", title="an example job", look=lambda: _example(root)),
+    ]
+
+
+def _lock(root: str, locked: Callable[[], Mapping[str, Any]]) -> Finding:
+    written = policy_lock.read(root)
+    if written is None:
+        return failed("not there", "what jobs run under is not pinned", "farro policy lock")
+    found = policy_lock.compare(written, locked())
+    if not found:
+        return ok("agrees with what is")
+    cause = "a policy, a schema or the config changed since it was written; look whether that is meant, then lock anew"
+    details = tuple(map(str, found[: 2 * EXAMPLES]))
+    return failed(f"{len(found)} other than locked", cause, "farro policy lock", details=details)
+
+
+def _example(root: str) -> Finding:
+    """In a root of its own beside the jobs: on the same filesystem, and nobody's queue is touched."""
+    with scratch(f"{root}/jobs") as home:
+        for words in (["init"], ["enqueue", "--id", "example", "--", "true"], ["worker", "--drain"]):
+            argv = [sys.executable, "-P", "-m", "farro", *words[:1], "--root", home, *words[1:]]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_PATIENCE_S, cwd=home)
+            if done.returncode != 0:
+                said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+                cause = "a job that only says `true` does not come through here"
+                return failed(f"farro {words[0]} failed: {' '.join(said)}", cause, "farro run -- true")
+        landed = os.path.isdir(f"{home}/agents/Runner/completed/succeeded/example")
+    if not landed:
+        return failed("it did not land in completed/", "see what the worker says", "farro run -- true")
+    return ok("enqueued, worked, and in completed/succeeded")
+
+
+def checklist(told: Examination) -> list[dict[str, Any]]:
+    """SPEC-1's checklist, item by item."""
+    verdicts = {result.id: result.finding.verdict for result in told.results}
+    enough = ("ok",) if told.strict else ("ok", "warning")
+    items = []
+    for item in CHECKLIST:
+        shown = item.checks or tuple(verdicts)
+        wanted = ("ok",) if not item.checks else enough
+        items.append(
+            {
+                "item": item.words,
+                "done": all(verdicts.get(name) in wanted for name in shown),
+                "checks": list(item.checks),
+                "open": [name for name in shown if verdicts.get(name) not in wanted],
+            }
+        )
+    return items

@@ -1,0 +1,215 @@
+"""Making a root: the folders, and the files that a person edits. What is there already is kept.
+
+The folders that the store needs are listed in the store; the policies' texts are in policies/; presets of agents live
+in presets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from farro import documents
+from farro.config.settings import ROLES, Settings
+from farro.doctor.folders import make_root
+from farro.doctor.schemas import schemas
+from farro.errors import InputError
+from farro.host import fs
+
+CONFIG = "agents-config.json"
+YAML_CONFIG = "agents-config.yaml"
+SCHEMA_LINE = "schemas/agents-config.schema.json"
+
+_DECLARED = """---
+version: 1.0.0
+role: {role}
+---
+# {role}
+
+{text}
+
+## Responsibilities
+- Say here what this role does, and where its work ends.
+
+## What you answer
+Markdown: what was done, what was not, and what the next role needs to know.
+
+## How it is judged
+- Say here what good work of this role looks like.
+"""
+
+_TASKS = """# Tasks
+
+A file here describes a piece of work that goes through several roles. `farro enqueue --task ID` names one for a prompt;
+the manager follows its workflow. `<id>.json` has the form of `schemas/task.schema.json`; `<id>.md` has the same as YAML
+between two lines `---` at its head, or is words only. A step whose role is `human` waits for a person: `farro inbox`.
+
+```json
+{
+  "$schema": "../schemas/task.schema.json",
+  "id": "task-0001",
+  "title": "Greet people by name",
+  "allowed_paths": ["src/", "tests/"],
+  "success": "greet --name Ann says: Hello, Ann",
+  "workflow": [
+    {"role": "SeniorEngineer", "rubric": "Add the option --name to greet, with a test."},
+    {"role": "CodeReviewer", "rubric": "Judge the change: does it greet, also without a name?"},
+    {"role": "DocWriter", "rubric": "Describe the option.", "allowed_paths": ["docs/"]}
+  ]
+}
+```
+"""
+
+_IGNORED = """# farro: the state of the queue and of swarms. Its policies, config, schemas and tasks are yours to keep.
+/agents/*/incoming/
+/agents/*/in-progress/
+/agents/*/completed/
+/agents/*/waiting/
+/agents/*/.heartbeat
+/agents/*/.lease
+/agents/*/.paused
+/bus/
+/jobs/
+/logs/
+/swarms/
+"""
+# As farro wrote it before. Another first line each time: it tells lines that were never there from lines taken out.
+_IGNORED_BEFORE = (
+    """# farro: the state of the queue. Its policies, config, schemas and tasks are yours to keep.
+/agents/*/incoming/
+/agents/*/in-progress/
+/agents/*/completed/
+/agents/*/waiting/
+/agents/*/.heartbeat
+/agents/*/.lease
+/jobs/
+/logs/
+""",
+)
+
+
+def init(root: str, settings: Settings) -> list[str]:
+    """Make `root` a farro root; answers what was missing, relative to it. Safe to repeat."""
+    _make_folder(root)
+    roles = settings.all_roles()
+    made = make_root(root, roles)
+    for name in ("tasks", "schemas"):
+        if not os.path.isdir(f"{root}/{name}"):
+            fs.mkdir(f"{root}/{name}")
+            made.append(name)
+            if name == "tasks":  # not when it is there: whoever took this file out does not want it again
+                fs.write_atomic(f"{root}/tasks/README.md", _TASKS.encode(), sync=True)
+                made.append("tasks/README.md")
+    files = {"AGENTS.md": _policy("every-role")}
+    if not os.path.exists(f"{root}/{YAML_CONFIG}"):
+        files[CONFIG] = as_text(first_config())
+    for role in roles:
+        text = settings.roles[role].description if role in settings.roles else ""
+        files[f"agents/{role}/AGENTS-ROLE.md"] = (
+            _policy(role)
+            if role in ROLES
+            else _DECLARED.format(role=role, text=text or "Describe what this role does.")
+        )
+    files.update((f"schemas/{name}", text) for name, text in schemas().items())
+    for name, content in files.items():
+        if not os.path.lexists(f"{root}/{name}"):
+            fs.write_atomic(f"{root}/{name}", content.encode(), sync=True)
+            made.append(name)
+    return made + _ignore_state(root)
+
+
+def set_store(root: str, address: str) -> str | None:
+    """Have the config of a root say where its jobs lie. The line to add, where it is YAML: nothing was written."""
+    path = f"{root}/{CONFIG}"
+    if not os.path.lexists(path):
+        return f"store: {json.dumps(address)}"
+    config = documents.parse(fs.read_regular(path, documents.DEFAULT.size), path).data or {}
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: must be an object")
+    fs.write_atomic(os.path.realpath(path), as_text({**config, "store": address}).encode(), sync=True)
+    return None
+
+
+def first_config() -> dict[str, object]:
+    """The config of a new root: what SPEC-1 requires, at its defaults."""
+    defaults = Settings()
+    return {
+        "$schema": SCHEMA_LINE,
+        "version": defaults.version,
+        "durability": defaults.durability,
+        "providers": {},
+        "security": {
+            "max_job_bytes": defaults.security.max_job_bytes,
+            "payload_allowlist": list(defaults.security.payload_allowlist),
+        },
+        "tools": {},
+    }
+
+
+def as_text(config: object) -> str:
+    return _spelled(config, "") + "\n"
+
+
+def _spelled(value: object, indent: str) -> str:
+    """As a person writes it: lists of words on one line."""
+    more = indent + "  "
+    if isinstance(value, dict) and value:
+        members = (f"{more}{json.dumps(name)}: {_spelled(member, more)}" for name, member in value.items())
+        return "{\n" + ",\n".join(members) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(f"{more}{_spelled(item, more)}" for item in value) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _policy(name: str) -> str:
+    return fs.read_bytes(f"{os.path.dirname(__file__)}/policies/{name}.md").decode()
+
+
+def renew_ignored(root: str) -> list[str]:
+    """Give a root that an older farro made the lines of .gitignore that it has not got: else `git add --all` takes logs
+    and plans of swarms, which may hold passwords. Only where farro's lines stand as it wrote them: whoever took some of
+    them out again meant it. [test_a_root_of_before_gets_the_lines_that_were_missing_unless_a_person_changed_them]"""
+    there = _ignored(root) or ""
+    whole = there if there.endswith("\n") else f"{there}\n"
+    for before in _IGNORED_BEFORE:
+        if before in whole:
+            _write_ignored(root, whole.replace(before, _IGNORED, 1))
+            return [".gitignore"]
+    return []
+
+
+def _ignore_state(root: str) -> list[str]:
+    """Lines for .gitignore, once. What else is in it is kept."""
+    there = _ignored(root)
+    if there is None:
+        return []
+    if any(text.partition("\n")[0] in there for text in (_IGNORED, *_IGNORED_BEFORE)):
+        return renew_ignored(root)
+    gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
+    _write_ignored(root, f"{there}{gap}{_IGNORED}")
+    return [".gitignore"]
+
+
+def _ignored(root: str) -> str | None:
+    """What .gitignore says. None: a link, or not to be read, which is a person's own arrangement."""
+    path = f"{root}/.gitignore"
+    try:
+        return fs.read_bytes(path).decode("utf-8", "surrogateescape") if os.path.lexists(path) else ""
+    except OSError:
+        return None
+
+
+def _write_ignored(root: str, text: str) -> None:
+    fs.write_atomic(f"{root}/.gitignore", text.encode("utf-8", "surrogateescape"), sync=True)
+
+
+def _make_folder(path: str) -> None:
+    """The root's folder and what is missing above it."""
+    missing: list[str] = []
+    while not os.path.isdir(path):
+        if os.path.lexists(path):
+            raise InputError(f"{path} is not a folder; a root is one, and so is all above it")
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        fs.mkdir(folder)

@@ -1,0 +1,125 @@
+"""Several jobs in a row, each of which is one Python function: one thread calls them one after the other.
+
+What is not such a job, or does not end well within a moment, is run.py's; what jobs are in a row is up to the worker.
+
+A no-op function takes a microsecond; to watch it as one watches a plan (a frontier of steps, deadlines, processes that
+were left behind) takes a hundred times as long, and to wake a thread for it and be woken by it as long again. So it is
+begun first, and watched when it turns out to take longer than a moment: `run_plan` then goes on with what was begun.
+Nothing is different for the function, or for whoever ends it. [test_a_function_in_a_row_is_told_as_any_other]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farro.errors import BadDocument
+from farro.execution import commands
+from farro.execution.added_steps import TaskFolder
+from farro.execution.commands import InWorker
+from farro.execution.functions import Calls, FunctionRun
+from farro.execution.runner import Work
+from farro.execution.step import Begun, Tries
+from farro.execution.tools import Tools
+from farro.execution.work import Plans
+from farro.host import processes
+from farro.host.clock_port import Clock
+from farro.jobs.outcomes import Outcome, Report, Succeeded
+from farro.plans.forms import is_agent_prompt
+from farro.plans.model import Plan, Step
+
+
+def run_row(works: Sequence[Work], *, plans: Plans, tools: Tools, clock: Clock) -> list[Outcome | Begun]:
+    """Call the first of them, up to one that is no function, or is not over in a moment. What came of each that was
+    begun: an outcome, or what `run_plan` has to go on with; the last of these may be under way."""
+    calls: list[tuple[Work, Plan, Tries, FunctionRun]] = []
+    for work in works:
+        call = _call(work, plans, tools, clock)
+        if call is None:
+            break
+        calls.append(call)
+    if not calls:
+        return []
+    started_s = clock.monotonic_s()
+    begun = Calls([run for _, _, _, run in calls]).quick()
+    alone = processes.childless()  # else somebody looks whose they are
+    return [
+        (_told(work, plan, run) if alone and not tries.task_folder.made else None)
+        or Begun(tries=tries, run=run, started_s=started_s, over=_over(plan.steps[0], run))
+        for work, plan, tries, run in calls[:begun]
+    ]
+
+
+def _call(work: Work, plans: Plans, tools: Tools, clock: Clock) -> tuple[Work, Plan, Tries, FunctionRun] | None:
+    """The work as one call that is not begun. None: it is something else; whoever runs it as such says what."""
+    if work.earlier or work.max_bytes is not None or work.guarding.paths_required or is_agent_prompt(work.prompt):
+        return None
+    try:
+        plan = plans.of(work.prompt)
+    except BadDocument:
+        return None
+    if len(plan.steps) > 1 or plan.allowed_paths is not None or plan.input is not None:
+        return None
+    (step,) = plan.steps
+    function = commands.function_of(step, tools)
+    if function is None:
+        return None
+    tries = Tries(
+        attempt_dir=work.folder,
+        job_id=work.job_id,
+        base_env=work.env,
+        own_env={"FARRO_JOB": work.job_id, processes.MARKER: work.marker, "FARRO_ROOT": work.root},
+        cwd=work.cwd,
+        tools=tools,
+        task_folder=TaskFolder(work.folder, clock.sleep, work.make),
+        step_timeout_s=work.step_timeout_s,
+        clock=clock,
+    )
+    return work, plan, tries, tries.call(step, InWorker(function=function), 1, None, begin=False)
+
+
+def _over(step: Step, run: FunctionRun) -> bool:
+    return run.exit is not None and (step.retries == 0 or run.exit.code in step.ok_exit_codes)
+
+
+def _told(work: Work, plan: Plan, run: FunctionRun) -> Outcome | None:
+    """The outcome of a function that succeeded and said nothing, as `run_plan` would tell it
+    [test_a_function_in_a_row_is_told_as_any_other]; by hand, because most functions are such. None: it is otherwise."""
+    (step,), ended = plan.steps, run.exit
+    if ended is None or ended.code not in step.ok_exit_codes or run.failure is not None or not run.files.silent:
+        return None
+    duration_s = round(ended.duration_s, 6)
+    told = {
+        "step_number": step.step_number,
+        "id": step.id,
+        "stdout": "",
+        "stderr": "",
+        "exit_code": ended.code,
+        "success": True,
+        "timed_out": False,
+        "stdout_truncated": False,
+        "stderr_truncated": False,
+        "stdout_path": None,
+        "stderr_path": None,
+        "duration_s": duration_s,
+        "user_s": round(ended.user_s, 6),
+        "system_s": 0.0,
+        "max_rss_kb": 0,
+        "attempts": 1,
+        "error": None,
+    }
+    result = {
+        "job_id": work.job_id,
+        "plan_id": plan.plan_id,
+        "success": True,
+        "step_results": [told],
+        "steps_total": 1,
+        "duration_s": duration_s,
+        "error": None,
+        "left_processes": [],
+    }
+    took = f"{duration_s:.2f}"
+    markdown = (
+        f"# Succeeded\n\n1 of 1 steps succeeded in {took} s.\n\n| step | exit | seconds | tries | output |\n"
+        f"|---|---|---|---|---|\n| {step.id} | {ended.code} | {took} | 1 |  |\n"
+    )
+    return Succeeded(report=Report(result=result, markdown=markdown))

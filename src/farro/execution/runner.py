@@ -1,0 +1,136 @@
+"""The Runner port: how a claimed job is executed. Guarantees in words; every adapter passes
+tests/contracts/test_runner.py.
+
+Adapters live in runners/; how a plan's steps are run lives in execution. Claiming, heartbeats and committing are the
+worker's alone, whatever the runner.
+
+- What came of the work is an outcome, whatever the job's code does. [test_a_plan_that_succeeds_is_told_with_its_report,
+  test_a_step_that_fails_is_a_failed_outcome]
+- When `wait` has returned or raised, no process of the attempt lives (R6). [test_no_process_outlives_the_wait]
+- `tick` is called at least every second, on the caller's thread; what it raises (the job was taken away) goes through
+  after everything was ended at once. [test_a_job_that_was_taken_away_is_ended_at_once]
+- A stop gives running steps its grace, then the work is `Released`. [test_a_stop_releases_the_work,
+  test_a_step_that_ends_in_the_grace_of_a_stop_counts]
+- `terminate` may come from any thread. [test_terminate_ends_a_run_from_another_thread]
+- `process` only: the job's code may end its process in any way, and the worker lives; the outcome is then Failed with
+  the category `runner_died`, retryable. [test_whatever_ends_a_runner_is_an_outcome]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from farro.config.settings import SecuritySettings
+from farro.jobs.outcomes import Outcome
+from farro.lazy_dataclass import dataclass, field
+from farro.plans.model import AHEAD_BYTES
+
+R = TypeVar("R")
+
+TICK_S = 1.0  # how soon a job that was taken away is noticed: its tree is ended within two seconds of a kill
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guarding:
+    """How jobs with allowed_paths are confined, as the config says it (`security`)."""
+
+    sandbox: Literal["auto", "A", "B", "none"] = "auto"
+    required: bool = False  # without a sandbox nothing is run
+    paths_required: bool = False  # nor without allowed_paths
+    absolute: bool = False  # allowed paths may be
+    network: bool = False
+    processes: int = 512  # at once
+    memory_bytes: int | None = None
+    free_bytes: int = 0  # of the root's disk: whoever lets it fall below is ended
+
+    @classmethod
+    def of(cls, security: SecuritySettings) -> Guarding:
+        return cls(
+            sandbox=security.sandbox,
+            required=security.require_sandbox,
+            paths_required=security.require_allowed_paths,
+            absolute=security.allow_absolute_paths,
+            network=security.network,
+            processes=security.max_processes,
+            memory_bytes=security.max_memory_bytes,
+            free_bytes=security.min_free_bytes,
+        )
+
+
+DEFAULTS = Guarding()  # the defaults: a job with allowed_paths is confined as well as this machine can
+
+
+def already() -> None:
+    """For a folder that is there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One attempt, with all that is needed to run it, in this process or in another: it can be written as JSON."""
+
+    job_id: str
+    prompt: Mapping[str, Any]
+    folder: str  # the attempt's own (R6)
+    marker: str  # FARRO_CLAIM of every process of it
+    env: Mapping[str, str]  # what its steps' environment is made of
+    cwd: str
+    root: str
+    step_timeout_s: float  # of a step that names none
+    earlier: tuple[str, ...] = ()  # folders of earlier attempts of this hop, oldest first
+    durable: bool = True  # successes of steps survive a power cut
+    ahead_bytes: int = AHEAD_BYTES  # a step that has said more and goes on is read along
+    role: str = "Runner"  # whose queue it was claimed from
+    attempt: int = 1
+    previous: tuple[tuple[str, str], ...] = ()  # earlier hops: the role, and the folder of the attempt that ended it
+    step: int | None = None  # of its task's workflow, where the manager sent it there
+    note: str = ""  # why it came back: a review's findings, or a person's words
+    max_bytes: int | None = None  # of the job's folder while it runs; None: any number
+    guarding: Guarding = DEFAULTS
+    # Makes the folder, which may not be there before. Only for runners that are `late`; for them it need not be told.
+    make: Callable[[], None] = field(default=already, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        names = (name for name in self.__slots__ if name != "make")
+        return {name: getattr(self, name) for name in names} | {"guarding": asdict(self.guarding)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Work:
+        previous = tuple((role, folder) for role, folder in data["previous"])
+        guarding = Guarding(**data["guarding"])
+        return cls(**{**data, "earlier": tuple(data["earlier"]), "previous": previous, "guarding": guarding})
+
+
+class StopRequest(Protocol):
+    """A stop of the worker, as runners see it (execution.stop.Stop)."""
+
+    @property
+    def requested(self) -> bool: ...
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When the grace of running steps is over, on the monotonic clock; None while nobody asked."""
+
+    @property
+    def fd(self) -> int:
+        """Readable from the first request on."""
+
+
+class Runner(Protocol, Generic[R]):
+    """`R` is the adapter's handle of one run. A run belongs to the thread that spawned it, but for `is_alive` and
+    `terminate`."""
+
+    def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> R:
+        """Begin. Waits for a free place where runners are bounded, ticking meanwhile; the run is over already when a
+        stop came first. Raises nothing but what `tick` does: what could not be started is told by `wait`."""
+
+    def is_alive(self, run: R) -> bool:
+        """Whether it is under way."""
+
+    def terminate(self, run: R) -> None:
+        """End it with all that it started, by force: within two seconds nothing of it lives. The outcome is then a
+        failed one. One that is over is left alone."""
+
+    def wait(self, run: R, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        """What came of it; once for each run. SyncFailed: the disk lied, the worker stops (R7)."""

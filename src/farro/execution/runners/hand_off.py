@@ -1,0 +1,104 @@
+"""How a runner and its worker talk: what the runner is told at its start, and the file in which it leaves the outcome.
+
+Starting runners lives in process; what runs in them, in job.
+
+The file is `outcome.json` in the attempt's folder, whole or not there; the worker takes it away when it has read it,
+and it alone commits. Invariant: an attempt's folder is new, so that what lies there is this runner's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from farro.errors import SyncFailed
+from farro.execution.runner import Work
+from farro.host import fs
+from farro.host.process_limits import Limits
+from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Report, Succeeded
+from farro.lazy_dataclass import dataclass
+
+OUTCOME = "outcome.json"
+LIMIT = 1 << 30  # bytes; a thousand steps with all that a result carries of their output are a tenth of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """All that a runner is told."""
+
+    work: Work
+    tools: Mapping[str, Any]
+    limits: Limits
+    place_fd: int | None = None
+
+    def to_line(self) -> bytes:
+        data = {
+            "work": self.work.to_json(),
+            "tools": dict(self.tools),
+            "limits": asdict(self.limits),
+            "place_fd": self.place_fd,
+        }
+        return json.dumps(data).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Order:
+        data = json.loads(line)
+        return cls(
+            work=Work.from_json(data["work"]),
+            tools=data["tools"],
+            limits=Limits(**data["limits"]),
+            place_fd=data["place_fd"],
+        )
+
+
+def leave(folder: str, came: Outcome | SyncFailed) -> None:
+    """The runner's part: what came of the work, whole or not at all."""
+    fs.write_atomic(f"{folder}/{OUTCOME}", json.dumps(_written(came)).encode(), sync=False)
+
+
+def take(folder: str) -> Outcome | None:
+    """The worker's part; None: the runner left nothing that can be read. SyncFailed as the runner met it."""
+    try:
+        data = json.loads(fs.read_bytes(f"{folder}/{OUTCOME}", LIMIT))
+        came = _read(data)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    with contextlib.suppress(OSError):
+        fs.unlink(f"{folder}/{OUTCOME}")
+    return came
+
+
+def _written(came: Outcome | SyncFailed) -> dict[str, Any]:
+    if isinstance(came, SyncFailed):
+        return {"outcome": "sync_failed", "message": str(came)}
+    if isinstance(came, Released):
+        return {"outcome": "released", "note": came.note}
+    told: dict[str, Any] = {"outcome": "succeeded", "report": asdict(came.report)}
+    if isinstance(came, Failed):
+        again = {"retryable": came.retryable, "retry_after_s": came.retry_after_s}
+        told |= {"outcome": "failed", "error": asdict(came.error), **again}
+    elif not isinstance(came, Succeeded) or came.children:
+        raise TypeError(f"a runner leaves no {came!r}")
+    return told
+
+
+def _read(data: Mapping[str, Any]) -> Outcome:
+    match data["outcome"]:
+        case "sync_failed":
+            raise SyncFailed(data["message"])
+        case "released":
+            return Released(note=data["note"])
+        case "succeeded":
+            return Succeeded(report=_report(data["report"]))
+        case "failed":
+            again = {name: data[name] for name in ("retryable", "retry_after_s")}
+            return Failed(error=ErrorInfo(**data["error"]), report=_report(data["report"]), **again)
+        case other:
+            raise ValueError(other)
+
+
+def _report(data: Mapping[str, Any]) -> Report:
+    return Report(result=data["result"], markdown=data["markdown"], files=tuple(data["files"]))

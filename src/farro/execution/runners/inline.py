@@ -1,0 +1,92 @@
+"""The inline runner: the plan runs inside the worker, on the slot's own thread. No start-up cost, and no wall between
+the worker and Python tools without a timeout.
+
+A process for each job is the other adapter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from farro.execution.function_batch import run_row
+from farro.execution.runner import TICK_S, StopRequest, Work
+from farro.execution.step import Begun
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.execution.work import AgentSteps, Plans, failed, perform_work
+from farro.host.clock_port import Clock
+from farro.jobs.outcomes import Outcome
+
+
+class InlineRun:
+    """Port: Runner's handle. The work is done in `wait`: there is no other thread to do it."""
+
+    __slots__ = ("alive", "ended", "work")
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.alive = True
+        self.ended = False  # by `terminate`
+
+
+class _Terminated(BaseException):
+    """Raised out of a tick: run_plan ends everything at once. Not an Exception, which would be an outcome there."""
+
+
+class InlineRunner:
+    late = True  # the folder is made when somebody needs it
+
+    def __init__(
+        self, *, tools: Tools, clock: Clock, tick_every_s: float = TICK_S, agents: AgentSteps | None = None
+    ) -> None:
+        self._tools = tools
+        self._agents = agents
+        self._clock = clock
+        self._tick_every_s = tick_every_s
+        self._plans = Plans()
+
+    def row(self, works: Sequence[Work]) -> list[Outcome | Begun]:
+        """What came of the first of them, as far as they are functions that are over in a moment; not so, they are what
+        `go_on` takes. The others were not begun."""
+        return run_row(works, plans=self._plans, tools=self._tools, clock=self._clock)
+
+    def go_on(self, work: Work, begun: Begun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        """As `spawn` and `wait`, of one that `row` began."""
+        return self._performed(InlineRun(work), tick, stop, begun)
+
+    def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> InlineRun:
+        return InlineRun(work)
+
+    def is_alive(self, run: InlineRun) -> bool:
+        return run.alive
+
+    def terminate(self, run: InlineRun) -> None:
+        """Noticed at the next tick."""
+        run.ended = True
+
+    def wait(self, run: InlineRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        return self._performed(run, tick, stop, None)
+
+    def _performed(self, run: InlineRun, tick: Callable[[], None], stop: StopRequest, begun: Begun | None) -> Outcome:
+        def own_tick() -> None:
+            if run.ended:
+                raise _Terminated
+            tick()
+
+        assert isinstance(stop, Stop)  # the worker's own: the plan runs in its process
+        try:
+            return perform_work(
+                run.work,
+                plans=self._plans,
+                tools=self._tools,
+                clock=self._clock,
+                tick=own_tick,
+                stop=stop,
+                tick_every_s=self._tick_every_s,
+                agents=self._agents,
+                begun=begun,
+            )
+        except _Terminated:
+            return failed(run.work.job_id, "runner_died", "the run was terminated", retryable=True)
+        finally:
+            run.alive = False

@@ -1,0 +1,282 @@
+"""The process runner: one child process for each job, `farro run-job`. Whatever the job's code does to its process, the
+worker lives.
+
+What runs in the child lives in job; how many may live at once, in places. The worker alone holds the lease, heartbeats
+and commits: the child leaves its outcome in a file (handover).
+
+- The child carries the claim's mark in its environment, as every step does: kill and recovery find it (R6).
+- It is told to stop through its standard input, and knows by the end of that that its worker is dead.
+- What it says goes through a pipe into the attempt's runner.log, as much as is bounded there.
+- It is not forked from the worker: a fork of a process with threads inherits their locks, and a job's memory, modules
+  and open files would be its worker's. Measured: docs/decisions/a-runner-is-a-new-interpreter.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from farro.errors import InputError
+from farro.execution.runner import TICK_S, StopRequest, Work
+from farro.execution.runners import hand_off, limits
+from farro.execution.runners.hand_off import Order
+from farro.execution.runners.log import RunnerLog
+from farro.execution.runners.runner_slots import Place, Places
+from farro.execution.work import failed
+from farro.host import process_identity, processes
+from farro.host.clock_port import Clock
+from farro.host.process_limits import Limits
+from farro.host.processes import Exit, Process
+from farro.jobs.outcomes import Outcome, Released
+from farro.log.structured import printable
+
+DIED = "runner_died"
+# A stop gives steps their grace (5 s), then two seconds more; a runner that is still there then is ended by force, and
+# the worker is gone within its ten.
+HARD_S = 3.5
+_CHUNK = 64 * 1024
+_TURN = 16  # chunks of a runner's talk before somebody else has a turn
+
+# The runner imports from where the worker does, whatever its cwd and environment are (as execution.child).
+_BOOT = "import sys;sys.path[:]={path!r};from farro.__main__ import main;main()"
+
+
+class ProcessRun:
+    """Port: Runner's handle: one child, and the pipes to it."""
+
+    def __init__(self, work: Work, outcome: Outcome | None = None) -> None:
+        self.work = work
+        self.outcome = outcome  # of one that could not begin
+        self.log = RunnerLog(work.folder)
+        self.process: Process | None = None
+        self.place: Place | None = None
+        self.terminated = False
+        self.outgoing = b""
+        self.control_fd: int | None = None
+        self.log_fd: int | None = None
+        self.events: select.epoll | None = None
+
+    def say(self, data: bytes) -> None:
+        """To the runner; sent by `pump`."""
+        self.outgoing += data
+        if self.control_fd is not None and self.events is not None:
+            self.events.modify(self.control_fd, select.EPOLLOUT)
+
+    def pump(self) -> None:
+        """Pass on what there is, in both directions, without waiting."""
+        if self.events is not None and self.control_fd is not None:
+            for fd, mask in self.events.poll(0):
+                if fd == self.control_fd and mask & (select.EPOLLERR | select.EPOLLHUP):
+                    self._close_control()  # it has closed its side: told again and again otherwise
+                    break
+        if self.control_fd is not None and self.outgoing:
+            self._send(self.control_fd)
+        for _ in range(_TURN):
+            if self.log_fd is None:
+                return
+            try:
+                data = os.read(self.log_fd, _CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_log()
+                return
+            self.log.say(data)
+
+    def _send(self, fd: int) -> None:
+        try:
+            self.outgoing = self.outgoing[os.write(fd, self.outgoing[:_CHUNK]) :]  # noqa: TID251 - a pipe, no file
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # it is about to end: its exit tells
+            self.outgoing = b""
+        if not self.outgoing and self.events is not None:
+            self.events.modify(fd, 0)
+
+    def _close_control(self) -> None:
+        if self.control_fd is not None:
+            os.close(self.control_fd)  # which takes it out of `events` too
+            self.control_fd = None
+
+    def _close_log(self) -> None:
+        if self.log_fd is not None:
+            os.close(self.log_fd)
+            self.log_fd = None
+
+    def close(self) -> None:
+        self.pump()
+        self._close_log()
+        self._close_control()
+        if self.events is not None:
+            self.events.close()
+            self.events = None
+        self.log.close()
+        if self.place is not None:
+            self.place.free()
+            self.place = None
+
+
+class ProcessRunner:
+    def __init__(
+        self,
+        *,
+        tools: Mapping[str, Any],
+        environ: Mapping[str, str],
+        places: Places,
+        limits: Limits,
+        clock: Clock,
+        tick_every_s: float = TICK_S,
+    ) -> None:
+        if not hasattr(select, "epoll"):
+            raise InputError("runners of their own need Linux; set runners.kind to inline")
+        self._tools = tools
+        self._environ = environ  # the runner's own, with marks; its steps get what the work says
+        self._places = places
+        self._limits = limits
+        self._clock = clock
+        self._tick_every_s = tick_every_s
+
+    def spawn(self, work: Work, *, tick: Callable[[], None], stop: StopRequest) -> ProcessRun:
+        try:
+            place = self._places.take(tick=tick, every_s=self._tick_every_s, stop=stop)
+        except OSError as error:
+            return ProcessRun(work, failed(work.job_id, "storage", str(error), retryable=True))
+        if place is None:
+            return ProcessRun(work, Released(note="the worker was stopped before a runner was free"))
+        run = ProcessRun(work)
+        run.place = place
+        try:
+            self._start(run, place)
+        except OSError as error:  # no processes, descriptors or memory left
+            run.close()
+            run.outcome = failed(work.job_id, DIED, f"no runner could be started: {error}", retryable=True)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def _start(self, run: ProcessRun, place: Place) -> None:
+        work = run.work
+        child_in, run.control_fd = os.pipe()
+        run.log_fd, child_out = os.pipe()
+        try:
+            for fd in (run.control_fd, run.log_fd):
+                os.set_blocking(fd, False)
+            run.events = select.epoll()
+            run.events.register(run.control_fd, 0)
+            run.events.register(run.log_fd, select.EPOLLIN)
+            started_s = time.monotonic()
+            with processes.starting():
+                popen = subprocess.Popen(
+                    # -u: what a tool printed before it crashed was said.
+                    [sys.executable, "-P", "-u", "-c", _BOOT.format(path=sys.path), "run-job", work.job_id],
+                    stdin=child_in,
+                    stdout=child_out,
+                    stderr=child_out,
+                    cwd=work.cwd,
+                    env=self._marked(work),
+                    pass_fds=(place.lease.fd,),
+                    start_new_session=True,
+                )
+                run.process = Process(popen, started_s)
+        finally:
+            os.close(child_in)
+            os.close(child_out)
+        place.note({"job_id": work.job_id, "claim": work.marker, **process_identity.identity_of(popen.pid)})
+        run.say(Order(work=work, tools=self._tools, limits=self._limits, place_fd=place.lease.fd).to_line())
+        run.pump()
+
+    def _marked(self, work: Work) -> dict[str, str]:
+        agent = {name: work.env[name] for name in ("FARRO_AGENT",) if name in work.env}
+        own = {processes.MARKER: work.marker, "FARRO_JOB": work.job_id, "FARRO_ROOT": work.root}
+        return {**self._environ, **agent, **own}
+
+    def is_alive(self, run: ProcessRun) -> bool:
+        return run.process is not None and run.process.exit is None
+
+    def terminate(self, run: ProcessRun) -> None:
+        run.terminated = True
+        if self.is_alive(run):  # by its mark: its number may be another's by now
+            processes.end_marked(run.work.marker)
+
+    def wait(self, run: ProcessRun, *, tick: Callable[[], None], stop: StopRequest) -> Outcome:
+        if run.outcome is not None:
+            return run.outcome
+        process = run.process
+        assert process is not None
+        try:
+            self._until_end(run, process, tick, stop)
+            # Whatever ended it: its plan was over when it left its outcome, and nothing need be done again.
+            came = None if process.exit is None else hand_off.take(run.work.folder)
+            # One that left its outcome has ended its tree, and what it could not end is not ours to find cheaply.
+            if came is None or (not processes.childless() and processes.any_left()):
+                processes.end_marked(run.work.marker, while_waiting=tick, every_s=self._tick_every_s)
+        except BaseException:
+            process.end(run.work.marker, grace_s=0)
+            raise
+        finally:
+            run.close()
+        if came is not None:
+            return came
+        if stop.requested:
+            return Released(note="the worker was stopped")
+        return self._died(run, process)
+
+    def _until_end(self, run: ProcessRun, process: Process, tick: Callable[[], None], stop: StopRequest) -> None:
+        assert run.events is not None
+        ticked_s = self._clock.monotonic_s()
+        told_s: float | None = None
+        stop_fd: int | None = stop.fd
+        run.events.register(stop.fd, select.EPOLLIN)
+        while True:
+            now_s = self._clock.monotonic_s()
+            if now_s - ticked_s >= self._tick_every_s:
+                ticked_s = now_s
+                tick()
+            until_s = ticked_s + self._tick_every_s
+            stop_at_s = stop.deadline_s
+            if stop_at_s is not None:
+                if stop_fd is not None:  # it stays readable: polling it again would spin
+                    run.events.unregister(stop_fd)
+                    stop_fd = None
+                if told_s is None or stop_at_s < told_s:  # a second stop shortens the first
+                    told_s = stop_at_s
+                    run.say(f"stop {max(stop_at_s - now_s, 0.0)}\n".encode())
+                until_s = min(until_s, stop_at_s + HARD_S)
+            if run.terminated or (stop_at_s is not None and now_s >= stop_at_s + HARD_S):
+                process.end(run.work.marker, grace_s=0, while_waiting=tick, every_s=self._tick_every_s)
+                return
+            run.pump()
+            if process.wait(until_s - now_s, run.events.fileno()) is not None:
+                return
+
+    def _died(self, run: ProcessRun, process: Process) -> Outcome:
+        ended = process.exit
+        said = printable(run.log.last_words, keep="\n\t")
+        message = _how(ended)
+        why = None if ended is None else limits.hit_by_runner(self._limits, ended, said)
+        if run.terminated:
+            message = "the runner was terminated"
+        elif why is not None:
+            message += f": {why}"
+        elif said:
+            message += f"; it said last: {said.splitlines()[-1][:200]}"
+        return failed(run.work.job_id, DIED, message, retryable=True, detail=said, files=run.log.files)
+
+
+def _how(ended: Exit | None) -> str:
+    if ended is None:
+        return "the runner could not be ended"
+    if ended.signal is not None:
+        name = f"signal {ended.signal}"
+        with contextlib.suppress(ValueError):
+            name += f" ({signal.Signals(ended.signal).name})"
+        return f"the runner was ended by {name} before its plan was over"
+    return f"the runner ended with exit code {ended.code} before its plan was over"

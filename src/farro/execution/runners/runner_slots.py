@@ -1,0 +1,195 @@
+"""Places for live runners of a root on this machine: as many files as there may be runners, each locked by whoever has
+it, with a record of who that is.
+
+Starting runners lives in process; what leases are, in system.leases.
+
+There is no counter that a crash could leave wrong. A place is a file `jobs/.runners/<n>` under flock, held by the
+worker and by its runner (one lock, inherited): the kernel frees it when both are gone, whatever ended them. Its content
+is for people (`records`); a record whose place nobody holds is a dead runner's, and is emptied by the next worker that
+takes the place, or by a watchdog (`sweep`). Files are never removed: a lock on a removed file is a lock on nothing.
+Whoever frees a place rings `.freed` after it, so that waiters sleep in the kernel; a place that a crash freed is found
+at their next tick. Tests: tests/execution/test_runner_slots.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from farro.execution.runner import StopRequest
+from farro.host import fs, inotify, leases, process_identity
+from farro.host.thread_turns import RESTING
+from farro.lazy_dataclass import dataclass
+
+FOLDER = "jobs/.runners"
+_BELL = ".freed"
+_RECORD_LIMIT = 64 * 1024
+_LOOK_S = 0.25  # where the kernel tells nobody
+
+
+@dataclass(slots=True)
+class Place:
+    """A place that is ours."""
+
+    path: str
+    lease: leases.Lease
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Say who has it. Not promised: a disk that does not take it is no reason not to run a job."""
+        with contextlib.suppress(OSError):
+            _write(self.path, json.dumps(record).encode() + b"\n")
+
+    def clear(self) -> None:
+        with contextlib.suppress(OSError):
+            if fs.lstat(self.path).st_size:
+                _write(self.path, b"")
+
+    def free(self) -> None:
+        self.clear()
+        self.lease.drop()
+        with contextlib.suppress(OSError):
+            fd = fs.open_append(f"{os.path.dirname(self.path)}/{_BELL}")
+            try:
+                fs.touch(fd)
+            finally:
+                os.close(fd)
+
+
+class Places:
+    """The places of one root."""
+
+    def __init__(self, root: str, limit: int) -> None:
+        self._folder = f"{root}/{FOLDER}"
+        self._limit = limit
+        self._bell: _Bell | None = None  # made when somebody has to wait
+        self._making = threading.Lock()
+
+    def take(self, *, tick: Callable[[], None], every_s: float, stop: StopRequest) -> Place | None:
+        """A free one, waited for with a tick at least every `every_s`. None: the worker was stopped first."""
+        found = self._try()
+        if found is not None:
+            return found
+        bell = self._bell_to_wait_for()
+        ticked_s = time.monotonic()
+        while True:
+            seen = bell.rung  # before the look: what is freed after it is heard
+            found = self._try()
+            if found is not None or stop.requested:
+                return found
+            bell.wait(seen, max(0.0, ticked_s + every_s - time.monotonic()))
+            if time.monotonic() - ticked_s >= every_s:
+                ticked_s = time.monotonic()
+                tick()
+
+    def _bell_to_wait_for(self) -> _Bell:
+        with self._making:
+            if self._bell is None:
+                self._bell = _Bell(self._folder)
+            return self._bell
+
+    def _try(self) -> Place | None:
+        for number in range(self._limit):
+            path = f"{self._folder}/{number}"
+            try:
+                lease = leases.take(path)
+            except FileNotFoundError:
+                _make(self._folder, path)
+                lease = leases.take(path)
+            if lease is not None:
+                place = Place(path, lease)
+                place.clear()
+                return place
+        return None
+
+
+def records(root: str) -> list[Mapping[str, Any]]:
+    """The runners that live now. One that was just started may not be told of yet."""
+    return [record for path in _paths(root) if leases.is_held(path) and (record := _read(path))]
+
+
+def sweep(root: str) -> list[Mapping[str, Any]]:
+    """Empty what dead runners left, and answer it."""
+    swept = []
+    for path in _paths(root):
+        with contextlib.suppress(OSError):
+            lease = leases.take(path)
+            if lease is None:
+                continue
+            try:
+                record = _read(path)
+                if record:
+                    # It has let go of its place and lives all the same: not one of ours to wait for any more.
+                    process_identity.kill_identified(record)
+                    swept.append(record)
+                Place(path, lease).clear()
+            finally:
+                lease.drop()
+    return swept
+
+
+def _paths(root: str) -> list[str]:
+    folder = f"{root}/{FOLDER}"
+    try:
+        return [f"{folder}/{name}" for name in sorted(fs.listdir(folder)) if name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _make(folder: str, path: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        fs.mkdir(folder)
+    os.close(fs.open_append(path))
+
+
+def _read(path: str) -> Mapping[str, Any]:
+    try:
+        data = json.loads(fs.read_bytes(path, _RECORD_LIMIT))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = fs.open_append(path)
+    try:
+        fs.truncate(fd, 0)
+        fs.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+class _Bell:
+    """Tells the waiting threads of a worker when a place was freed. Of them one reads for all: a kernel has few inotify
+    instances for each user, and a worker may have many slots."""
+
+    def __init__(self, folder: str) -> None:
+        self.rung = 0
+        self._inotify: inotify.Inotify | None = None
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
+        with contextlib.suppress(OSError):  # not this platform, or none left
+            self._inotify = inotify.Inotify()
+            self._inotify.watch(folder, inotify.ATTRIB)
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Until it was rung since `seen`, or the time is over; it may also be for nothing."""
+        with RESTING:
+            if self._inotify is None:
+                time.sleep(min(timeout_s, _LOOK_S))
+            elif self._reading.acquire(blocking=False):
+                try:
+                    told = bool(self._inotify.read(timeout_s))
+                finally:
+                    self._reading.release()
+                with self._changed:  # also after the time: somebody else has to read now
+                    self.rung += told
+                    self._changed.notify_all()
+            else:
+                with self._changed:
+                    if self.rung == seen:
+                        self._changed.wait(timeout_s)

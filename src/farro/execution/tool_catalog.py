@@ -1,0 +1,154 @@
+"""Which tools steps may name here: built in, of the config, of installed packages, and programs on the PATH.
+
+How a step finds its tool lives in execution.commands; what a tool says of itself, in execution.descriptions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from farro.errors import InputError
+from farro.execution import tool_descriptions
+from farro.execution.commands import UNIX, which
+from farro.execution.tool_descriptions import Description
+from farro.execution.tools import FUNCTION, Tools
+from farro.host.fs import listdir
+from farro.host.program_query import ask
+from farro.lazy_dataclass import dataclass, field
+
+PREFIXES = ("agx-", "farro-")
+PATIENCE_S = 2.0
+PYTHON_PATIENCE_S = 10.0  # a heavy library takes seconds to import, and the worker would wait for it
+LIMIT = 256 * 1024  # bytes of a description
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    name: str
+    kind: str  # built in, program, python
+    comes_from: str  # farro, config, package, PATH
+    where: str  # the file, or pkg.mod:function
+    usable: bool = True
+    said: Description = field(default_factory=Description)
+    trouble: str | None = None  # why it cannot be used, or why it is not described
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where programs are looked for."""
+
+    env: Mapping[str, str]
+    cwd: str
+
+
+def listed(tools: Tools, place: Place, *, configured: Sequence[str], on_path: bool = False) -> list[Tool]:
+    """Every tool with what it says of itself. No tool, whatever it does, keeps the others from being listed."""
+    built_in = {name: tool for name, tool in _BUILT_IN.items() if name not in configured}
+    asks: list[Callable[[], Tool]] = [partial(_built_in, name) for name in built_in]
+    for name in sorted(set(tools.names()) - set(built_in), key=lambda name: (name not in configured, name)):
+        asks.append(_registered(tools, name, "config" if name in configured else "package", place))
+    if on_path:
+        known = set(tools.names())
+        asks += [_program(name, (file,), "PATH", place) for name, file in _on_path(place) if name not in known]
+    with ThreadPoolExecutor(_AT_ONCE, "describe") as threads:
+        return list(threads.map(lambda describe: describe(), asks))
+
+
+def names(tools: Tools, place: Place) -> list[str]:
+    """What a worker there can offer, without asking any tool anything: built in, registered, and on the PATH."""
+    return sorted({*_BUILT_IN, *tools.names(), *(name for name, _ in _on_path(place))})
+
+
+def one(tools: Tools, place: Place, name: str, *, configured: Sequence[str]) -> Tool:
+    """The tool that a step of that name would use. InputError says which there are."""
+    if name in _BUILT_IN and name not in configured:
+        return _built_in(name)
+    if name in tools.names():
+        return _registered(tools, name, "config" if name in configured else "package", place)()
+    file = which(name, place.env.get("PATH"), place.cwd) if os.sep not in name else None
+    if file is None:
+        import difflib  # here: only a mistake pays for it
+
+        known = [UNIX, *tools.names(), *(found for found, _ in _on_path(place))]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"no tool {name} here; {hint}`farro tools --path` lists what there is")
+    return _program(name, (file,), "PATH", place)()
+
+
+_BUILT_IN = {
+    UNIX: "Runs any program; the command is found on the PATH.",
+    FUNCTION: "Calls the @farro.task function that the command names.",
+}
+
+
+def _built_in(name: str) -> Tool:
+    said = Description(description=_BUILT_IN[name])
+    return Tool(name=name, kind="built in", comes_from="farro", where="", said=said)
+
+
+def _registered(tools: Tools, name: str, comes_from: str, place: Place) -> Callable[[], Tool]:
+    value = tools.named(name)
+    if isinstance(value, str):
+        return _python(name, value, comes_from, place)
+    if callable(value):
+        found = Tool(name=name, kind="python", comes_from=comes_from, where=repr(value))
+        return lambda: _told(found, tool_descriptions.of_function(value))
+    return _program(name, value or (name,), comes_from, place)
+
+
+def _python(name: str, reference: str, comes_from: str, place: Place) -> Callable[[], Tool]:
+    found = Tool(name=name, kind="python", comes_from=comes_from, where=reference)
+
+    def describe() -> Tool:
+        asked = tool_descriptions.command_line(reference)
+        answer = ask(asked, timeout_s=PYTHON_PATIENCE_S, limit=LIMIT, cwd=place.cwd, env=place.env)
+        if answer.trouble is not None:
+            return replace(found, usable=False, trouble=f"importing it {answer.trouble}")
+        said, usable = tool_descriptions.from_child(answer.stdout)
+        return replace(_told(found, said), usable=usable)
+
+    return describe
+
+
+def _program(name: str, argv: Sequence[str], comes_from: str, place: Place) -> Callable[[], Tool]:
+    file = which(argv[0], place.env.get("PATH"), place.cwd)
+    found = Tool(name=name, kind="program", comes_from=comes_from, where=file or argv[0])
+    if file is None:
+        missing = replace(found, usable=False, trouble=f"{argv[0]} was not found, or is not executable")
+        return lambda: missing
+
+    def describe() -> Tool:
+        asked = [file, *argv[1:], "--describe"]
+        answer = ask(asked, timeout_s=PATIENCE_S, limit=LIMIT, cwd=place.cwd, env=place.env)
+        if answer.trouble is not None:
+            return replace(found, trouble=f"--describe {answer.trouble}")
+        said = tool_descriptions.parse(answer.stdout)
+        return _told(found, f"--describe {said}" if isinstance(said, str) else said)
+
+    return describe
+
+
+def _told(tool: Tool, said: Description | str) -> Tool:
+    return replace(tool, trouble=said) if isinstance(said, str) else replace(tool, said=said)
+
+
+def _on_path(place: Place) -> Iterator[tuple[str, str]]:
+    """Programs by their names, each where the PATH has it first."""
+    seen: set[str] = set()
+    for folder in place.env.get("PATH", os.defpath).split(os.pathsep):
+        where = os.path.join(place.cwd, folder or ".")
+        try:
+            names = sorted(listdir(where))
+        except OSError:
+            continue
+        for name in names:
+            file = os.path.join(where, name)
+            if name.startswith(PREFIXES) and name not in seen and os.path.isfile(file) and os.access(file, os.X_OK):
+                seen.add(name)
+                yield name, file

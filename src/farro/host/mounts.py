@@ -1,0 +1,146 @@
+"""What a path lies on: the kind of filesystem, its source and options, and whether ext4 has its journal. Only looks.
+
+What that means for a queue lives in system.disk_checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Collection
+from functools import cache
+
+from farro.lazy_dataclass import dataclass
+
+_MOUNTS = "/proc/self/mountinfo"
+# <linux/magic.h>: for where /proc is not mounted
+_MAGIC = {
+    0xEF53: "ext4",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x01021994: "tmpfs",
+    0x858458F6: "ramfs",
+    0x6969: "nfs",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb3",
+    0x01021997: "9p",
+    0x65735546: "fuse",
+    0x794C7630: "overlay",
+    0x00C36400: "ceph",
+    0x2FC12FC1: "zfs",
+    0xF2F52010: "f2fs",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    point: str
+    kind: str  # as the kernel calls it: ext4, nfs4, fuse.sshfs; "" when nobody knows
+    source: str = ""
+    options: frozenset[str] = frozenset()  # of the mount and of the filesystem
+    device: str = ""  # major:minor
+
+
+def mount_of(path: str) -> Mount:
+    """Where that path lies: the mount with the longest name above it; of several on one name the last, which covers the
+    others. Where /proc does not tell, what statfs says."""
+    real = os.path.realpath(path)
+    found: Mount | None = None
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                mount = parse(line)
+                if (
+                    mount is not None
+                    and _holds(mount.point, real)
+                    and (not found or len(mount.point) >= len(found.point))
+                ):
+                    found = mount
+    except OSError:
+        found = None
+    return found or Mount(point=real, kind=_MAGIC.get(_magic(real), ""))
+
+
+def points_below(path: str) -> list[str]:
+    """Where something is mounted inside that folder."""
+    real = os.path.realpath(path)
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            found = [_plain(line.split(" ", 5)[4]) for line in file]
+    except (OSError, IndexError):
+        return []
+    return [point for point in found if point.startswith(f"{real.rstrip('/')}/")]
+
+
+def in_lower_layer(mount: Mount, root: str, folders: Collection[str]) -> list[str]:
+    """What lies in those folders of the root, the innermost of them, and only a lower layer of an overlay has: the
+    kernel renames no such folder. Empty also where the upper layer cannot be seen, as from inside a container."""
+    upper = next((option.removeprefix("upperdir=") for option in mount.options if option.startswith("upperdir=")), "")
+    real = os.path.realpath(root)
+    home = os.path.normpath(f"{_plain(upper)}/{os.path.relpath(real, mount.point)}")
+    if not upper or not os.path.isdir(_plain(upper)):
+        return []
+    found = []
+    above = {os.path.dirname(name) for name in folders}
+    for name in (name for name in folders if name not in above):
+        with contextlib.suppress(FileNotFoundError), os.scandir(f"{real}/{name}") as entries:
+            inside = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            found += [f"{name}/{each}" for each in inside if not os.path.lexists(f"{home}/{name}/{each}")]
+    return found
+
+
+def _holds(point: str, path: str) -> bool:
+    return point == "/" or path == point or path.startswith(point + "/")
+
+
+def parse(line: str) -> Mount | None:
+    """A line of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
+    words = line.rstrip("\n").split(" ")
+    try:
+        dash = words.index("-", 6)
+        kind, source, options = words[dash + 1 : dash + 4]
+    except ValueError:
+        return None
+    return Mount(
+        point=_plain(words[4]),
+        kind=_plain(kind),
+        source=_plain(source),
+        options=frozenset([*words[5].split(","), *options.split(",")]),
+        device=words[2],
+    )
+
+
+def _plain(text: str) -> str:
+    """Blanks and the like are written as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
+
+
+def has_journal(mount: Mount) -> bool | None:
+    """Whether an ext3 or ext4 filesystem has its journal; None: the kernel does not say."""
+    block = f"/sys/dev/block/{mount.device}"
+    if not os.path.exists(block):
+        return None
+    name = os.path.basename(os.path.realpath(block))
+    with contextlib.suppress(OSError), open(f"/sys/fs/ext4/{name}/journal_task", encoding="ascii") as file:
+        return file.read().strip() not in ("", "<none>")
+    with contextlib.suppress(OSError):
+        return any(entry.rsplit("-", 1)[0] == name for entry in os.listdir("/proc/fs/jbd2"))
+    return None
+
+
+def _magic(path: str) -> int:
+    """The first word of struct statfs. 0: no such call here."""
+    if sys.platform != "linux":
+        return 0
+    buffer = ctypes.create_string_buffer(512)
+    if _libc().statfs(os.fsencode(path), buffer) != 0:
+        return 0
+    return int(ctypes.c_ulong.from_buffer(buffer).value) & 0xFFFFFFFF
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,315 @@
+"""Starts one process and waits for it: direct exec, files for stdin, stdout and stderr, nothing inherited.
+
+What a step is lives in execution. Ending trees, names of processes, limits and cgroups are the modules beside this
+one, and can be reached through it.
+
+Decisions, each measured or learned:
+- No `preexec_fn`: it runs Python between fork and exec, where another thread may have held any lock (deadlock), and it
+  turns vfork into fork (0.6 ms → 1.6 ms a spawn here). Hence limits are set from outside (process_limits).
+- A session of its own, not only a group: with a terminal on the worker, a group in the background is stopped when it
+  reads the terminal, and a step could read the operator's keys. Without a controlling terminal neither can happen.
+  It costs nothing measurable more.
+- Output goes straight into files: bounded memory whatever a step prints, and no pump threads. Input is the file itself:
+  any size, any bytes, and a reader that stops early (`head`) hurts nobody.
+- What is said on stderr is appended: a script's `> /dev/stderr` opens the file anew and empties it, and what it says
+  after that would lie behind a hole of NULs. Not so stdout: who writes an archive there seeks back to its headers.
+- Waiting is a poll on a pidfd: no SIGCHLD handler, no busy loop, and it can be woken by another descriptor.
+
+Tests: tests/host/test_processes.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal, Protocol
+
+from farro.host import fs, process_limits, process_tree
+from farro.host.cgroup import kill_cgroup, own_cgroup, remove_cgroup
+from farro.host.process_identity import Identity, identity, identity_of, kill_identified, matches
+from farro.host.process_limits import Limits
+from farro.host.process_tree import (
+    GRACE_S,
+    MARKER,
+    adopt_orphans,
+    adopts_only_its_own,
+    any_left,
+    childless,
+    end_adopted,
+    end_marked,
+    end_tree,
+    starting,
+)
+from farro.host.thread_turns import RESTING
+from farro.lazy_dataclass import dataclass
+
+__all__ = [
+    "GRACE_S",
+    "MARKER",
+    "Exit",
+    "Identity",
+    "Limits",
+    "NotStarted",
+    "Process",
+    "adopt_orphans",
+    "adopts_only_its_own",
+    "any_left",
+    "childless",
+    "end_adopted",
+    "end_marked",
+    "end_tree",
+    "identity",
+    "identity_of",
+    "kill_cgroup",
+    "kill_identified",
+    "matches",
+    "own_cgroup",
+    "remove_cgroup",
+    "start",
+    "starting",
+]
+
+Spawn = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
+Reason = Literal[
+    "not_found", "not_executable", "bad_cwd", "bad_argument", "too_long", "no_resources", "not_supported", "refused"
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """How a process ended, and what it used (with its reaped children)."""
+
+    code: int  # as a shell says it: 128 + n when ended by signal n
+    signal: int | None
+    duration_s: float
+    user_s: float
+    system_s: float
+    # The kernel counts from the spawn, when the child still shares the worker's memory: never less than the worker's.
+    max_rss_kb: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotStarted:
+    """The command could not be executed. A result of that step, not an error of the worker."""
+
+    reason: Reason
+    message: str
+
+    @property
+    def code(self) -> int:
+        """As a shell says it."""
+        return 127 if self.reason == "not_found" else 126
+
+    @property
+    def passing(self) -> bool:
+        """The machine's trouble, not the command's: it may start later."""
+        return self.reason == "no_resources"
+
+
+class Shell(Protocol):
+    """What stands around a process that was started in a sandbox."""
+
+    def ended(self) -> tuple[float, float, int] | None:
+        """Called once when the process has ended: returns when nothing inside lives, with what was used there (user and
+        system seconds, largest memory in KiB); None when that is not known."""
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    stdin: str | int | None,
+    stdout: str,
+    stderr: str,
+    cwd: str,
+    env: Mapping[str, str],
+    executable: str | None = None,
+    limits: Limits | None = None,
+    pass_fds: Sequence[int] = (),
+    spawn: Spawn | None = None,
+) -> Process | NotStarted:
+    """Execute `argv`: never a shell. `stdout` and `stderr` are created and must not exist; `stdin` None is /dev/null.
+    A number is a descriptor, and is closed here.
+
+    `executable` is the file to execute when it is not to be looked for on the PATH of `env`. `pass_fds` are inherited
+    beside the three streams. `spawn` makes the one call that forks, perhaps on a thread that has given up rights.
+    Raises StorageTrouble when the disk does not take the two files, OSError when `stdin` cannot be opened.
+    """
+    if limits is not None and not process_limits.available():
+        return NotStarted(reason="not_supported", message="limits can be set on Linux only")
+    with contextlib.ExitStack() as opened:
+
+        def kept(fd: int) -> int:
+            opened.callback(os.close, fd)
+            return fd
+
+        stdin_fd = (
+            subprocess.DEVNULL if stdin is None else kept(stdin if isinstance(stdin, int) else fs.open_read(stdin))
+        )
+        stdout_fd, stderr_fd = (
+            kept(fs.retried(partial(fs.create_file, path, append=append), path, time.sleep))
+            for path, append in ((stdout, False), (stderr, True))
+        )
+        started_s = time.monotonic()
+        try:
+            with process_tree.starting():
+
+                def fork() -> subprocess.Popen[bytes]:
+                    return subprocess.Popen(
+                        argv,
+                        executable=executable,
+                        stdin=stdin_fd,
+                        stdout=stdout_fd,
+                        stderr=stderr_fd,
+                        cwd=cwd,
+                        env=env,
+                        start_new_session=True,
+                        pass_fds=pass_fds,
+                    )
+
+                process = Process(fork() if spawn is None else spawn(fork), started_s)
+        except (OSError, ValueError) as error:
+            return _not_started(error, executable or argv[0], cwd)
+    if limits is not None:
+        try:
+            process_limits.apply(process.pid, limits)
+        except (OSError, ValueError) as error:
+            # A limit that silently is not there is worse than a step that does not start.
+            process.end(None, grace_s=0)
+            return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")
+    return process
+
+
+class Process:
+    """A started process, leader of its own session and group. Belongs to the thread that waits for it."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], started_s: float) -> None:
+        self.pid = popen.pid
+        self.exit: Exit | None = None
+        self._popen = popen
+        self._started_s = started_s
+        self._shell: Shell | None = None
+        process_tree.started(self.pid)
+        self._pidfd: int | None = None
+        # Old kernels, other systems, no descriptors left: `wait` then looks every few milliseconds instead.
+        with contextlib.suppress(AttributeError, OSError):
+            self._pidfd = os.pidfd_open(self.pid)
+
+    def wait(self, timeout_s: float | None, wake_fd: int | None = None) -> Exit | None:
+        """Wait for its end; None when the time is over (timeout None: never) or `wake_fd` is readable first."""
+        if self.exit is None:
+            if self._pidfd is None:
+                self._wait_by_looking(timeout_s, wake_fd)
+            elif _readable(self._pidfd, timeout_s, wake_fd):
+                self._reap()
+        return self.exit
+
+    def enclosed(self, shell: Shell) -> None:
+        """It is only the shell of what it was started for: a sandbox's monitor, which ends by itself when that has."""
+        self._shell = shell
+        process_tree.spare(self.pid)
+
+    def fileno(self) -> int | None:
+        """Readable when it has ended, for whoever waits for several; None: there is no such descriptor here."""
+        return self._pidfd
+
+    def end(
+        self,
+        marker: str | None,
+        *,
+        grace_s: float = GRACE_S,
+        while_waiting: Callable[[], None] | None = None,
+        every_s: float = 1.0,
+    ) -> tuple[int, ...]:
+        """`end_tree` of this process and of what carries `marker`; what could not be ended. Sets `exit`."""
+        leader = self.pid if self.exit is None else None
+        try:
+            return end_tree(leader, marker, grace_s=grace_s, while_waiting=while_waiting, every_s=every_s)
+        finally:
+            self.wait(0)
+
+    def _wait_by_looking(self, timeout_s: float | None, wake_fd: int | None) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = 0.0005
+        while not self._reap():
+            left_s = pause_s if deadline is None else min(pause_s, deadline - time.monotonic())
+            if left_s <= 0:
+                return
+            if wake_fd is None:
+                with RESTING:
+                    time.sleep(left_s)
+            elif _readable(wake_fd, left_s, None):
+                return
+            pause_s = min(pause_s * 2, 0.02)
+
+    def _reap(self) -> bool:
+        if not hasattr(os, "wait4"):  # Windows
+            code = self._popen.poll()
+            if code is None:
+                return False
+            self._ended(code, 0.0, 0.0, 0)
+            return True
+        try:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+        except ChildProcessError:  # somebody ignores SIGCHLD or waits for all: the status is lost, the end is certain
+            self._ended(255, 0.0, 0.0, 0)
+            return True
+        if pid == 0:
+            return False
+        self._ended(os.waitstatus_to_exitcode(status), usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
+        return True
+
+    def _ended(self, code: int, user_s: float, system_s: float, max_rss_kb: int) -> None:
+        process_tree.reaped(self.pid)
+        self._popen.returncode = code  # it was not Popen who waited: without this it warns of a child left behind
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        if self._shell is not None and (used := self._shell.ended()) is not None:
+            user_s, system_s, max_rss_kb = used
+        self.exit = Exit(
+            code=code if code >= 0 else 128 - code,
+            signal=-code if code < 0 else None,
+            duration_s=time.monotonic() - self._started_s,
+            user_s=user_s,
+            system_s=system_s,
+            max_rss_kb=max_rss_kb,
+        )
+
+
+def _readable(fd: int, timeout_s: float | None, wake_fd: int | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if wake_fd is not None:
+        poll.register(wake_fd, select.POLLIN)
+    # Rounded up: poll counts whole milliseconds, and one that returns early makes its caller spin.
+    with RESTING:
+        ready = poll.poll(None if timeout_s is None else int(max(timeout_s, 0) * 1000) + 1)
+    return any(found == fd for found, _ in ready)
+
+
+def _not_started(error: OSError | ValueError, command: str, cwd: str) -> NotStarted:
+    if not isinstance(error, OSError):  # a NUL in an argument, `=` in the name of a variable
+        return NotStarted(reason="bad_argument", message=f"{command}: {error}")
+    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        return NotStarted(reason="no_resources", message=f"{command}: {error.strerror}")
+    if error.errno == errno.E2BIG:
+        return NotStarted(
+            reason="too_long", message=f"{command}: {error.strerror}; pass the data through a file or stdin"
+        )
+    if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
+        return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if os.path.isfile(os.path.join(cwd, command)):
+            return NotStarted(
+                reason="not_executable", message=f"{command}: the interpreter in its #! line was not found"
+            )
+        return NotStarted(reason="not_found", message=f"{command}: command not found")
+    if error.errno == errno.ENOEXEC:
+        return NotStarted(reason="not_executable", message=f"{command}: neither a program nor a script with a #! line")
+    return NotStarted(reason="not_executable", message=f"{command}: {error.strerror}")

@@ -1,0 +1,90 @@
+"""Asking a program a question: run it, read a bounded answer, wait no longer than promised. Never raises for its sake.
+
+Steps of plans are run by processes.py; this is for short questions, such as `tool --describe`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from farro.lazy_dataclass import dataclass
+
+_BLOCK = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """What came of it. `trouble` is set when it gave no whole answer: it could not start, hung, or said too much."""
+
+    stdout: bytes = b""
+    code: int | None = None
+    trouble: str | None = None
+
+
+def ask(
+    argv: Sequence[str], *, timeout_s: float, limit: int, cwd: str, env: Mapping[str, str], errors: bool = False
+) -> Said:
+    """stdin is empty, stderr is dropped (with `errors`: read as if it were stdout); all that it started in its session
+    is over when this returns."""
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return Said(trouble=f"could not be started: {getattr(error, 'strerror', None) or error}")
+    assert process.stdout is not None
+    try:
+        return _read(process, process.stdout.fileno(), time.monotonic() + timeout_s, timeout_s, limit)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # nobody has waited for it yet, so the id is still its own
+        process.stdout.close()
+        process.wait()
+
+
+def _read(process: subprocess.Popen[bytes], fd: int, until_s: float, timeout_s: float, limit: int) -> Said:
+    """Up to its end, not that of its output: what it left behind may hold the pipe open for ever."""
+    data = b""
+    os.set_blocking(fd, False)
+    with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        end = os.pidfd_open(process.pid)
+        opened.callback(os.close, end)
+        selector.register(end, selectors.EVENT_READ)
+        while True:
+            left_s = until_s - time.monotonic()
+            ready = [key.fd for key, _ in selector.select(max(0.0, left_s))] if left_s > 0 else []
+            if not ready:
+                return Said(stdout=data, trouble=f"gave no answer within {timeout_s:g} s")
+            with contextlib.suppress(BlockingIOError):
+                while block := os.read(fd, _BLOCK):
+                    data += block
+                    if len(data) > limit:
+                        return Said(stdout=data[:limit], trouble=f"said more than {limit} bytes")
+                if fd in selector.get_map():  # closed: it would be ready for ever
+                    selector.unregister(fd)
+            if end in ready:
+                break
+    return _judged(process, data)
+
+
+def _judged(process: subprocess.Popen[bytes], data: bytes) -> Said:
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie: its id must not be another's
+    assert ended is not None
+    if ended.si_code != os.CLD_EXITED:
+        return Said(stdout=data, trouble=f"ended with signal {ended.si_status}")
+    if ended.si_status != 0:
+        return Said(stdout=data, code=ended.si_status, trouble=f"ended with exit code {ended.si_status}")
+    return Said(stdout=data, code=0)

@@ -1,0 +1,335 @@
+"""The envelope of a job: prompt (frozen), lifecycle (job.json), runtime (never on disk).
+
+What moves a lifecycle on lives in kernel.moves; reading and writing the file lives in the stores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from datetime import datetime
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from farro.documents.encoding import encoder
+from farro.errors import Damaged, UnknownSchema
+from farro.jobs.ids import ROLE
+from farro.jobs.states import Reason, Status, is_terminal
+from farro.lazy_dataclass import dataclass, field
+
+SCHEMA_VERSION = "1.0.0"
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hop:
+    """One decision about the job, as data: what was decided, of which attempt, by whom, and why."""
+
+    at: str
+    role: str  # the role that the job had
+    attempt: int  # the highest attempt at that time
+    reason: Reason
+    to: str  # the place it was sent to
+    by: str  # the agent that decided
+    note: str | None = None  # free text; the audit log has codes only
+    # A decision about routing, as data: `code` (roles.workflow), `step` of the task's workflow, `round` of a review.
+    # Not written where there is none: most jobs are never routed.
+    route: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What shall happen to the job after `attempt`. Decided: no higher attempt exists, so it is only carried out."""
+
+    attempt: int
+    reason: Reason
+    to: str
+    not_before: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifecycle:
+    """job.json. Times are UTC with milliseconds and Z."""
+
+    schema_version: str = SCHEMA_VERSION
+    job_id: str
+    role: str  # the role whose queue it is in, or was last
+    status: Status
+    attempt: int = 0  # executions so far; the folders attempts/NNNN are the counter
+    retry_count: int = 0  # stale requeues
+    hops: tuple[Hop, ...] = ()
+    created_at: str
+    enqueued_at: str  # entry into the present queue
+    updated_at: str
+    first_claimed_at: str | None = None
+    finalized_at: str | None = None
+    not_before: str | None = None
+    routing: Mapping[str, Any] | None = None
+    agent: str | None = None  # who wrote this
+    correlation_id: str | None = None  # new per attempt
+    requeued_from: Status | None = None
+    retry_of: str | None = None
+    policy_version: str | None = None
+    result_sha256: str | None = None
+    error: Mapping[str, str] | None = None  # {category, message}
+    decision: Decision | None = None
+
+    @property
+    def terminal(self) -> bool:
+        return is_terminal(self.status, finalized=self.finalized_at is not None)
+
+    @property
+    def hop_start(self) -> int:
+        """The attempt after which the present hop began."""
+        return max((hop.attempt for hop in self.hops if hop.reason in _BEGINS_A_HOP), default=0)
+
+    @property
+    def first_role(self) -> str:
+        """The role that the job was submitted to."""
+        return self.hops[0].role if self.hops else self.role
+
+    def attempts_in_hop(self, highest: int) -> int:
+        """Attempts of this hop that count against its limit: a graceful release counts as none."""
+        start = self.hop_start
+        released = sum(1 for hop in self.hops if hop.reason is Reason.RELEASED and hop.attempt > start)
+        return highest - start - released
+
+    @property
+    def requeues_in_hop(self) -> int:
+        return sum(1 for hop in self.hops if hop.reason is Reason.REQUEUED and hop.attempt >= self.hop_start)
+
+    def changed(self, **changes: Any) -> Lifecycle:
+        """As `dataclasses.replace`, at a tenth of its price: every claim and commit makes one."""
+        made = _made(self.__dict__, changes)
+        assert len(made.__dict__) == len(_NAMES), changes.keys() - _NAMES
+        return made
+
+    def to_json(self) -> bytes:
+        """A field a line: `cat job.json` reads well. By hand, because every claim and commit writes one: the encoder of
+        the standard library takes six times as long for it."""
+        hops = "[]"
+        if self.hops:
+            inside = ",\n    ".join([_hop_text(hop) for hop in self.hops])
+            hops = f"[\n    {inside}\n  ]"
+        text = (
+            f'{{\n  "schema_version": {_quote(self.schema_version)},\n'
+            f'  "job_id": {_quote(self.job_id)},\n'
+            f'  "role": {_quote(self.role)},\n'
+            f'  "status": {_quote(self.status)},\n'
+            f'  "attempt": {self.attempt},\n'
+            f'  "retry_count": {self.retry_count},\n'
+            f'  "hops": {hops},\n'
+            f'  "created_at": {_quote(self.created_at)},\n'
+            f'  "enqueued_at": {_quote(self.enqueued_at)},\n'
+            f'  "updated_at": {_quote(self.updated_at)},\n'
+            f'  "first_claimed_at": {_text(self.first_claimed_at)},\n'
+            f'  "finalized_at": {_text(self.finalized_at)},\n'
+            f'  "not_before": {_text(self.not_before)},\n'
+            f'  "routing": {"null" if self.routing is None else _encode(self.routing)},\n'
+            f'  "agent": {_text(self.agent)},\n'
+            f'  "correlation_id": {_text(self.correlation_id)},\n'
+            f'  "requeued_from": {_text(self.requeued_from)},\n'
+            f'  "retry_of": {_text(self.retry_of)},\n'
+            f'  "policy_version": {_text(self.policy_version)},\n'
+            f'  "result_sha256": {_text(self.result_sha256)},\n'
+            f'  "error": {"null" if self.error is None else _encode(self.error)},\n'
+            f'  "decision": {"null" if self.decision is None else _decision_text(self.decision)}\n}}\n'
+        )
+        return _bytes(text)
+
+    def to_line(self) -> bytes:
+        """The same in half the bytes, for what programs alone read: fields that say nothing are left out."""
+        text = (
+            f'{{"schema_version":{_quote(self.schema_version)},"job_id":{_quote(self.job_id)},'
+            f'"role":{_quote(self.role)},"status":{_quote(self.status)},"attempt":{self.attempt},'
+            f'"retry_count":{self.retry_count},"created_at":{_quote(self.created_at)},'
+            f'"enqueued_at":{_quote(self.enqueued_at)},"updated_at":{_quote(self.updated_at)}'
+        )
+        values = self.__dict__
+        for name in _MAY_BE_NONE:
+            if (value := values[name]) is not None:
+                text += f',"{name}":{_quote(value)}'
+        if self.hops:
+            text += f',"hops":[{",".join([_hop_text(hop) for hop in self.hops])}]'
+        if self.routing is not None:
+            text += f',"routing":{_encode(self.routing)}'
+        if self.error is not None:
+            text += f',"error":{_encode(self.error)}'
+        if self.decision is not None:
+            text += f',"decision":{_decision_text(self.decision)}'
+        return _bytes(text + "}")
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Lifecycle:
+        """The lifecycle that `text` holds, as to_json or to_line wrote it; UnknownSchema for another version, Damaged
+        for anything else.
+
+        The version is looked at first: a newer farro may have changed everything else.
+        """
+        try:
+            data = _decode(text.decode())
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"job.json cannot be parsed: {error}") from error
+        if not isinstance(data, dict):
+            raise Damaged("job.json is not an object")
+        version = data.get("schema_version")
+        if version != SCHEMA_VERSION:
+            if isinstance(version, str):
+                raise UnknownSchema(
+                    f"schema_version {ascii(version)[:40]} is not {SCHEMA_VERSION}, the one that this farro knows"
+                )
+            raise Damaged("job.json has no schema_version")
+        try:
+            return _from_data(data)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise Damaged(f"job.json is not a lifecycle: {type(error).__name__}: {error}") from error
+
+
+@dataclass(kw_only=True, slots=True)
+class Envelope(Generic[P]):
+    """A job in memory. `runtime` (lease, paths, pid) is the store's and never reaches the disk."""
+
+    prompt: P
+    lifecycle: Lifecycle
+    runtime: Any = field(default=None, repr=False)
+
+
+_NAMES = frozenset(item.name for item in fields(Lifecycle))
+_DEFAULTS = {item.name: item.default for item in fields(Lifecycle) if item.default is not MISSING}
+_encode = encoder()
+_quote = json.encoder.encode_basestring
+
+
+def _made(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Lifecycle:
+    """Without `__init__`, which sets each field of a frozen class by a call of its own."""
+    made = object.__new__(Lifecycle)
+    made.__dict__.update(values)
+    made.__dict__.update(changes)
+    return made
+
+
+_BEGINS_A_HOP = frozenset({Reason.ROUTED, Reason.ANSWERED, Reason.REROUTED})
+
+
+def _hop_text(hop: Hop) -> str:
+    route = "" if hop.route is None else f', "route": {_encode(hop.route)}'
+    return (
+        f'{{"at": {_quote(hop.at)}, "role": {_quote(hop.role)}, "attempt": {hop.attempt}, '
+        f'"reason": {_quote(hop.reason)}, "to": {_quote(hop.to)}, "by": {_quote(hop.by)}, '
+        f'"note": {_text(hop.note)}{route}}}'
+    )
+
+
+def _decision_text(decision: Decision) -> str:
+    return (
+        f'{{"attempt": {decision.attempt}, "reason": {_quote(decision.reason)}, "to": {_quote(decision.to)}, '
+        f'"not_before": {_text(decision.not_before)}}}'
+    )
+
+
+def _bytes(text: str) -> bytes:
+    # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
+    # a job could not be committed for what its error says.
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else _quote(value)
+
+
+_TEXT = ("job_id", "role", "created_at", "enqueued_at", "updated_at")
+_OPTIONAL_TEXT = (
+    "first_claimed_at",
+    "finalized_at",
+    "not_before",
+    "agent",
+    "correlation_id",
+    "retry_of",
+    "policy_version",
+    "result_sha256",
+)
+_MAY_BE_NONE = (*_OPTIONAL_TEXT, "requeued_from")
+
+
+_texts, _optional_texts = itemgetter(*_TEXT), itemgetter(*_OPTIONAL_TEXT)
+_STR, _STR_OR_NONE = frozenset({str}), frozenset({str, type(None)})
+
+
+def _no_constant(token: str) -> float:
+    raise ValueError(f"{token} is not JSON")  # to_json refuses it: a job that was read must be one that can be written
+
+
+_decode = json.JSONDecoder(parse_constant=_no_constant).decode  # made once: json.loads would make one for each
+
+
+def _from_data(data: dict[str, Any]) -> Lifecycle:
+    if not data.keys() <= _NAMES:
+        data = {name: value for name, value in data.items() if name in _NAMES}
+    known = {**_DEFAULTS, **data}
+    # All at once; which of them it is, is asked when it is to be told.
+    if not (_STR.issuperset(map(type, _texts(known))) and _STR_OR_NONE.issuperset(map(type, _optional_texts(known)))):
+        _check_texts(known)
+    for name in ("attempt", "retry_count"):
+        value = known[name]
+        if type(value) is not int or value < 0:  # True is no count
+            raise TypeError(f"{name} is not a count")
+    for name in ("routing", "error"):
+        if (value := known[name]) is not None and not isinstance(value, dict):
+            raise TypeError(f"{name} is not an object")
+    # What decisions and paths are made of is checked here, once: a worker that met `not_before: "soon"` later on would
+    # stop for the sake of one job (RELIABILITY 26).
+    if ROLE.fullmatch(known["role"]) is None:
+        raise ValueError(f"{ascii(known['role'])[:100]} is not a role")
+    if known["not_before"] is not None and datetime.fromisoformat(known["not_before"]).utcoffset() is None:
+        raise ValueError("not_before has no time zone")
+    known["status"] = Status.parse(known["status"])
+    if known["requeued_from"] is not None:
+        known["requeued_from"] = Status.parse(known["requeued_from"])
+    known["hops"] = tuple([_hop(item) for item in known["hops"]])
+    if known["decision"] is not None:
+        known["decision"] = _decision(known["decision"])
+    return _made(known, {})
+
+
+def _check_texts(known: Mapping[str, Any]) -> None:
+    for name in _TEXT:
+        if not isinstance(known[name], str):
+            raise TypeError(f"{name} is not a string")
+    for name in _OPTIONAL_TEXT:
+        if (value := known[name]) is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is not a string")
+
+
+def _hop(data: dict[str, Any]) -> Hop:
+    return Hop(
+        at=str(data["at"]),
+        role=str(data["role"]),
+        attempt=int(data["attempt"]),
+        reason=Reason(data["reason"]),
+        to=str(data["to"]),
+        by=str(data["by"]),
+        note=_text_or_none(data.get("note")),
+        route=_object_or_none(data.get("route")),
+    )
+
+
+def _object_or_none(value: Any) -> Mapping[str, Any] | None:
+    if not isinstance(value, dict | None):
+        raise TypeError(f"{type(value).__name__} where an object belongs")
+    return value
+
+
+def _decision(data: dict[str, Any]) -> Decision:
+    return Decision(
+        attempt=int(data["attempt"]),
+        reason=Reason(data["reason"]),
+        to=str(data["to"]),
+        not_before=_text_or_none(data.get("not_before")),
+    )
+
+
+def _text_or_none(value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise TypeError(f"{type(value).__name__} where text belongs")
+    return value

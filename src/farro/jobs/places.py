@@ -1,0 +1,70 @@
+"""Where a job may lie, as names relative to the root: the path is the state (R1), this is its alphabet.
+
+Joining them with a root and moving folders is the work of stores/files; other stores use the status alone.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from farro.errors import Damaged
+from farro.jobs.ids import ROLE
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+
+OUTBOX = "jobs/outbox"
+STALE = "jobs/stale"
+QUARANTINE = "jobs/quarantine"
+WAITING = "agents/Manager/waiting"
+
+_PATTERN = re.compile(rf"agents/({ROLE.pattern})/(incoming|completed/succeeded|completed/failed|completed/killed)")
+_COMPLETED = {
+    "completed/succeeded": Status.SUCCEEDED,
+    "completed/failed": Status.FAILED,
+    "completed/killed": Status.KILLED,
+}
+
+
+def incoming(role: str) -> str:
+    return f"agents/{role}/incoming"
+
+
+def in_progress(role: str) -> str:
+    return f"agents/{role}/in-progress"
+
+
+def completed(role: str, status: Status) -> str:
+    return f"agents/{role}/completed/{status}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A destination that a decision may name."""
+
+    path: str
+    status: Status
+    role: str | None  # None where jobs of every role lie together
+
+
+@lru_cache(maxsize=64)
+def parse(path: str) -> Place:
+    """The place that a decision names; Damaged for anything else, so that a planted job.json cannot name a path."""
+    if path == STALE:
+        return Place(path=path, status=Status.STALE, role=None)
+    if path == WAITING:
+        return Place(path=path, status=Status.QUEUED, role=None)
+    found = _PATTERN.fullmatch(path)
+    if found is None:
+        raise Damaged(f"decision.to: {ascii(path)[:100]} is not a place for a job")
+    role, kind = found.groups()
+    return Place(path=path, status=_COMPLETED.get(kind, Status.QUEUED), role=role)
+
+
+def destination(role: str, status: Status) -> str:
+    """Where a job of that status and role lies when nobody holds it."""
+    if status is Status.QUEUED:
+        return incoming(role)
+    if status is Status.STALE:
+        return STALE
+    return completed(role, status)

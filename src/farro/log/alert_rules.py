@@ -1,0 +1,188 @@
+"""The pager triggers of SPEC-1, appendix A: when somebody must be woken. Pure; what they judge is read elsewhere.
+
+Reading the audit log and the queues lives in operations.alerts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from farro.jobs.times import parse_timestamp
+from farro.lazy_dataclass import dataclass
+
+REQUEUES, REQUEUES_S = 20, 300.0  # more than so many stale jobs that were queued again, within so long
+DEPTH, DEPTH_S = 0.8, 1800.0  # more than this share of a role's cap, for so long
+ERRORS_PER_MIN, ERRORS_S = 3, 300.0  # more lines a minute that could not be written; told of within so long
+QUOTA_S = 3600.0  # a file that the quota deleted is news for so long
+LOOKBACK_S = max(REQUEUES_S, DEPTH_S, ERRORS_S, QUOTA_S)
+
+MISSED = "audit_missed"  # a writer confesses, once it can write again, what it could not
+DELETED = "audit_deleted"  # the quota took a file
+_IN_QUEUE = ("queued", "in_progress")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """One trigger, and what it says now."""
+
+    name: str
+    firing: bool
+    what: str  # a sentence
+    value: float
+    bar: float  # it fires above this
+    role: str | None = None
+    next: tuple[str, ...] = ()  # what to do, where it fires
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Depth:
+    """A role's queue: how many it has and may have, and how many it had all the time since `since`."""
+
+    role: str
+    cap: int
+    now: int
+    least: int
+    since: datetime
+
+
+def requeues(events: Iterable[Mapping[str, Any]], now: datetime) -> Alert:
+    """What recovery queued again by itself; what a person requeues is no sign of trouble."""
+    by_itself = [
+        event
+        for event in events
+        if event.get("event") == "requeued"
+        and event.get("from") == "stale"
+        and str(event.get("actor")).startswith(("manager.", "watchdog."))
+        and _within(event, now, REQUEUES_S)
+    ]
+    count = len(by_itself)
+    return Alert(
+        name="requeues",
+        firing=count > REQUEUES,
+        what=f"{_many(count, 'stale job was', 'stale jobs were')} queued again in the last 5 minutes",
+        value=count,
+        bar=REQUEUES,
+        next=(
+            "workers die or hang: farro status; farro ps and farro swarm logs farro tell how those of `farro up` ended",
+            "which jobs: farro ls --status stale, then farro history JOB",
+            "a job that kills its workers: farro kill JOB",
+        ),
+    )
+
+
+def changes(
+    events: Iterable[Mapping[str, Any]], roles: Collection[str], aside: Collection[str] = ()
+) -> list[tuple[datetime, str, int]]:
+    """How the depth of those roles' queues changed, in order of time: when, which, by how many. A job counts in the
+    role whose queue or worker has it. `aside`: jobs that lie outside of every queue now, as those that wait."""
+    where: dict[str, str | None] = {}
+    found: list[tuple[datetime, str, int]] = []
+    for moment, event in sorted(_timed(events), key=lambda pair: pair[0]):
+        job_id, role, status = event.get("job_id"), event.get("role"), event.get("status")
+        if not isinstance(job_id, str) or not isinstance(role, str) or not isinstance(status, str) or job_id in aside:
+            continue
+        before = where.get(job_id, role if event.get("from") in _IN_QUEUE else None)
+        after = str(event.get("next") or role) if status in _IN_QUEUE else None
+        where[job_id] = after
+        if before != after:
+            found += [(moment, each, by) for each, by in ((before, -1), (after, 1)) if each in roles]  # type: ignore[misc]
+    return found
+
+
+def least(depth_now: int, role: str, changed: Iterable[tuple[datetime, str, int]], since: datetime) -> int:
+    """The smallest depth between `since` and now, reckoned backwards from what is there."""
+    lowest = depth = depth_now
+    for moment, which, by in sorted(changed, key=lambda item: item[0], reverse=True):
+        if which == role and moment >= since:
+            depth -= by
+            lowest = min(lowest, depth)
+    return max(0, lowest)
+
+
+def depth(queue: Depth, now: datetime) -> Alert:
+    bar = DEPTH * queue.cap
+    minutes = (now - queue.since).total_seconds() / 60
+    firing = queue.least > bar
+    share = f"{queue.now} of at most {queue.cap} jobs"
+    return Alert(
+        name="depth",
+        role=queue.role,
+        firing=firing,
+        what=f"{queue.role} has {share}"
+        + (f", and had more than {bar:g} all the last {minutes:.0f} minutes" if firing else ""),
+        value=queue.least,
+        bar=bar,
+        next=(
+            f"is it worked at all: farro status, farro ls --role {queue.role} --status in_progress",
+            f"more workers: farro worker --role {queue.role}; or pause auto-plan: farro manager --auto-plan off",
+            f"what repeats: farro ls --role {queue.role} --status failed, farro explain JOB",
+        ),
+    )
+
+
+def audit_errors(events: Iterable[Mapping[str, Any]], trouble: str | None, now: datetime) -> Alert:
+    """`trouble`: why the log cannot be written at this moment; None: it can."""
+    rates = [_rate(event) for event in events if event.get("event") == MISSED and _within(event, now, ERRORS_S)]
+    worst = max(rates, default=0.0)
+    what = f"at most {worst:g} lines a minute could not be written in the last 5 minutes" if worst else "it is written"
+    return Alert(
+        name="audit_errors",
+        firing=trouble is not None or worst > ERRORS_PER_MIN,
+        what=f"the audit log: {what}" if trouble is None else f"the audit log cannot be written now: {trouble}",
+        value=worst,
+        bar=ERRORS_PER_MIN,
+        next=(
+            "room and rights: df -h logs; ls -ld logs logs/audit.log",
+            "make room: farro prune --dry-run, then farro prune",
+            "jobs go on meanwhile, and farro history JOB has their hops: nothing is lost but lines of this log",
+        ),
+    )
+
+
+def log_quota(events: Iterable[Mapping[str, Any]], size: int, quota: int, now: datetime) -> Alert:
+    gone = sum(1 for event in events if event.get("event") == DELETED and _within(event, now, QUOTA_S))
+    taken = f"; {_many(gone, 'file was', 'files were')} deleted for it in the last hour" if gone else ""
+    return Alert(
+        name="log_quota",
+        firing=bool(gone) or size > quota,
+        what=f"the audit log has {size >> 20} of at most {quota >> 20} MiB{taken}",
+        value=size,
+        bar=quota,
+        next=(
+            "what fills it: farro stats --since 10m, and tail logs/audit.log",
+            "keep what is needed elsewhere: cp logs/audit.log.* SOMEWHERE",
+            "or let it have more: audit.quota_bytes in the config",
+        ),
+    )
+
+
+def _rate(event: Mapping[str, Any]) -> float:
+    """Lines a minute, over the time that the trouble lasted; a short one counts as a minute."""
+    lines = event.get("lines")
+    moments = [moment for name in ("since", "ts") if (moment := _moment(event.get(name))) is not None]
+    lasted_s = (moments[-1] - moments[0]).total_seconds() if moments else 0.0
+    return round(lines * 60 / max(60.0, lasted_s), 1) if isinstance(lines, int) else 0.0
+
+
+def _timed(events: Iterable[Mapping[str, Any]]) -> Iterable[tuple[datetime, Mapping[str, Any]]]:
+    for event in events:
+        if (moment := _moment(event.get("ts"))) is not None:
+            yield moment, event
+
+
+def _within(event: Mapping[str, Any], now: datetime, seconds: float) -> bool:
+    moment = _moment(event.get("ts"))
+    return moment is not None and moment >= now - timedelta(seconds=seconds)
+
+
+def _moment(text: Any) -> datetime | None:
+    try:
+        return parse_timestamp(text) if isinstance(text, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _many(count: int, one: str, several: str) -> str:
+    return f"{count or 'no'} {one if count == 1 else several}"

@@ -1,0 +1,200 @@
+"""What each tool may be asked: its arguments, as dataclasses with a word about each. Schemas are made from these.
+
+What a tool does lives in looking and steering; checking lives in documents.shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from farro.documents.constraints import Bounds, Size
+from farro.lazy_dataclass import dataclass, field
+
+MOST_BYTES = 200_000  # of one text in an answer
+MOST_JOBS = 500
+LONGEST_WAIT_S = 600
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """A word about a field, for whoever fills it in."""
+
+    text: str
+
+    def fault(self, value: Any, /) -> str | None:
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        return {"description": self.text}
+
+
+_JOB = Told("A job's id, its name, or the beginning of an id that no other job shares.")
+JobName = Annotated[str, _JOB]
+Note = Annotated[str | None, Told("Why; kept in the job's history.")]
+Bytes = Annotated[
+    int, Bounds(at_least=1, at_most=MOST_BYTES), Told("At most so many bytes of each text; the rest is told as cut.")
+]
+StatusName = Literal["queued", "in_progress", "succeeded", "failed", "stale", "killed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nothing:
+    """A tool without arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OneJob:
+    job: JobName
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobsAsked:
+    roles: Annotated[tuple[str, ...], Told("Only jobs of these roles (queues).")] = ()
+    statuses: Annotated[tuple[StatusName, ...], Told("Only jobs of these statuses.")] = ()
+    tags: Annotated[tuple[str, ...], Told("Only jobs that need all of these tags.")] = ()
+    limit: Annotated[int, Bounds(at_least=1, at_most=MOST_JOBS), Told("At most so many, the newest first.")] = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    job: JobName
+    max_bytes: Bytes = 8_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResultAsked:
+    job: JobName
+    max_bytes: Bytes = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogAsked:
+    job: JobName
+    step: Annotated[str | None, Told("Only this step.")] = None
+    stream: Annotated[Literal["stdout", "stderr"] | None, Told("Only this stream; else both.")] = None
+    attempt: Annotated[int | None, Told("This attempt; else the last that has output.")] = None
+    tail: Annotated[
+        int, Bounds(at_least=1, at_most=10_000), Told("The last so many lines of all streams together.")
+    ] = 200
+    max_bytes: Bytes = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileAsked:
+    job: JobName
+    name: Annotated[str, Told("A file of the job, as show_job lists it, such as attempts/0001/result.json.")]
+    offset: Annotated[int, Bounds(at_least=0), Told("The byte to begin at.")] = 0
+    max_bytes: Bytes = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitAsked:
+    jobs: Annotated[tuple[str, ...], Size(at_least=1, at_most=MOST_JOBS), Told("The jobs, by id or name.")]
+    timeout_s: Annotated[
+        float, Bounds(at_least=0, at_most=LONGEST_WAIT_S), Told("Give up after so many seconds, and tell what is left.")
+    ] = 60.0
+    first: Annotated[bool, Told("Return when the first of them has ended.")] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatsAsked:
+    roles: Annotated[tuple[str, ...], Told("Only these roles.")] = ()
+    window_s: Annotated[float, Bounds(more_than=0), Told("How far back, in seconds.")] = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkersAsked:
+    everyone: Annotated[bool, Told("Also watchdogs, managers and commands that hold a job.")] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanNamed:
+    plan_id: Annotated[str, Told("A kept plan, as list_plans tells it.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanChecked:
+    plan: Annotated[dict[str, Any], Told("The plan, as enqueue_plan takes it.")]
+
+
+# --- what changes something ---
+
+Role = Annotated[str | None, Told("The queue; else the plan's own, else Runner.")]
+JobId = Annotated[
+    str | None, Told("The job's id, chosen by you: the same id and content again is the same job, not a second one.")
+]
+Tags = Annotated[tuple[str, ...], Told("Only a worker that offers all of these tags takes it.")]
+Priority = Annotated[Literal["P0", "P1", "P2", "P3"] | None, Told("P0 first, P3 last; else P2.")]
+After = Annotated[tuple[str, ...], Told("Run only when these jobs have succeeded.")]
+AfterAny = Annotated[tuple[str, ...], Told("Run when these jobs have ended, however.")]
+Delay = Annotated[float | None, Bounds(at_least=0), Told("Not before so many seconds from now.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queued:
+    """What can be said of every job that is queued."""
+
+    role: Role = None
+    id: JobId = None
+    tags: Tags = ()
+    priority: Priority = None
+    after: After = ()
+    after_any: AfterAny = ()
+    delay_s: Delay = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandWanted(Queued):
+    command: Annotated[
+        tuple[str, ...],
+        Size(at_least=1),
+        Told('The program and its arguments, such as ["make", "test"]. No shell: for one say ["sh", "-c", "…"].'),
+    ]
+    cwd: Annotated[str | None, Told("The folder where it runs; else where this server was started.")] = None
+    env: Annotated[dict[str, str], Told("Variables for its environment.")] = field(default_factory=dict)
+    timeout_s: Annotated[float | None, Bounds(more_than=0), Told("End it after so many seconds.")] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanWanted(Queued):
+    plan: Annotated[
+        dict[str, Any] | None,
+        Told(
+            'The plan: {"name": …, "steps": [{"id": "build", "command": "make", "args": [], "needs": [],'
+            ' "timeout": 600, "cwd": …, "env": {}, "input_from_step": …, "retries": 0, "retry_delay": 0}],'
+            ' "parallel": 1, "allowed_paths": [], "metadata": {}}. check_plan tells all that is wrong with one.'
+        ),
+    ] = None
+    plan_id: Annotated[str | None, Told("Instead of a plan: one that is kept, as list_plans tells it.")] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentWanted(Queued):
+    role: Annotated[str, Told("Who shall do it, such as SeniorEngineer, CodeReviewer or DocWriter.")]
+    rubric: Annotated[str, Told("What to do, and how it is judged.")]
+    success: Annotated[str, Told("When the work is done.")]
+    allowed_paths: Annotated[
+        tuple[str, ...], Size(at_least=1), Told('Paths that may be written, such as ["src/", "tests/"].')
+    ]
+    next_role: Annotated[str | None, Told("Who gets it next; else the manager decides.")] = None
+    task: Annotated[str | None, Told("The task that it belongs to: an id in tasks/.")] = None
+    inputs: Annotated[dict[str, Any], Told("Anything that the agent shall know.")] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSteered:
+    job: JobName
+    note: Note = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryWanted:
+    job: JobName
+    from_step: Annotated[str | None, Told("Run this step again, and what came after it.")] = None
+    from_start: Annotated[bool, Told("Run every step again; else those that succeeded are kept.")] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    job: JobName
+    note: Annotated[str, Told("What is wrong; the role that gets it back is told.")]

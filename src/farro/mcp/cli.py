@@ -1,0 +1,111 @@
+"""`farro mcp`: farro's operations for coding agents, over stdin and stdout, until the agent leaves.
+
+What it offers lives in fronts.mcp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import click
+
+from farro import app
+from farro.cli.options import asked_store, common, gate, open_root
+from farro.cli.terminal import answer
+from farro.config.settings import Allowed, Settings
+from farro.doctor.checks import Check
+from farro.errors import FarroError, InputError
+from farro.host.clock import SystemClock
+from farro.queue.actors import person
+from farro.queue.agent_rules import contract_of
+from farro.store.port import Store
+
+if TYPE_CHECKING:
+    from farro.mcp.context import Desk
+
+_FINISHED = 2_000  # finished jobs that doctor opens: an agent waits for the answer
+
+
+@click.command()
+@click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(["write", "approve"]),
+    help="Beside looking: write (queue, retry, requeue, kill), approve (answer for a person); repeatable. "
+    "Instead of `mcp.allow` in the config.",
+)
+@click.option("--read-only", is_flag=True, help="Only look, whatever the config allows.")
+@click.option("--list", "listed", is_flag=True, help="Print the tools that it would offer, and end.")
+@common
+def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | None, as_json: bool) -> int:
+    """Serve farro to a coding agent (Model Context Protocol, over stdin and stdout): it queues, watches and reads
+    results itself. It only looks unless more is allowed.
+
+    An agent starts this by itself, from its own configuration; docs/mcp.md has the lines. Commands that it queues run
+    in the folder where it was started.
+    """
+    if allow and read_only:
+        raise click.UsageError("--allow and --read-only exclude each other")
+    try:
+        from farro.mcp import server, tools
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("farro"):
+            raise
+        raise InputError("farro mcp needs the MCP library; install it with: pip install 'farro[mcp]'") from error
+    store, settings = open_root(root, way="mcp")
+    permitted = () if read_only else allow or settings.mcp.allow
+    if listed or as_json:
+        offered = tools.allowed(permitted)
+        if as_json:
+            answer({"tools": [{"name": tool.name, "needs": tool.needs, "input": tool.schema()} for tool in offered]})
+        else:
+            from farro.cli.tables import show_table
+
+            show_table([("TOOL", "NEEDS", ""), *((tool.name, tool.needs or "-", tool.title) for tool in offered)])
+        return 0
+    serving = server.make(make_desk(store, settings), permitted, metadata.version("farro"))
+
+    async def serve() -> None:
+        # A thread waits for our standard input, and nothing but a line or its end wakes it: a signal ends the process.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, _end, store)
+        await server.serve(serving)
+
+    asyncio.run(serve())
+    return 0
+
+
+def _end(store: Store) -> None:
+    with contextlib.suppress(FarroError, OSError):
+        store.close()
+    os._exit(0)
+
+
+def make_desk(store: Store, settings: Settings) -> Desk:
+    """What the tools work with, wired to this root."""
+    from farro.mcp.context import Desk
+
+    clock, named = SystemClock(), asked_store()
+
+    def checks() -> list[Check]:
+        from farro.app import checks as app_checks
+
+        return app_checks.checks(store.root, finished=_FINISHED, store=named)
+
+    return Desk(
+        store=store,
+        settings=settings,
+        library=app.library(store.root, settings),
+        ledger=app.ledger(store.root, durable=False, clock=clock),
+        contract=contract_of(store.root, settings),
+        gate=gate(settings, force=False),
+        clock=clock,
+        by=person("mcp"),
+        folder=os.getcwd(),
+        checks=checks,
+    )

@@ -1,0 +1,99 @@
+"""What the tools of one server have in common: the root, who asks, and how an answer is kept short.
+
+Which store, library and checks those are is chosen by whoever starts the server.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from farro.config.settings import Settings
+from farro.doctor.checks import Check
+from farro.host.clock_port import Clock
+from farro.jobs.envelope import Lifecycle
+from farro.lazy_dataclass import dataclass
+from farro.queue import find_job
+from farro.queue.admission import Gate
+from farro.queue.agent_rules import Contract
+from farro.store.ledger import Ledger
+from farro.store.library import Library
+from farro.store.port import JobView, Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Desk:
+    store: Store
+    settings: Settings
+    library: Library
+    ledger: Ledger
+    contract: Contract
+    gate: Gate
+    clock: Clock
+    by: str  # who asks, as an agent's name
+    folder: str  # where commands run that name no other
+    checks: Callable[[], Sequence[Check]]
+
+    @property
+    def root(self) -> str:
+        return self.store.root
+
+    def job(self, named: str, *, shortest: int = 1) -> str:
+        return find_job.resolve(self.store, self.root, named, shortest=shortest)
+
+
+def life_data(life: Lifecycle) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(life.to_json())
+    return data
+
+
+def view_data(view: JobView) -> dict[str, Any]:
+    """A job in a list: what one decides by, and no more."""
+    life = view.lifecycle
+    told: dict[str, Any] = {
+        "job_id": life.job_id,
+        "role": life.role,
+        "status": str(life.status),
+        "attempt": life.attempt,
+        "created_at": life.created_at,
+        "updated_at": life.updated_at,
+        "finalized_at": life.finalized_at,
+        "agent": life.agent,
+        "error": None if life.error is None else cut(str(life.error.get("message")), 300),
+        "not_before": life.not_before,
+        "retry_of": life.retry_of,
+        "waits_for": list(view.waits_for),
+        "damaged": view.damaged,
+    }
+    return {name: value for name, value in told.items() if value not in (None, [])}
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def quoted(data: bytes, limit: int, *, whole: int | None = None, more: str = "") -> dict[str, Any]:
+    """The first `limit` bytes as text, else in base64; where that is not all, how much there is and how to get it."""
+    size = len(data) if whole is None else whole
+    told: dict[str, Any] = _text(data[:limit])
+    if size > limit:
+        told.update(truncated=True, bytes=size, more=more)
+    return told
+
+
+def _text(data: bytes) -> dict[str, str]:
+    if b"\0" not in data:
+        try:
+            return {"text": data.decode()}
+        except UnicodeDecodeError as error:
+            if error.start >= len(data) - 3:  # a character that the limit cut in two
+                return {"text": data[: error.start].decode()}
+    return {"base64": base64.b64encode(data).decode()}
+
+
+def inside(fd: int, folder: str) -> bool:
+    """Whether an open file lies in that folder, whatever links led there. Where the kernel does not tell: no."""
+    return os.path.realpath(f"/proc/self/fd/{fd}").startswith(os.path.realpath(folder) + os.sep)

@@ -1,0 +1,302 @@
+"""The tools that only look: one function a tool, from its arguments to a document. Nothing here changes a job.
+
+The operations live in operations; what a server may do beside looking, in steering.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from farro.agents import costs
+from farro.agents import inbox as asked
+from farro.air import status
+from farro.doctor import report
+from farro.documents import Document
+from farro.errors import BadDocument, Damaged, InputError, JobFailed
+from farro.execution.size_limit import SNAPSHOT
+from farro.host import fs
+from farro.jobs.states import Status
+from farro.mcp import arguments
+from farro.mcp.context import Desk, cut, inside, life_data, quoted, view_data
+from farro.plans.forms import is_agent_prompt
+from farro.queue import alerts as alerting
+from farro.queue import explain as explaining
+from farro.queue import history, jobs, library, listing, logs, results, submit, wait
+from farro.queue import stats as statistics
+from farro.queue import workers as working
+from farro.queue.listing import Asked
+from farro.queue.options import NONE
+from farro.swarm import files as swarm_place
+from farro.swarm import requests
+
+_FILES = 200  # names of a job's files in one answer
+_ATTEMPTS = 20
+_OF_STEP = ("exit_code", "success", "duration_s", "timed_out", "error")
+_WAITING = 50
+_COUNTED = ("queued", "delayed", "waiting", "in_progress", "stale", "succeeded", "failed", "killed")
+_PLANS = 200
+_INNER_BYTES = bytes(range(0x80, 0xC0))  # of a character in UTF-8
+SLICE_S = 1.0  # a waiting thread looks up so often whether somebody still waits
+
+Answer = dict[str, Any]
+
+
+def list_jobs(desk: Desk, args: arguments.JobsAsked) -> Answer:
+    wanted = Asked(
+        roles=args.roles,
+        statuses={Status.parse(name) for name in args.statuses},
+        tags=args.tags,
+        last=args.limit,
+    )
+    found = listing.ls(desk.store, desk.root, wanted)
+    told: Answer = {
+        "jobs": [view_data(view) for view in found],
+        "counts": {str(name): count for name, count in desk.store.count(roles=args.roles or None).items()},
+    }
+    if len(found) == args.limit:
+        told["more"] = f"there may be more: raise limit (up to {arguments.MOST_JOBS}), or name roles, statuses or tags"
+    return told
+
+
+def show_job(desk: Desk, args: arguments.Shown) -> Answer:
+    job_id = desk.job(args.job)
+    details = jobs.show(desk.store, desk.root, job_id, cost_of=lambda job: costs.of_job(desk.ledger, job))
+    line = status.job_line(desk.store, desk.root, job_id, name=details.name, now=desk.clock.now())
+    files = [name for name in details.files if f"/{SNAPSHOT}/" not in name]
+    told: Answer = {
+        **life_data(details.view.lifecycle),
+        "place": details.view.place,
+        "name": details.name,
+        "damaged": details.view.damaged,
+        "waits_for": list(details.view.waits_for),
+        "orphaned": details.orphaned,
+        "steps": [{key: value for key, value in asdict(task).items() if value} for task in line.tasks[:_FILES]],
+        "files": files[:_FILES],
+        "cost_usd": None if details.cost is None else float(details.cost.usd),
+    }
+    if len(files) > _FILES:
+        told["files_more"] = f"{len(files) - _FILES} more files lie in {details.view.place}/{job_id}"
+    if details.message is not None:
+        name = "error.md" if "error.md" in details.files else "result.md"
+        more = f'read_file(job="{job_id}", name="{name}") has all of it'
+        told["message"] = quoted(details.message.encode(), args.max_bytes, more=more)
+    return told
+
+
+def wait_slice(desk: Desk, job_ids: tuple[str, ...], timeout_s: float) -> list[wait.Ended]:
+    """Those that ended, within at most one slice: a long wait is many of these, and can be given up between two."""
+    within_s = min(SLICE_S, timeout_s)
+    return list(wait.ends(desk.store, desk.root, job_ids, clock=desk.clock, timeout_s=within_s))
+
+
+def ended_data(end: wait.Ended) -> Answer:
+    life = end.lifecycle
+    if life is None:
+        return {"job_id": end.job_id, "status": None, "error": "it is gone: somebody removed it"}
+    told: Answer = {"job_id": end.job_id, "status": str(life.status), "attempt": life.attempt}
+    told["finalized_at"] = life.finalized_at
+    if life.error is not None:
+        told["error"] = {name: cut(str(value), 1000) for name, value in life.error.items()}
+    return told
+
+
+def read_result(desk: Desk, args: arguments.ResultAsked) -> Answer:
+    job_id = desk.job(args.job)
+    told = results.answer(desk.store, desk.root, job_id)
+    life = told.view.lifecycle
+    answer: Answer = {"job_id": job_id, "status": str(life.status), "attempt": life.attempt, "ended": life.terminal}
+    if not life.terminal:
+        answer["note"] = "it has not ended; wait_for_jobs waits for it, explain_job says why it does not run"
+    elif life.status is not Status.SUCCEEDED:
+        answer["error"] = _failure(results.failure(told))
+    else:
+        with contextlib.suppress(Damaged, JobFailed):
+            value = results.value(told)
+            more = f'read_log(job="{job_id}") has all of it'
+            if isinstance(value, str):
+                answer["value"] = quoted(value.encode("utf-8", "replace"), args.max_bytes, more=more)
+            else:
+                answer["value"] = value
+    steps = told.result.get("step_results")
+    if isinstance(steps, list) and not is_agent_prompt(told.prompt):
+        answer["steps"] = [_step(job_id, item, args.max_bytes) for item in steps if isinstance(item, dict)]
+    return answer
+
+
+def _failure(error: JobFailed) -> Answer:
+    found = {
+        "category": error.category,
+        "message": cut(error.message, 2000),
+        "type": error.error_type,
+        "step": error.step,
+        "last_words": cut(error.last_words, 4000),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _step(job_id: str, item: Mapping[str, Any], limit: int) -> Answer:
+    name = str(item.get("id") or item.get("step_number"))
+    told: Answer = {key: item[key] for key in _OF_STEP if key in item}
+    for stream in logs.STREAMS:
+        said = str(item.get(stream) or "").encode("utf-8", "replace")
+        if not said:
+            continue
+        more = f'read_log(job="{job_id}", step="{name}", stream="{stream}") has its end, read_file all of it'
+        told[stream] = quoted(said, limit, more=more)
+        if item.get(f"{stream}_truncated"):
+            told[stream].update(truncated=True, more=more)
+    return {"id": name, **told}
+
+
+def read_log(desk: Desk, args: arguments.LogAsked) -> Answer:
+    job_id = desk.job(args.job)
+    streams = logs.STREAMS if args.stream is None else (args.stream,)
+    chosen = logs.Chosen(step=args.step, streams=streams, attempt=args.attempt)
+    told = logs.output(desk.store, desk.root, job_id, chosen)
+    if args.step is not None:
+        logs.check_step(desk.store, told, args.step)
+    shown = []
+    for source, offset in logs.last_lines(told.sources, args.tail):
+        size = os.path.getsize(source.path)
+        begin = max(offset, size - args.max_bytes)
+        data = b"".join(logs.read(source.path, begin, size))
+        if not data:
+            continue
+        if begin > offset:
+            data = data.lstrip(_INNER_BYTES)  # the limit cut a character in two
+        one: Answer = {"step": source.step, "stream": source.stream, **quoted(data, args.max_bytes)}
+        if begin > 0:
+            name = source.path[source.path.index("/attempts/") + 1 :]
+            more = f'this is its end; read_file(job="{job_id}", name="{name}", offset=0) begins at its start'
+            one.update(truncated=True, bytes=size, more=more)
+        shown.append(one)
+    answer: Answer = {"job_id": job_id, "status": str(told.view.status), "attempt": told.attempt, "output": shown}
+    if told.attempt is None:
+        answer["note"] = "it has not run yet; explain_job says why"
+    elif (agent := logs.away(desk.store, told.view)) is not None:
+        answer["note"] = f"it runs on another machine ({agent}); what its steps say is seen here when the attempt ends"
+    return answer
+
+
+def read_file(desk: Desk, args: arguments.FileAsked) -> Answer:
+    job_id = desk.job(args.job)
+    details = jobs.show(desk.store, desk.root, job_id)
+    if args.name not in details.files:
+        there = ", ".join(details.files[:20]) + (" …" if len(details.files) > 20 else "")
+        raise InputError(f"{job_id} has no file {cut(args.name, 200)!a}; there is {there or 'none'}")
+    folder = desk.store.folder(details.view)
+    try:
+        fd = fs.open_read(f"{folder}/{args.name}")
+    except OSError as error:
+        raise InputError(f"{args.name} of {job_id} cannot be read: {error.strerror or error}; try again") from error
+    try:
+        if not inside(fd, folder):
+            raise InputError(f"{args.name} of {job_id} leads out of the job's folder; it is not read")
+        size, data = os.fstat(fd).st_size, os.pread(fd, args.max_bytes, args.offset)
+    finally:
+        os.close(fd)
+    told: Answer = {"job_id": job_id, "name": args.name, "bytes": size, "offset": args.offset}
+    told.update(quoted(data, args.max_bytes))
+    if args.offset + len(data) < size:
+        told.update(truncated=True, more=f"go on with offset={args.offset + len(data)}")
+    return told
+
+
+def explain_job(desk: Desk, args: arguments.OneJob) -> Answer:
+    job_id = desk.job(args.job)
+    facts, found = explaining.explain(desk.store, desk.root, job_id, now=desk.clock.now())
+    told = {"job_id": job_id, "status": str(facts.status), "reason": found.reason, "message": found.message}
+    return {**told, "fix": found.fix}
+
+
+def job_history(desk: Desk, args: arguments.OneJob) -> Answer:
+    job_id = desk.job(args.job)
+    told = history.history(desk.store, desk.root, job_id)
+    hops = life_data(told.view.lifecycle).get("hops") or []
+    answer: Answer = {
+        "job_id": job_id,
+        "status": str(told.view.status),
+        "attempts": [asdict(attempt) for attempt in told.attempts[-_ATTEMPTS:]],
+        "hops": hops[-100:],
+    }
+    if len(told.attempts) > _ATTEMPTS:
+        answer["more"] = f"the last {_ATTEMPTS} of {len(told.attempts)} attempts"
+    return answer
+
+
+def stats(desk: Desk, args: arguments.StatsAsked) -> Answer:
+    found = statistics.stats(desk.store, desk.root, now=desk.clock.now(), window_s=args.window_s, roles=args.roles)
+    busy = [line for line in (_rounded(asdict(line)) for line in found) if any(line[name] for name in _COUNTED)]
+    return {"roles": busy, "idle": [line.role for line in found if line.role not in {each["role"] for each in busy}]}
+
+
+def _rounded(line: Mapping[str, Any]) -> Answer:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in line.items()}
+
+
+def alerts(desk: Desk, args: arguments.Nothing) -> Answer:
+    told = alerting.alerts(desk.store, desk.root, desk.settings, now=desk.clock.now())
+    quiet = [f"{one.name} {one.role}" if one.role else one.name for one in told.alerts if not one.firing]
+    return {"firing": [asdict(alert) for alert in told.alerts if alert.firing], "quiet": quiet}
+
+
+def list_workers(desk: Desk, args: arguments.WorkersAsked) -> Answer:
+    found = working.listed(desk.store.agents(), everyone=args.everyone)
+    return {"workers": [asdict(line) for line in found]}
+
+
+def inbox(desk: Desk, args: arguments.Nothing) -> Answer:
+    found = asked.inbox(desk.store, desk.root)
+    shown = [
+        {
+            "job_id": one.job_id,
+            "since": one.since,
+            "question": cut(one.question, 4000),
+            "task": one.task,
+            "title": one.title,
+            "role": one.role,
+            "result": cut(one.result, 4000),
+        }
+        for one in found[:_WAITING]
+    ]
+    more = {"more": f"{len(found) - _WAITING} more wait"} if len(found) > _WAITING else {}
+    return {"waiting": shown, **more}
+
+
+def list_plans(desk: Desk, args: arguments.Nothing) -> Answer:
+    found = library.plans(desk.library)
+    more = {"more": f"{len(found) - _PLANS} more are kept: `farro plan list` in a shell"} if len(found) > _PLANS else {}
+    return {"plans": [asdict(line) for line in found[:_PLANS]], **more}
+
+
+def show_plan(desk: Desk, args: arguments.PlanNamed) -> Answer:
+    return {"plan": dict(library.plan(desk.library, args.plan_id))}
+
+
+def check_plan(desk: Desk, args: arguments.PlanChecked) -> Answer:
+    document = Document(args.plan, "plan")
+    try:
+        wanted = submit.submissions(
+            desk.store, [document], role=None, job_id=None, source="plan", wishes=NONE, contract=desk.contract
+        )
+    except BadDocument as bad:
+        return {"good": False, "problems": [problem.render("plan") for problem in bad.problems]}
+    return {"good": True, "role": wanted[0].role}
+
+
+def list_swarms(desk: Desk, args: arguments.Nothing) -> Answer:
+    return {"swarms": [asdict(view) for view in requests.list_(f"{desk.root}/{swarm_place.FOLDER}", clock=desk.clock)]}
+
+
+def examine(desk: Desk, args: arguments.Nothing) -> Answer:
+    told = report.examine(desk.checks(), root=desk.root, strict=False)
+    return {
+        "root": desk.root,
+        "passed": told.passed,
+        "ok": told.count("ok"),
+        "troubles": [result.to_json() for result in told.troubles()],
+    }

@@ -1,0 +1,86 @@
+"""How many jobs each role has, by status, for whoever looks again and again: counted, never listed.
+
+Looking at the jobs themselves lives in listing and watching.
+
+In the file store a folder that the filesystem counts costs one look; one that it does not count (btrfs; ext4 beyond
+65,000) is read again only when it has changed. Elsewhere the store has counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Working
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from farro.host import folder_count, fs
+from farro.host.clock_port import Clock
+from farro.jobs import places
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+from farro.queue import tree
+from farro.store.port import AgentView, Store
+
+_TICK_S = 1.0  # longer than any disk's clock takes to go on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lanes:
+    """Of each role by status; and what lies apart from every role's queue."""
+
+    roles: Mapping[str, Mapping[Status, int]]
+    waiting: int = 0  # for other jobs, or for a person
+    stale: int = 0
+    passing: int = 0  # in the hands of a watchdog, a manager or an operator, or on its way out of its worker's
+    quarantined: int = 0
+
+    def total(self, status: Status) -> int:
+        return sum(counts.get(status, 0) for counts in self.roles.values())
+
+
+class Counter:
+    """Counts again and again. Invariant: what is kept of a folder was true at its time of change."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._kept: dict[str, tuple[int, int]] = {}  # place → when it changed, how many
+
+    def count(self, agents: Sequence[AgentView]) -> Lanes:
+        if not tree.in_folders(self._store):
+            counted = {role: dict(self._store.count(roles=[role])) for role in self._store.roles()}
+            return Lanes(roles=counted, stale=sum(of.pop(Status.STALE, 0) for of in counted.values()))
+        found = self.unfinished(agents)
+        roles = {
+            role: {**{status: self._in(places.completed(role, status)) for status in tree.FINISHED}, **counts}
+            for role, counts in found.roles.items()
+        }
+        return replace(found, roles=roles, quarantined=self._in(places.QUARANTINE))
+
+    def unfinished(self, agents: Sequence[AgentView]) -> Lanes:
+        """In the file store: of what has not ended."""
+        working: Working[str | None] = Working()
+        for agent in agents:
+            working[agent.role] += len(agent.jobs)
+        return Lanes(
+            roles={
+                role: {Status.QUEUED: self._in(places.incoming(role)), Status.IN_PROGRESS: working[role]}
+                for role in self._store.roles()
+            },
+            waiting=self._in(places.WAITING),
+            stale=self._in(places.STALE),
+            passing=working[None] + self._in(places.OUTBOX),
+        )
+
+    def _in(self, place: str) -> int:
+        path = f"{self._store.root}/{place}"
+        try:
+            changed_ns = fs.lstat(path).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+        kept = self._kept.get(place)
+        if kept is not None and kept[0] == changed_ns:
+            return kept[1]
+        found = folder_count.count_subdirectories(path)
+        if self._clock.now().timestamp() - changed_ns / 1e9 > _TICK_S:  # else more may come in the same tick
+            self._kept[place] = (changed_ns, found)
+        return found

@@ -1,0 +1,143 @@
+"""Gathering the facts by which `farro explain` tells why a job does not run. The rules live in kernel.findings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from farro.errors import UnknownJob
+from farro.execution import progress, task_snapshot
+from farro.host import fs
+from farro.jobs import places
+from farro.jobs.diagnosis import Dependency, Facts, Finding, Worker, finding
+from farro.jobs.envelope import SCHEMA_VERSION
+from farro.jobs.ids import is_job_id
+from farro.jobs.states import Status
+from farro.jobs.transitions import waits_for_person
+from farro.plans.metadata import metadata_of
+from farro.plans.tags import required_tags
+from farro.queue import fleet, pause, tree
+from farro.queue.times import moment_or_none
+from farro.store.port import AgentView, JobView, Store
+
+_JOB_LIMIT = 4 << 20
+
+
+def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Facts, Finding]:
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    gathered = facts(store, root, view, now=now)
+    return gathered, finding(gathered)
+
+
+def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
+    life, folder = view.lifecycle, store.folder(view)
+    agents = store.agents()
+    prompt = progress.read_prompt(folder)
+    holder = next((agent for agent in agents if view.job_id in agent.jobs), None)
+    lock = None
+    with contextlib.suppress(OSError):
+        lock = fs.readlink(f"{folder}/lock") if view.status is Status.QUEUED else None
+    quarantined = view.damaged if view.place == places.QUARANTINE else None
+    began = moment_or_none(life.updated_at)
+    paused = store.paused().get(life.role) if view.status is Status.QUEUED else None
+    return Facts(
+        job_id=view.job_id,
+        status=view.status,
+        role=life.role,
+        now=now,
+        terminal=life.terminal,
+        place=view.place,
+        quarantined=quarantined,
+        foreign=_foreign(folder),
+        damaged=None if quarantined else view.damaged or (None if prompt else "prompt.json cannot be read"),
+        error=None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}",
+        attempt=life.attempt,
+        agent=holder.id if holder is not None else life.agent,
+        agent_alive=None if holder is None or holder.role is None else holder.alive,
+        since_s=None if began is None else (now - began).total_seconds(),
+        step=progress.current(folder, life.attempt) if view.status is Status.IN_PROGRESS else None,
+        not_before=moment_or_none(life.not_before),
+        waits=view.place == places.WAITING,
+        question=task_snapshot.question(folder, life)
+        if view.status is Status.QUEUED and waits_for_person(life)
+        else None,
+        after=_dependencies(store, prompt, "after") if view.status is Status.QUEUED else (),
+        after_any=_dependencies(store, prompt, "after_any") if view.status is Status.QUEUED else (),
+        tags=required_tags(prompt),
+        workers=tuple(_worker(agent) for agent in agents if agent.role == life.role),
+        before=_before(store, view) if view.status is Status.QUEUED else 0,
+        manager_silent_s=fleet.manager_silent_s(store, now=now, agents=agents),
+        paused=None if paused is None else pause.words(life.role, paused),
+        lock=lock,
+        lock_alive=any(agent.id == lock and agent.alive for agent in agents),
+    )
+
+
+def _foreign(folder: str) -> str | None:
+    """The schema version, where it is not ours: the store answers such a job as well as it can, but touches it not."""
+    try:
+        data = json.loads(fs.read_bytes(f"{folder}/job.json", _JOB_LIMIT))
+    except (OSError, ValueError, RecursionError):
+        return None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, str) or version == SCHEMA_VERSION:
+        return None
+    return f"schema_version {ascii(version)[:40]}, not {SCHEMA_VERSION}"
+
+
+def named_dependencies(prompt: Mapping[str, Any], key: str) -> list[str]:
+    """The job ids that a prompt's metadata names under `key` (after, after_any)."""
+    named = metadata_of(prompt).get(key)
+    named = [named] if isinstance(named, str) else named
+    return (
+        [job_id for job_id in named if isinstance(job_id, str) and is_job_id(job_id)] if isinstance(named, list) else []
+    )
+
+
+def _dependencies(store: Store, prompt: Mapping[str, Any], key: str) -> tuple[Dependency, ...]:
+    found = []
+    for job_id in named_dependencies(prompt, key):
+        view = store.find(job_id)
+        found.append(
+            Dependency(job_id=job_id, status=None)
+            if view is None
+            else Dependency(job_id=job_id, status=view.status, terminal=view.lifecycle.terminal)
+        )
+    return tuple(found)
+
+
+def _worker(agent: AgentView) -> Worker:
+    tags = agent.identity.get("tags")
+    offered = frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else frozenset()
+    return Worker(agent=agent.id, alive=agent.alive, busy=bool(agent.jobs), tags=offered)
+
+
+def _before(store: Store, view: JobView) -> int:
+    """Jobs that entered this queue earlier; the time of job.json is that of the entry."""
+    job_id = view.job_id
+    if not tree.in_folders(store):
+        own = (view.lifecycle.enqueued_at, job_id)
+        others = store.list(roles=[view.lifecycle.role], statuses=[Status.QUEUED])
+        return sum(other.place == view.place and (other.lifecycle.enqueued_at, other.job_id) < own for other in others)
+    queue = f"{store.root}/{view.place}"
+    entered = _entered_ns(queue, job_id)
+    if entered is None:
+        return 0
+    return sum(
+        1
+        for name in fs.subdirectories(queue)
+        if name != job_id and (other := _entered_ns(queue, name)) is not None and (other, name) < (entered, job_id)
+    )
+
+
+def _entered_ns(queue: str, name: str) -> int | None:
+    try:
+        return os.lstat(f"{queue}/{name}/job.json").st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,54 @@
+"""What is asked of all machines of a store where it is theirs together, and of this root's folders where it is not.
+
+What such a store offers is ports.fleet; who sits in the manager's seat is decided in services.seat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+
+from farro.log import audit_reader
+from farro.log.audit_reader import Recent, Trail
+from farro.queue.times import moment_or_none
+from farro.store.fleet import Fleet
+from farro.store.port import AgentView, Store
+
+MANAGER = "manager"  # the name that a manager's agents have, and of its seat
+HEARTBEAT = "agents/Manager/.heartbeat"
+LINES = 200_000  # of a common audit log, for one question
+
+
+def trail(store: Store, job_id: str, *, since_s: float) -> Trail:
+    """What the audit log says of a job: this root's, or that of every machine."""
+    if not isinstance(store, Fleet):
+        return audit_reader.trail(f"{store.root}/logs", job_id, since_s=since_s)
+    lines = store.audit_lines(max(0, int(since_s * 1000)), job_id)
+    return Trail(lines=tuple(lines), whole=True)
+
+
+def recent(store: Store, *, since: datetime, holding: Sequence[bytes], limit: int) -> Recent:
+    """What it said since then, the newest first."""
+    if not isinstance(store, Fleet):
+        return audit_reader.recent(f"{store.root}/logs", since=since, holding=holding, limit=limit)
+    newest = deque(store.audit_lines(int(since.timestamp() * 1000)), maxlen=LINES)
+    if len(newest) < LINES:
+        return Recent(lines=tuple(reversed(newest)), whole=True, since=None)
+    return Recent(lines=tuple(reversed(newest)), whole=False, since=moment_or_none(newest[0].get("ts")))
+
+
+def manager_silent_s(store: Store, *, now: datetime, agents: Sequence[AgentView] | None = None) -> float | None:
+    """How long no manager gave a sign: its heartbeat's age; where it writes none, whether its agent lives."""
+    if isinstance(store, Fleet):
+        seated = store.seated(MANAGER)
+        if seated is not None:
+            return seated.silent_s
+    else:
+        with contextlib.suppress(OSError):
+            return max(0.0, now.timestamp() - os.lstat(f"{store.root}/{HEARTBEAT}").st_mtime)
+    known = store.agents() if agents is None else agents
+    named = (agent for agent in known if agent.role is None and agent.id.split(".", 1)[0] == MANAGER)
+    return 0.0 if any(agent.alive for agent in named) else None

@@ -1,0 +1,102 @@
+"""Looking at jobs and steering them: one function a verb. CLI, fronts and services call these.
+
+Rules live in the kernel, printing in cli.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from farro.errors import IllegalTransition, UnknownJob
+from farro.host import fs, trees
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+from farro.store.port import Agent, JobView, Store
+
+if TYPE_CHECKING:
+    from farro.store.budgets import Spent
+
+_MESSAGE_LIMIT = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobDetails:
+    view: JobView
+    files: tuple[str, ...]  # relative to the job's folder
+    message: str | None  # result.md or error.md, as it lies at the top
+    orphaned: bool  # the agent that holds it is dead
+    name: str | None  # that it was given
+    cost: Spent | None = None  # of its agents' calls; None: it made none
+
+
+def orphans(store: Store) -> frozenset[str]:
+    """Jobs in the hands of dead agents: they say in_progress, and nobody works on them until a watchdog comes."""
+    return frozenset(job_id for agent in store.agents() if not agent.alive for job_id in agent.jobs)
+
+
+def show(store: Store, root: str, job_id: str, *, cost_of: Callable[[str], Spent | None] | None = None) -> JobDetails:
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    folder = store.folder(view)
+    files: tuple[str, ...] = ()
+    message = None
+    with contextlib.suppress(OSError):  # it may move on while we look
+        files = tuple(sorted(os.path.relpath(path, folder) for path in trees.walk_files(folder)))
+        name = next((name for name in ("error.md", "result.md") if name in files), None)
+        if name is not None:
+            message = fs.read_bytes(f"{folder}/{name}", _MESSAGE_LIMIT).decode("utf-8", "replace")
+    orphaned = view.status is Status.IN_PROGRESS and job_id in orphans(store)
+    named = next((name for name, owner in store.names().items() if owner == job_id), None)
+    cost = None if cost_of is None else cost_of(job_id)
+    return JobDetails(view=view, files=files, message=message, orphaned=orphaned, name=named, cost=cost)
+
+
+def requeue(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    with operator(store, by) as agent:
+        try:
+            return store.requeue(agent, job_id, note=note)
+        except IllegalTransition as error:
+            view = store.find(job_id)
+            if view is None or view.status not in (Status.IN_PROGRESS, Status.QUEUED):
+                raise
+            raise IllegalTransition(f"{job_id} {_why_not_requeued(store, view)}. Nothing was changed") from error
+
+
+def _why_not_requeued(store: Store, view: JobView) -> str:
+    job_id = view.job_id
+    if view.status is Status.QUEUED:
+        return f"is queued already; `farro explain {job_id}` says what it waits for"
+    if job_id in orphans(store):
+        return (
+            "is in_progress, and its agent is dead: `farro watchdog --once` takes it from there, and then "
+            f"`farro requeue {job_id}`, or `farro manager --once`, puts it back into its queue"
+        )
+    return (
+        f"is in_progress, and {view.lifecycle.agent} works on it; `farro wait {job_id}` waits for its end, "
+        f"`farro kill {job_id}` ends it"
+    )
+
+
+def kill(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    with operator(store, by) as agent:
+        return store.kill(agent, job_id, note=note)
+
+
+def force_complete(store: Store, job_id: str, *, by: str, note: str | None) -> Lifecycle:
+    with operator(store, by) as agent:
+        return store.force_complete(agent, job_id, note=note)
+
+
+@contextlib.contextmanager
+def operator(store: Store, by: str) -> Iterator[Agent]:
+    """A person's verb is a leased agent like any other editor (R1): what it holds is recovered when it dies."""
+    agent = store.join(by, role=None)
+    try:
+        yield agent
+    finally:
+        store.leave(agent)

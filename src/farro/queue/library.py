@@ -1,0 +1,217 @@
+"""Plans and actions that are kept: saving, looking, and what jobs they become. RESP front, planner and CLI call these.
+
+What a plan or an action may say lives in plans; where they are kept lives in the adapters of ports.library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from farro.documents import Document, refusal
+from farro.errors import InputError
+from farro.lazy_dataclass import dataclass
+from farro.plans import actions as rules
+from farro.plans.actions import Action
+from farro.queue import agent_rules as contracts
+from farro.queue import submit
+from farro.queue.admission import Gate, admitted
+from farro.queue.agent_rules import STRICT, Contract
+from farro.queue.options import NONE, Wishes
+from farro.store.library import Kind, Library
+from farro.store.port import Store
+
+Mint = Callable[[], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanLine:
+    """A kept plan, in short."""
+
+    id: str
+    name: str | None
+    steps: int
+    wants: tuple[str, ...]  # fields of an input
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionLine:
+    id: str
+    plan_id: str
+    inputs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionJob:
+    """What one input of an action becomes."""
+
+    job_id: str
+    prompt: Mapping[str, Any]
+
+
+# --- plans ---
+
+
+def save_plan(
+    library: Library,
+    document: Document,
+    *,
+    roles: Collection[str],
+    mint: Mint,
+    name: str | None = None,
+    replace: bool = False,
+    contract: Contract = STRICT,
+) -> str:
+    """Keep a plan; its id is `name`, else the document's plan_id, else minted. It is checked as if it were submitted,
+    but for placeholders, which only an input can fill."""
+    plan, _ = contracts.read(document, sorted(roles), contract)
+    if not isinstance(document.data, dict):
+        raise InputError(f"{document.source}: only a plan with `steps` can be kept, not a bare list of tasks")
+    plan_id = name or plan.plan_id or mint()
+    kept = {key: value for key, value in document.data.items() if key not in ("id", "$schema")}  # an id is a job's
+    library.put("plan", plan_id, {**kept, "plan_id": plan_id}, replace=replace)
+    return plan_id
+
+
+def plan(library: Library, plan_id: str) -> Mapping[str, Any]:
+    return _kept(library, "plan", plan_id)
+
+
+def plans(library: Library) -> list[PlanLine]:
+    lines = []
+    for plan_id in library.ids("plan"):
+        kept = library.get("plan", plan_id)
+        if kept is not None:
+            steps = kept.get("steps") or kept.get("tasks") or ()
+            lines.append(PlanLine(id=plan_id, name=kept.get("name"), steps=len(steps), wants=tuple(rules.fields(kept))))
+    return lines
+
+
+def remove_plan(library: Library, plan_id: str) -> None:
+    """Keep it no longer. Jobs that it became have their own copy; an action has not, so one that needs it is named."""
+    _kept(library, "plan", plan_id)
+    users = [line.id for line in actions(library) if line.plan_id == plan_id]
+    if users:
+        raise InputError(
+            f"plan {plan_id} is used by the action{'s' if len(users) > 1 else ''} {', '.join(users[:20])}; nothing was "
+            f"deleted. First: agx action delete {users[0]}"
+        )
+    library.remove("plan", plan_id)
+
+
+# --- actions ---
+
+
+def save_action(library: Library, document: Document, *, mint: Mint) -> str:
+    """Keep an action, once it is certain that each of its inputs fits its plan."""
+    action = rules.load(document)
+    _check(library, action, document.source)
+    action_id = action.action_id or mint()
+    kept = {"action_id": action_id, "plan_id": action.plan_id, "inputs": list(action.inputs)}
+    library.put("action", action_id, {**kept, "metadata": action.metadata} if action.metadata else kept)
+    return action_id
+
+
+def action(library: Library, action_id: str) -> Mapping[str, Any]:
+    return _kept(library, "action", action_id)
+
+
+def action_told(store: Store, library: Library, action_id: str) -> dict[str, Any]:
+    """The action with its jobs, one for each input, and what each of them is: None while it was not handed in."""
+    kept = action(library, action_id)
+    names = [job_id(action_id, index) for index in range(len(kept["inputs"]))]
+    views = {name: store.find(name) for name in names}
+    jobs = [{"job_id": name, "status": None if view is None else str(view.status)} for name, view in views.items()]
+    return {**kept, "jobs": jobs}
+
+
+def remove_action(library: Library, action_id: str) -> None:
+    """Keep it no longer; its jobs stay."""
+    _kept(library, "action", action_id)
+    library.remove("action", action_id)
+
+
+def actions(library: Library) -> list[ActionLine]:
+    lines = []
+    for action_id in library.ids("action"):
+        kept = library.get("action", action_id)
+        if kept is not None:
+            lines.append(ActionLine(id=action_id, plan_id=kept["plan_id"], inputs=len(kept["inputs"])))
+    return lines
+
+
+def jobs_of_action(library: Library, action_id: str) -> list[ActionJob]:
+    """One for each input. Ids follow from the action's, so that submitting it again makes no second job."""
+    kept = rules.load(Document(action(library, action_id), f"action {action_id}"))
+    template = _check(library, kept, f"action {action_id}")
+    return [
+        ActionJob(job_id=job_id(action_id, index), prompt=rules.filled(template, value))
+        for index, value in enumerate(kept.inputs)
+    ]
+
+
+def job_id(action_id: str, index: int) -> str:
+    """Of the job of that input, counted from 0. As long as an id may be, whatever the action is called."""
+    return f"{action_id[:59]}-{index + 1:03d}"
+
+
+def submit_action(
+    store: Store,
+    library: Library,
+    action_id: str,
+    *,
+    role: str | None = None,
+    wishes: Wishes = NONE,
+    gate: Gate | None = None,
+    contract: Contract = STRICT,
+) -> list[str]:
+    """Queue the job of every input; all of them are good, or none is queued. Again: the same jobs."""
+    source = f"action {action_id}"
+    documents = [
+        Document({**job.prompt, "id": job.job_id}, f"{source}, input {index}")
+        for index, job in enumerate(jobs_of_action(library, action_id), start=1)
+    ]
+    return submit.enqueue(store, documents, role=role, source=source, wishes=wishes, gate=gate, contract=contract)
+
+
+def submit_plan(
+    store: Store,
+    library: Library,
+    plan_id: str,
+    *,
+    job_id: str | None = None,
+    role: str | None = None,
+    wishes: Wishes = NONE,
+    gate: Gate | None = None,
+    contract: Contract = STRICT,
+) -> str:
+    """Queue a kept plan as one job."""
+    kept = plan(library, plan_id)
+    wanted = rules.fields(kept)
+    if wanted:
+        raise InputError(f"plan {plan_id} wants an input ({', '.join(wanted)}); submit it as an action with inputs")
+    documents = [Document(dict(kept), f"plan {plan_id}")]
+    wishful = submit.submissions(
+        store, documents, role=role, job_id=job_id, source=f"plan {plan_id}", wishes=wishes, contract=contract
+    )
+    return admitted(store, wishful, gate)[0]
+
+
+def _check(library: Library, action: Action, source: str) -> Mapping[str, Any]:
+    """The action's plan, when every input fits it."""
+    template = plan(library, action.plan_id)
+    found = rules.problems(template, action.inputs, action.plan_id)
+    if found:
+        raise refusal(source, found)
+    return template
+
+
+def _kept(library: Library, kind: Kind, name: str) -> Mapping[str, Any]:
+    found = library.get(kind, name)
+    if found is None:
+        raise InputError(f"no {kind} {name} is kept; {_there(library.ids(kind))}")
+    return found
+
+
+def _there(ids: Sequence[str]) -> str:
+    return f"there is {', '.join(ids[:20])}{' …' if len(ids) > 20 else ''}" if ids else "none is"

@@ -1,0 +1,198 @@
+"""Looking at plans that do not run: checking a document against this machine, and the plan of a job with its states.
+
+What a plan may say lives in plans; pictures in plans.drawing; printing in cli.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farro.config.settings import Settings
+from farro.documents import Document
+from farro.errors import BadDocument, Problem
+from farro.execution import commands, progress
+from farro.execution.commands import Missing
+from farro.execution.progress import read_result
+from farro.execution.tools import Tools
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+from farro.plans.drawing.labels import State
+from farro.plans.forms import Fault
+from farro.plans.graph import order
+from farro.plans.growth import grown
+from farro.plans.lint import suspicions
+from farro.plans.loading import load_data
+from farro.plans.measure import Measure, measure
+from farro.plans.model import Plan
+from farro.queue import agent_rules as contracts
+from farro.queue import options
+from farro.queue.agent_rules import Contract
+from farro.queue.history import attempt_numbers
+from farro.store.port import JobView, Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    """What a plan is held against: a root's settings, and the machine as steps would find it."""
+
+    settings: Settings
+    tools: Tools
+    cwd: str  # where steps begin
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What was found in one document. `measure` is there when it is a plan."""
+
+    source: str
+    line: int | None = None  # where the document begins, in a file of several
+    measure: Measure | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+def check(document: Document, ground: Ground) -> Checked:
+    """All that is wrong with a plan, or all that is suspicious about it here."""
+    roles = ground.settings.all_roles()
+    contract = Contract(allow_absolute=ground.settings.security.allow_absolute_paths, with_files=True)
+    try:
+        plan, shaped = contracts.read(document, roles, contract)
+    except BadDocument as bad:
+        return Checked(source=document.source, problems=tuple(bad.problems))
+    found = options.contradictions(document, options.NONE)
+    found += contracts.problems(document, plan, shaped, roles, contract)
+    if found:
+        return Checked(source=document.source, problems=tuple(found))
+    found_here = dict(_machine(plan, ground))
+    found_here.update(suspicions(plan))  # of two at one place this is the one that helps: `cd` is missing everywhere
+    warnings = [document.problem(shaped.original(path), message) for path, message in found_here.items()]
+    warnings.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
+    return Checked(
+        source=document.source,
+        line=(document.locate(()) or (None,))[0],
+        measure=measure(plan, ground.settings.runners.task_timeout),
+        warnings=tuple(warnings),
+    )
+
+
+def _machine(plan: Plan, ground: Ground) -> Iterator[Fault]:
+    """What this root and this machine would not do."""
+    roles = ground.settings.all_roles()
+    if plan.role is not None and plan.role not in roles:
+        yield ("role",), f"{plan.role} is no role here; there is {', '.join(roles)}"
+    if plan.allowed_paths is None and ground.settings.security.require_allowed_paths:
+        yield (), "has no allowed_paths, and security.require_allowed_paths is on: it would be refused"
+    places = {step.id: index for index, step in enumerate(plan.steps)}
+    for turn, step in enumerate(order(plan)):
+        if step.tool == contracts.AGENT_TOOL:
+            continue  # a role, not a program
+        at = ("steps", places[step.id])
+        cwd = ground.cwd if step.cwd is None else os.path.join(ground.cwd, step.cwd)
+        if step.cwd is not None and (why := _no_folder(cwd, may_appear=turn > 0)) is not None:
+            yield (*at, "cwd"), why
+        env = {**ground.env, **step.env}
+        found = commands.find(
+            step,
+            tools=ground.tools,
+            env=env,
+            cwd=cwd,
+            attempt_dir=ground.cwd,
+            may_appear=turn > 0 and not _is_line(step.command, env.get("PATH"), cwd),
+            confined=plan.allowed_paths is not None,
+        )
+        if isinstance(found, Missing):
+            yield (*at, "command" if step.tool == commands.UNIX else "tool"), found.message
+
+
+def _is_line(command: str, path: str | None, cwd: str) -> bool:
+    """Whether this is rather a program with its words than a program of that name, which an earlier step makes."""
+    first, *words = command.split() or [command]
+    return bool(words) and (words[0].startswith("-") or commands.which(first, path, cwd) is not None)
+
+
+def _no_folder(path: str, *, may_appear: bool) -> str | None:
+    if not os.path.lexists(path):
+        return None if may_appear else f"{path} is not there, and no step before this one could make it"
+    if not os.path.isdir(path):
+        return f"{path} is not a folder"
+    return None if os.access(path, os.X_OK) else f"{path} may not be entered by you"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPlan:
+    plan: Plan
+    states: Mapping[str, State]
+    added: int  # how many of the steps others added while it ran
+
+
+def of_job(store: Store, view: JobView) -> JobPlan:
+    """The plan of a job with the steps that were added, and how far each of them is in the latest attempt."""
+    folder = store.folder(view)
+    plan = load_data(progress.read_prompt(folder), f"{folder}/prompt.json")
+    try:
+        numbers = attempt_numbers(folder)
+    except FileNotFoundError:
+        numbers = []
+    attempt = numbers[-1] if numbers else 0
+    lines = progress.lines(folder, attempt)
+    plan, own = with_added(plan, lines), len(plan.steps)
+    ended = _ended(lines) | (_ended(_results(read_result(folder, attempt))) if attempt else {})
+    if view.status is Status.QUEUED:  # it goes on after what succeeded
+        ended = {name: state for name, state in ended.items() if state is State.SUCCEEDED}
+    begun = set(progress.begun(folder, attempt)) if view.status is Status.IN_PROGRESS else set()
+    rest = State.WAITING if view.status in (Status.QUEUED, Status.IN_PROGRESS, Status.STALE) else State.SKIPPED
+    states = {step.id: ended.get(step.id) or (State.RUNNING if step.id in begun else rest) for step in plan.steps}
+    return JobPlan(plan=plan, states=states, added=len(plan.steps) - own)
+
+
+def graph(drawn: JobPlan) -> dict[str, Any]:
+    """The same as data: each step with its level, what it needs, and how far it is."""
+    from farro.plans.drawing.layers import ranks
+
+    level = ranks(drawn.plan)
+    return {
+        "name": drawn.plan.name,
+        "plan_id": drawn.plan.plan_id,
+        "steps": [
+            {
+                "id": step.id,
+                "level": level[step.id] + 1,
+                "tool": step.tool,
+                "command": step.command,
+                "args": list(step.args),
+                "needs": list(step.needs),
+                "input_from_step": step.input_from_step,
+                "state": drawn.states.get(step.id),
+            }
+            for step in drawn.plan.steps
+        ],
+        "added": drawn.added,
+    }
+
+
+def with_added(plan: Plan, lines: Sequence[Mapping[str, object]]) -> Plan:
+    """The plan with the steps that, as these lines of steps.jsonl tell, were added to it."""
+    steps = plan.steps
+    for line in lines:
+        listed = line.get("added")
+        tasks = [one["task"] for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        more, problems = grown(steps, tasks) if tasks else ((), [])
+        steps = steps if problems else (*steps, *more)
+    return replace(plan, steps=steps)
+
+
+def _results(result: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    listed = result.get("step_results")
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _ended(results: Sequence[Mapping[str, object]]) -> dict[str, State]:
+    return {
+        str(one.get("id") or one.get("step_number")): State.SUCCEEDED if one.get("success") is True else State.FAILED
+        for one in results
+        if "success" in one
+    }

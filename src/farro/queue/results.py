@@ -1,0 +1,135 @@
+"""What came of a job, for a program that asked for it: the value of its plan's last step, or why there is none.
+
+Waiting for the end lives in waiting; what steps said while they ran, in logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from farro.errors import Damaged, JobFailed, UnknownJob
+from farro.execution import results
+from farro.execution.progress import read_prompt, read_result
+from farro.execution.tools import FUNCTION
+from farro.host import fs
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+from farro.plans.forms import is_agent_prompt
+from farro.queue.history import attempt_numbers
+from farro.store.port import JobView, Store
+
+_STDOUT_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """A job's latest attempt as it lies there now."""
+
+    view: JobView
+    prompt: Mapping[str, Any]
+    result: Mapping[str, Any]  # result.json; empty when there is none
+    attempt_dir: str | None  # as it lay when it was read
+
+
+def answer(store: Store, root: str, job_id: str) -> Answer:
+    for _ in range(4):
+        view = store.find(job_id)
+        if view is None:
+            break
+        folder = store.folder(view)
+        with contextlib.suppress(FileNotFoundError):  # it moved on while we looked
+            numbers = attempt_numbers(folder)
+            return Answer(
+                view=view,
+                prompt=read_prompt(folder),
+                result=read_result(folder, numbers[-1]) if numbers else {},
+                attempt_dir=f"{folder}/attempts/{numbers[-1]:04d}" if numbers else None,
+            )
+    raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+
+
+def value(told: Answer) -> Any:
+    """What a job that has ended came to: an agent's answer; the value of a function, else the stdout as text, of the
+    last step that its plan names (not of one that was added). JobFailed when it did not succeed."""
+    if told.view.status is not Status.SUCCEEDED:
+        raise failure(told)
+    if is_agent_prompt(told.prompt):
+        return _answered(told.result)
+    step = _last_step(told.prompt)
+    record = _records(told.result).get(str(step.get("id") or step.get("step_number")), {})
+    stdout = _stdout(told, record)
+    if step.get("tool") != FUNCTION:
+        return stdout
+    try:
+        return json.loads(stdout) if stdout else None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"the value of {told.view.job_id} is not JSON: {error}") from error
+
+
+def _answered(result: Mapping[str, Any]) -> Any:
+    """The answer of the last role: an object of its form, or its words. None: a person declared it done."""
+    agent = result.get("agent")
+    said = agent.get("answer") if isinstance(agent, dict) else None
+    return said["text"] if isinstance(said, dict) and list(said) == ["text"] else said
+
+
+def failure(told: Answer) -> JobFailed:
+    """Why there is no value: what the function raised, where one did, else what the job says."""
+    life = told.view.lifecycle
+    error = life.error or {}
+    failed = next((record for record in _records(told.result).values() if record.get("success") is False), {})
+    message, kind = str(error.get("message") or f"it was {life.status}"), None
+    raised = _raised(failed) if error.get("category") == "step_failed" else None
+    if raised is not None:
+        kind, message = raised
+    return JobFailed(
+        life.job_id,
+        status=str(life.status),
+        message=message,
+        category=error.get("category"),
+        error_type=kind,
+        step=failed.get("id"),
+        last_words=_last_words(told, failed),
+    )
+
+
+def _last_words(told: Answer, failed: Mapping[str, Any]) -> str:
+    paths = [failed.get("stderr_path"), failed.get("stdout_path")]
+    with contextlib.suppress(OSError):  # it may be pruned while we look
+        return results.last_words([f"{told.attempt_dir}/{path}" for path in paths if isinstance(path, str)])
+    return ""
+
+
+def _raised(record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The exception that a function left on its step's stdout."""
+    try:
+        error = json.loads(record.get("stdout") or "null")["error"]
+        return str(error["type"]), str(error["message"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _last_step(prompt: Mapping[str, Any]) -> Mapping[str, Any]:
+    steps = prompt.get("steps") or prompt.get("tasks")
+    last = steps[-1] if isinstance(steps, list) and steps else None
+    return last if isinstance(last, dict) else {}
+
+
+def _records(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    records = result.get("step_results")
+    listed = records if isinstance(records, list) else []
+    return {str(record.get("id")): record for record in listed if isinstance(record, dict)}
+
+
+def _stdout(told: Answer, record: Mapping[str, Any]) -> str:
+    """The whole of it: what result.json quotes is cut when it is long."""
+    path = record.get("stdout_path")
+    if record.get("stdout_truncated") and isinstance(path, str) and told.attempt_dir is not None:
+        data = fs.read_bytes(f"{told.attempt_dir}/{path}", _STDOUT_LIMIT)
+        if len(data) > _STDOUT_LIMIT:
+            raise Damaged(f"{path} of {told.view.job_id} has more than {_STDOUT_LIMIT} bytes; read the file itself")
+        return data.decode("utf-8", "replace")
+    return str(record.get("stdout") or "")

@@ -1,0 +1,262 @@
+"""Running a finished job again: a new job from the same prompt, which starts after the steps that need not be repeated;
+with those that were killed because it failed, if that is wanted.
+
+Which steps those are is plans.again; how the new job takes them over is execution.resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farro.errors import BadDocument, InputError, Refused, UnknownJob
+from farro.execution import records, resume
+from farro.host import fs
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass
+from farro.plans import rerun
+from farro.plans.after import Dependencies, alone, dependencies
+from farro.plans.loading import load_data
+from farro.plans.model import Plan
+from farro.queue import jobs, tree
+from farro.queue.admission import Gate, admitted
+from farro.store.port import CARRIED_BYTES, Carried, JobView, Store, Submission
+
+_PROMPT_LIMIT = 16 << 20
+_PAYLOAD_LIMIT = 256 << 20
+
+_NOT_YET = {
+    Status.QUEUED: "is queued, and will run by itself; `farro explain {id}` says what it waits for",
+    Status.IN_PROGRESS: "is running; `farro wait {id}` waits for its end, `farro kill {id}` ends it",
+    Status.STALE: "is stale; `farro requeue {id}` puts it back into its queue, and it goes on where it was",
+    Status.FAILED: "has failed, but not for good; `farro requeue {id}` puts it back into its queue",
+}
+_ORPHANED = (
+    "is in_progress, but its agent is dead: `farro watchdog --once` takes it from there, and `farro manager --once` "
+    "puts it back into its queue, where it goes on; or `farro kill {id}` ends it"
+)
+_KILLED_FOR_IT = "dependency_failed"  # the category of a job's error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retried:
+    job_id: str
+    retry_of: str
+    kept: tuple[str, ...]  # steps that are not run again, in the order of their ends
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Again:
+    """A new job that is not queued yet."""
+
+    view: JobView
+    submission: Submission
+    kept: tuple[str, ...]
+
+
+def retry(
+    store: Store,
+    root: str,
+    job_id: str,
+    *,
+    from_step: str | None = None,
+    from_start: bool = False,
+    after: Sequence[str] | None = None,
+    durable: bool = True,
+    gate: Gate | None = None,
+) -> Retried:
+    """Queue the new job. Refused: the job has not ended. InputError: there is no such step, or nothing to repeat.
+    `after`: what the new one runs after, instead of what the old one waited for in vain; empty: nothing."""
+    made = _again(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+    if after is not None:
+        made = replace(made, submission=replace(made.submission, prompt=_after(made.submission.prompt, after)))
+    else:
+        _check_dependencies(store, job_id, made.submission.prompt)
+    return _queued(store, [made], gate)[0]
+
+
+def with_dependents(
+    store: Store,
+    root: str,
+    job_id: str,
+    *,
+    mint: Callable[[], str],
+    from_step: str | None = None,
+    from_start: bool = False,
+    durable: bool = True,
+    gate: Gate | None = None,
+) -> list[Retried]:
+    """The same, and with it those that were killed because it did not succeed, and because they did not, and so on:
+    each runs after the new one of what it ran after. All are queued, or none is; the job itself comes first."""
+    first = _again(store, root, job_id, from_step=from_step, from_start=from_start, durable=durable)
+    made = [replace(first, submission=replace(first.submission, job_id=mint()))]
+    anew = {job_id: str(made[0].submission.job_id)}
+    for dependent in _in_order(job_id, _killed_for_others(store)):
+        one = _again(store, root, dependent, from_step=None, from_start=False, durable=durable)
+        named = dependencies(one.submission.prompt)
+        new = anew[dependent] = mint()
+        renamed = [[anew.get(name, name) for name in names] for names in (named.after, named.after_any)]
+        prompt = _after(one.submission.prompt, *renamed)
+        made.append(replace(one, submission=replace(one.submission, job_id=new, prompt=prompt)))
+    return _queued(store, made, gate)
+
+
+def _killed_for_others(store: Store) -> dict[str, Dependencies]:
+    """What each of them ran after, about in the order in which they were made. What cannot be read is nobody's here: a
+    job that has nothing to do with it must not keep another from its retry."""
+    found = []
+    for entry in tree.entries(store, {Status.KILLED}):
+        life = entry.lifecycle()
+        if life is not None and not life.attempt and (life.error or {}).get("category") == _KILLED_FOR_IT:
+            found.append((life.created_at, life.job_id, dependencies(entry.prompt(store))))
+    return {job_id: named for _, job_id, named in sorted(found, key=lambda one: one[:2])}
+
+
+def _in_order(first: str, named: Mapping[str, Dependencies]) -> list[str]:
+    """Those that wanted its success, or that of one of these, each behind all of these that it waits for. When they
+    were made does not tell: jobs of one batch share their moment, and a clock may have been set back."""
+    wanted_by: dict[str, list[str]] = {}
+    for job_id, after in named.items():
+        for name in after.after:
+            wanted_by.setdefault(name, []).append(job_id)
+    reached, todo = {first}, [first]
+    while todo:
+        more = [job_id for job_id in wanted_by.get(todo.pop(), ()) if job_id not in reached]
+        reached.update(more)
+        todo += more
+    left = {job_id: reached.intersection(after.all) - {first} for job_id, after in named.items() if job_id in reached}
+    left.pop(first, None)
+    order: list[str] = []
+    before = -1
+    while len(order) > before:
+        before = len(order)
+        for job_id, wants in list(left.items()):
+            if left.keys().isdisjoint(wants):
+                order.append(job_id)
+                del left[job_id]
+    return [*order, *left]  # what is left names each other, by ids that were used again: refused when it is queued
+
+
+def _again(store: Store, root: str, job_id: str, *, from_step: str | None, from_start: bool, durable: bool) -> _Again:
+    view = store.find(job_id)
+    if view is None:
+        raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
+    life = view.lifecycle
+    if not life.terminal and not view.place.startswith("jobs/quarantine"):
+        orphaned = life.status is Status.IN_PROGRESS and job_id in jobs.orphans(store)
+        raise Refused(f"{job_id} {(_ORPHANED if orphaned else _NOT_YET[life.status]).format(id=job_id)}")
+    folder = store.folder(view)
+    prompt = _prompt(folder, job_id)
+    by_link = tree.in_folders(store)
+    past = resume.Past(added_by={}) if from_start else _past(folder, prompt, life, from_step)
+    carried = None
+    if past.lines:
+        synced = durable or not by_link  # what another machine is sent is whole, whatever a boot id says
+        lines: list[records.Line] = [records.head(past.lines), *past.lines, *([{"synced": True}] if synced else [])]
+        files = {path: f"{past.folder}/{path}" for line in past.succeeded for path in records.paths(line)}
+        if not by_link:
+            _check_size(job_id, files)
+        carried = Carried(records=records.text(lines), files=files)
+    submission = Submission(
+        role=life.first_role,
+        prompt=alone(prompt) if life.attempt else prompt,
+        retry_of=job_id,
+        payload=_payload(folder),
+        narrative=_narrative(folder),
+        carried=carried,
+    )
+    return _Again(view=view, submission=submission, kept=tuple(line["id"] for line in past.succeeded))
+
+
+def _queued(store: Store, made: Sequence[_Again], gate: Gate | None) -> list[Retried]:
+    try:
+        job_ids = admitted(store, [one.submission for one in made], gate)
+    except FileNotFoundError as error:
+        raise _gone(made[0].view) from error
+    return [
+        Retried(job_id=job_id, retry_of=one.view.job_id, kept=one.kept)
+        for job_id, one in zip(job_ids, made, strict=True)
+    ]
+
+
+def _after(prompt: Mapping[str, Any], after: Sequence[str], after_any: Sequence[str] = ()) -> dict[str, Any]:
+    """The prompt, of a job that runs after these and no others."""
+    made = alone(prompt)
+    named = {"after": list(dict.fromkeys(after)), "after_any": list(dict.fromkeys(after_any))}
+    if any(named.values()):
+        more = {name: job_ids for name, job_ids in named.items() if job_ids}
+        made["metadata"] = {**(made.get("metadata") or {}), **more}
+    return made
+
+
+def _check_dependencies(store: Store, job_id: str, prompt: Mapping[str, Any]) -> None:
+    """A job that never began waits again for what it waited for: of no use where that has failed, or is gone."""
+    for name in dependencies(prompt).after:
+        found = store.find(name)
+        if found is not None and (not found.lifecycle.terminal or found.status is Status.SUCCEEDED):
+            continue
+        both = "" if found is None else f"`farro retry {name} --with-dependents` runs both again; or "
+        raise Refused(
+            f"{job_id} runs after {name}, which {'is gone' if found is None else 'did not succeed'}, so it would never "
+            f"start. Nothing was queued. {both}`farro retry {job_id} --after JOB` lets it run after another job, and "
+            "--no-after after none"
+        )
+
+
+def _check_size(job_id: str, files: Mapping[str, str]) -> None:
+    """Where a job is no folder, what it brings along is sent."""
+    size = sum(fs.lstat(path).st_size for path in files.values())
+    if size > CARRIED_BYTES:
+        raise Refused(
+            f"the steps of {job_id} that need not be repeated left {size >> 20} MiB, and at most "
+            f"{CARRIED_BYTES >> 20} MiB are sent along; `farro retry {job_id} --from-start` runs all of them again. "
+            "Nothing was queued"
+        )
+
+
+def _past(folder: str, prompt: Mapping[str, Any], life: Lifecycle, from_step: str | None) -> resume.Past:
+    """What stands of the job's attempts. Nothing of a job that was handed on: the new one starts in its first role."""
+    try:
+        plan: Plan = load_data(prompt, "prompt.json")
+    except BadDocument:
+        return resume.Past(added_by={})  # it fails again, and says why
+    attempt = f"{folder}/attempts/{life.attempt + 1:04d}"
+    earlier = resume.earlier(attempt, life.attempt + 1, 0, retried=life.retry_of is not None)
+    found = resume.past(plan, () if life.hop_start else earlier)
+    succeeded = [line["id"] for line in found.succeeded]
+    if from_step is None and life.status is Status.SUCCEEDED and len(succeeded) == len(found.steps):
+        return resume.Past(added_by={})  # nothing is left to go on with: who repeats it means all of it
+    kept = rerun.kept(found.steps, succeeded, parallel=plan.parallel, from_step=from_step)
+    return resume.only(plan, found, kept)
+
+
+def _prompt(folder: str, job_id: str) -> Mapping[str, Any]:
+    try:
+        data = json.loads(fs.read_bytes(f"{folder}/prompt.json", _PROMPT_LIMIT))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{job_id} cannot be repeated: its prompt.json cannot be read ({error})") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{job_id} cannot be repeated: its prompt.json is not an object")
+    return data
+
+
+def _payload(folder: str) -> dict[str, bytes]:
+    try:
+        names = fs.listdir(f"{folder}/payload")
+    except FileNotFoundError:
+        return {}
+    return {name: fs.read_bytes(f"{folder}/payload/{name}", _PAYLOAD_LIMIT) for name in names}
+
+
+def _narrative(folder: str) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return fs.read_bytes(f"{folder}/prompt.md", _PROMPT_LIMIT).decode("utf-8", "replace")
+    return None
+
+
+def _gone(view: JobView) -> Refused:
+    return Refused(f"{view.job_id} was moved or pruned while it was read; nothing was queued. Try again")

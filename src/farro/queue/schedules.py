@@ -1,0 +1,302 @@
+"""Schedules of a root: reading schedules/*.json and .yaml, what each is due for, and firing one.
+
+When a line falls due lives in plans.cron, which missed runs are made up for in plans.schedule; the loop that fires by
+itself lives in services.scheduler.
+
+No double run. The job of a run has an id made of the schedule's name and the due time, and submitting an id again is
+the same job (jobs/.ids): that alone keeps any number of managers, restarts and clocks that are set back from running a
+time twice. `jobs/.schedules/<name>.json` only remembers the last time that was handled, to know what was missed; it is
+written after the submission, and a crash in between submits the same id once more.
+[test_firing_killed_at_any_call_runs_each_time_once, test_two_managers_run_each_time_once]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import takewhile
+from typing import Any
+
+from farro import documents
+from farro.documents import Document
+from farro.errors import BadDocument, IdConflict, InputError, Problem
+from farro.host import fs, leases
+from farro.jobs import ids
+from farro.jobs.times import parse_timestamp, timestamp
+from farro.lazy_dataclass import dataclass
+from farro.plans import cron
+from farro.plans.schedule import MOST_MISSED, NAME, NAME_RULE, Schedule, load, plan_problems, run_id, to_run
+from farro.queue import submit
+from farro.queue.admission import Gate
+from farro.store.port import Store
+
+FOLDER = "schedules"
+STATES = "jobs/.schedules"
+_ENDINGS = (".json", ".yaml", ".yml")
+_LOOK_BACK = (timedelta(days=1), timedelta(days=32), timedelta(days=400))
+_AHEAD = timedelta(days=1)  # a time handled farther in the future than this comes from a clock that was wrong
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One file of schedules/: a schedule, or what is wrong with it."""
+
+    name: str
+    file: str  # relative to the root
+    document: Document | None = None
+    schedule: Schedule | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        return self.schedule is not None and not self.problems and self.schedule.enabled
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handled:
+    """What jobs/.schedules knows of a schedule."""
+
+    until: datetime  # every due time up to this one is dealt with
+    last_due: datetime | None = None
+    last_job: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fired:
+    schedule: str
+    due: datetime
+    job_id: str
+
+
+# --- reading ---
+
+
+def read(root: str, roles: Sequence[str]) -> list[Entry]:
+    """Every schedule of the root, by name; a file with problems is an entry with problems."""
+    try:
+        names = sorted(name for name in fs.listdir(f"{root}/{FOLDER}") if _is_schedule(name))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    entries = [read_file(root, f"{FOLDER}/{name}", roles) for name in names]
+    return [*_named_once(entries)]
+
+
+def named(root: str, roles: Sequence[str], name: str) -> Entry:
+    """The schedule of that name, which is good. InputError: there is none, or all that is wrong with it."""
+    entries = read(root, roles)
+    found = next((entry for entry in entries if entry.name == name), None)
+    if found is None:
+        known = ", ".join(entry.name for entry in entries) or "none"
+        raise InputError(f"no schedule {name} in {root}/{FOLDER}; there is {known}")
+    if found.problems:
+        raise InputError("\n".join(found.problems))
+    return found
+
+
+def line(root: str, entry: Entry, now: datetime) -> dict[str, Any]:
+    """A schedule as data: what it says, when it ran last and runs next."""
+    known = handled(root, entry.name) if not entry.problems else None
+    due = next_due(entry, now) if entry.active else None
+    schedule = entry.schedule
+    return {
+        "name": entry.name,
+        "file": entry.file,
+        "cron": schedule.cron if schedule else None,
+        "zone": schedule.zone if schedule else None,
+        "missed": schedule.missed if schedule else None,
+        "role": schedule.role if schedule else None,
+        "enabled": schedule.enabled if schedule else False,
+        "next": None if due is None else spelled(due),
+        "last": spelled(known.last_due) if known and known.last_due else None,
+        "last_job": known.last_job if known else None,
+        "problems": list(entry.problems),
+    }
+
+
+def spelled(moment: datetime | None) -> str:
+    """To the second: a schedule knows no less."""
+    return "never" if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _is_schedule(name: str) -> bool:
+    """Editors leave hidden files beside those that they edit."""
+    return name.lower().endswith(_ENDINGS) and not name.startswith(".")
+
+
+def read_file(root: str, file: str, roles: Sequence[str]) -> Entry:
+    """The schedule of one file, checked whole: its line, its zone, its role and its plan."""
+    path = os.path.join(root, file)
+    stem = os.path.basename(file).rsplit(".", 1)[0]
+    try:
+        document = documents.parse(fs.read_regular(path, documents.DEFAULT.size), file)
+        schedule = load(document, lambda document, data: _problems(root, file, document, data, stem, roles))
+    except BadDocument as bad:
+        return Entry(name=stem, file=file, problems=tuple(str(bad).splitlines()))
+    except OSError as error:
+        return Entry(name=stem, file=file, problems=(f"{file}: cannot be read: {error.strerror or error}",))
+    return Entry(name=schedule.name or stem, file=file, document=document, schedule=schedule)
+
+
+def _problems(
+    root: str, file: str, document: Document, data: Mapping[str, Any], stem: str, roles: Sequence[str]
+) -> Iterator[Problem]:
+    """Of what has the right type; what has not is told by the model."""
+    zone, role, plan_file = data.get("zone"), data.get("role"), data.get("plan_file")
+    if data.get("name") is None and NAME.fullmatch(stem) is None:
+        yield document.problem((), f"the file's name is no name of a schedule ({NAME_RULE}); give it a `name`")
+    if isinstance(zone, str):
+        try:
+            zone_of(zone)
+        except InputError as error:
+            yield document.problem(("zone",), str(error))
+    if isinstance(role, str) and role not in roles:
+        yield document.problem(("role",), f"no role {documents.show(role)} here; there is {', '.join(roles)}")
+    if isinstance(plan_file, str):
+        try:
+            plan = _plan_file(root, file, plan_file)
+        except InputError as error:
+            yield document.problem(("plan_file",), str(error))
+            return
+        for problem in plan_problems(plan):
+            yield document.problem(("plan_file",), problem.render(plan.source))
+
+
+def _plan_file(root: str, file: str, named: str) -> Document:
+    source = os.path.normpath(os.path.join(os.path.dirname(file), named))
+    try:
+        return documents.parse(fs.read_regular(os.path.join(root, source), documents.DEFAULT.size), source)
+    except (OSError, ValueError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else error
+        raise InputError(f"{source}: cannot be read: {why}") from error
+
+
+def _named_once(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Two files of one name would share the ids of their runs: the second is refused."""
+    first: dict[str, str] = {}
+    for entry in entries:
+        other = first.setdefault(entry.name, entry.file) if entry.schedule is not None else entry.file
+        if other == entry.file:
+            yield entry
+        else:
+            why = f"{entry.file}: {other} has a schedule of this name ({entry.name}) too; give it another `name`"
+            yield Entry(name=entry.name, file=entry.file, problems=(why,))
+
+
+def zone_of(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise InputError(
+            f"no time zone {documents.show(name)} on this machine; write UTC or a name such as Europe/Berlin "
+            "(they come with the system's tzdata)"
+        ) from error
+
+
+# --- what is due ---
+
+
+def handled(root: str, name: str) -> Handled | None:
+    """None: never seen, or unreadable; then it starts from now."""
+    try:
+        data = json.loads(fs.read_bytes(f"{root}/{STATES}/{name}.json", 4096))
+        last_due = data.get("last_due")
+        return Handled(
+            until=parse_timestamp(data["handled"]),
+            last_due=None if last_due is None else parse_timestamp(last_due),
+            last_job=data.get("last_job"),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def next_due(entry: Entry, after: datetime) -> datetime | None:
+    if entry.schedule is None:
+        return None
+    return next(cron.due(entry.schedule.parsed(), zone_of(entry.schedule.zone), after), None)
+
+
+def _dues(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[datetime], int]:
+    """The times that fell due in (after, now], the latest of them, and how many there were as far as was looked: no
+    farther back than it takes to find those that may run. A year of minutes would keep a manager busy for seconds."""
+    line, zone = schedule.parsed(), zone_of(schedule.zone)
+    dues: list[datetime] = []
+    for back in _LOOK_BACK:
+        start = max(after, now - back)
+        dues = list(takewhile(lambda moment: moment <= now, cron.due(line, zone, start)))
+        if start == after or len(dues) >= MOST_MISSED:
+            break
+    return dues[-MOST_MISSED:], len(dues)
+
+
+# --- firing ---
+
+
+def fire_due(store: Store, root: str, entry: Entry, now: datetime, gate: Gate | None) -> list[Fired]:
+    """Run what is due of one schedule, by its policy of missed runs. What is refused (a full queue) stays due."""
+    schedule = entry.schedule
+    assert schedule is not None
+    with _one_at_a_time(root):
+        known = handled(root, entry.name)
+        if known is None or known.until - now > _AHEAD:
+            _remember(root, entry.name, Handled(until=now))  # from now on: what was before it is not missed
+            return []
+        dues, count = _dues(schedule, known.until, now)
+        if not dues:
+            return []
+        fired: list[Fired] = []
+        for due in to_run(schedule.missed, dues, now):
+            job_id = run_id(entry.name, due)
+            with contextlib.suppress(IdConflict):  # run already, by the plan that it had then
+                _submit(store, root, entry, job_id, gate)
+                store.note("scheduled", job_id=job_id, schedule=entry.name)
+            fired.append(Fired(schedule=entry.name, due=due, job_id=job_id))
+            known = Handled(until=due, last_due=due, last_job=job_id)
+            _remember(root, entry.name, known)
+        if count > len(fired):
+            store.note("schedule_missed", schedule=entry.name, missed=count - len(fired), policy=schedule.missed)
+        _remember(root, entry.name, Handled(until=dues[-1], last_due=known.last_due, last_job=known.last_job))
+        return fired
+
+
+def fire_now(store: Store, root: str, entry: Entry, gate: Gate | None) -> str:
+    """One run beside the timetable; answers its job's id. Nothing is counted as handled."""
+    job_id = _submit(store, root, entry, None, gate)
+    store.note("scheduled", job_id=job_id, schedule=entry.name, by_hand=True)
+    return job_id
+
+
+def _submit(store: Store, root: str, entry: Entry, job_id: str | None, gate: Gate | None) -> str:
+    assert entry.schedule is not None
+    assert entry.document is not None
+    if entry.schedule.plan_file is not None:
+        plan = _plan_file(root, entry.file, entry.schedule.plan_file)
+    else:
+        plan = entry.document.inside("plan")
+    return submit.enqueue(store, [plan], role=entry.schedule.role, job_id=job_id, source=plan.source, gate=gate)[0]
+
+
+@contextlib.contextmanager
+def _one_at_a_time(root: str) -> Iterator[None]:
+    """Firers take turns: two at once would do no harm (the ids), but the slower one would set the memory back."""
+    with contextlib.suppress(FileExistsError):
+        fs.mkdir(f"{root}/{STATES}")
+    with leases.exclusively(f"{root}/{STATES}/.lock"):
+        yield
+
+
+def _remember(root: str, name: str, state: Handled) -> None:
+    assert ids.is_job_id(name)
+    data: Mapping[str, Any] = {
+        "handled": timestamp(state.until),
+        "last_due": None if state.last_due is None else timestamp(state.last_due),
+        "last_job": state.last_job,
+    }
+    # Synced, once a run: a torn one would be "never seen", and what falls due while the power is away be nobody's.
+    fs.write_atomic(f"{root}/{STATES}/{name}.json", json.dumps(data).encode() + b"\n", sync=True)

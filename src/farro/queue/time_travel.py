@@ -1,0 +1,355 @@
+"""The queues as they were: the audit log folded up to a moment. For whoever scrubs back and forth through time.
+
+Reading single lines for people is observe.audit_reading; how a job stands now is the store's to say.
+
+The log is read once, and then only what was added: a transition becomes a few numbers, so that a million of them fit
+into memory and are gone through in a fraction of a second. Lines of different writers are out of order by as long as
+they buffer; they are put in order as they come. The times of two tellers may cross as well, and then a job's own
+events are put in the order in which they can have happened (`succession`): each is told after it happened, so one that
+must have come before another counts as no later than that. What the log does not know, because its first files are
+gone, is told as `whole=False`; of a job whose beginning is gone, what it was before its first line stands for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Mapping
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from farro.errors import TryAgain
+from farro.host import fs
+from farro.jobs.states import Reason, Status
+from farro.lazy_dataclass import dataclass
+from farro.log.audit import files
+from farro.queue.catalog.changes import in_lots
+from farro.queue.catalog.rows import milliseconds, spelled
+from farro.queue.event_order import Fact, in_order
+from farro.store.fleet import Fleet
+from farro.store.port import Store
+
+MOST = 2_000_000  # transitions that are kept; the oldest are folded into one state
+BLOCK = 1 << 20
+LOT = 100_000  # transitions that are put in order at once
+WAIT_S = 2.0  # for somebody else who reads
+_STATUSES = tuple(Status)
+_NUMBERS = {str(status): number for number, status in enumerate(_STATUSES)}
+_LATE = 20_000  # entries that a late line may have to be put before
+_MOMENT_MS = 5000  # by how much the times of two tellers may cross
+_BEGINS, _UNKNOWN = 254, 255  # in the place of what a job was before: it was made; the line does not say
+_NO_ATTEMPT = 65535
+
+
+class Step(NamedTuple):
+    """One transition."""
+
+    at_ms: int
+    job: int
+    role: int
+    status: int
+    actor: int
+    came: int  # what it was before
+    attempt: int
+
+    @property
+    def fact(self) -> Fact:
+        return Fact(
+            attempt=None if self.attempt == _NO_ATTEMPT else self.attempt,
+            came=_STATUSES[self.came] if self.came < _BEGINS else None,
+            status=_STATUSES[self.status],
+            begins=self.came == _BEGINS,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobThen:
+    job_id: str
+    role: str
+    status: Status
+    since: str | None
+    agent: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Then:
+    """How everything stood."""
+
+    queues: Mapping[str, Mapping[str, int]]
+    jobs: tuple[JobThen, ...]  # those that had not ended first, the newest first
+    more: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    first: str | None
+    last: str | None
+    lines: int
+
+
+class Past:
+    """Invariant: the arrays are as long as each other and sorted by time; `_before` has the states at their start."""
+
+    def __init__(self, store: Store, *, most: int = MOST) -> None:
+        self._store = store
+        self._most = most
+        self._lock = threading.Lock()
+        self._times = array("q")
+        self._jobs = array("l")
+        self._roles = array("H")
+        self._states = array("B")
+        self._actors = array("l")
+        self._came = array("B")
+        self._attempts = array("H")
+        self._names: dict[str, int] = {}
+        self._role_names: dict[str, int] = {}
+        self._actor_names: dict[str, int] = {}
+        self._before: dict[int, tuple[int, int]] = {}  # job → role and status, of those that the log found there
+        self._met: set[int] = set()
+        self._lost: dict[int, int] = {}  # jobs whose beginning was not met, and when they were met first
+        self._folded = False
+        self._read: dict[int, int] = {}  # inode → bytes of it that were read
+        self._seen_ms: tuple[int, int] = (0, 0)  # of a common log: the last time, and how many lines of it
+
+    @property
+    def whole(self) -> bool:
+        return not self._folded and not self._lost
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        """In the order of a step's fields."""
+        return (self._times, self._jobs, self._roles, self._states, self._actors, self._came, self._attempts)
+
+    # --- reading ---
+
+    def refresh(self) -> None:
+        """What was added to the log since the last look. TryAgain: somebody reads it, and that takes a while: of a log
+        of gigabytes the first time minutes, in which nobody who asks may keep a thread waiting."""
+        if not self._lock.acquire(timeout=WAIT_S):
+            raise TryAgain("the audit log is still being read; ask again in a moment")
+        try:
+            steps = (step for line in self._news() if (step := self._step(line)) is not None)
+            for lot in in_lots(steps, LOT):  # so that a long log is never in memory as a whole
+                self._add(lot)
+        finally:
+            self._lock.release()
+
+    def _news(self) -> Iterator[Mapping[str, Any]]:
+        if isinstance(self._store, Fleet):
+            yield from self._common(self._store)
+            return
+        folder = f"{self._store.root}/logs"
+        try:
+            names = files(folder)
+        except OSError:
+            return
+        there: dict[int, int] = {}
+        for name in names:
+            try:
+                fd = fs.open_read(f"{folder}/{name}")
+            except OSError:
+                continue
+            try:
+                inode = os.fstat(fd).st_ino
+                there[inode] = self._read.get(inode, 0)
+                for line, end in _lines(fd, there[inode]):
+                    there[inode] = end
+                    yield line
+            finally:
+                os.close(fd)
+        self._read = there
+
+    def _common(self, store: Fleet) -> Iterator[Mapping[str, Any]]:
+        since_ms, known = self._seen_ms
+        for line in store.audit_lines(since_ms):
+            at_ms = milliseconds(line.get("ts")) or 0
+            if at_ms == since_ms and known > 0:
+                known -= 1
+                continue
+            count = self._seen_ms[1] + 1 if at_ms == self._seen_ms[0] else 1
+            self._seen_ms = (at_ms, count)
+            yield line
+
+    def _step(self, line: Mapping[str, Any]) -> Step | None:
+        job_id, status = line.get("job_id"), line.get("status")
+        number = _NUMBERS.get(status) if isinstance(status, str) else None
+        at_ms = milliseconds(line.get("ts"))
+        if not isinstance(job_id, str) or number is None or at_ms is None:
+            return None
+        role = line.get("next") or line.get("role")
+        job = self._names.setdefault(job_id, len(self._names))
+        of = _number(self._role_names, role if isinstance(role, str) else "-")
+        begins = line.get("event") == Reason.ENQUEUED
+        came = _BEGINS if begins else _NUMBERS.get(str(line.get("from")), _UNKNOWN)
+        if job not in self._met:
+            self._met.add(job)
+            if came < _BEGINS:  # its beginning is in files that are gone, or is told later
+                own = line.get("role")
+                self._before[job] = (_number(self._role_names, own if isinstance(own, str) else "-"), came)
+                self._lost[job] = at_ms
+        elif begins:
+            if job not in self._lost:
+                return None  # it is told twice, or of a job of which all is known
+            at_ms = min(at_ms, self._lost.pop(job))
+            del self._before[job]
+        attempt = line.get("attempt")
+        counted = attempt if isinstance(attempt, int) and 0 <= attempt < _NO_ATTEMPT else _NO_ATTEMPT
+        return Step(at_ms, job, of, number, _number(self._actor_names, str(line.get("actor"))), came, counted)
+
+    def _add(self, steps: list[Step]) -> None:
+        """Together with the last ones that are there: what comes may have happened before them."""
+        if not steps:
+            return
+        first_ms = min(step.at_ms for step in steps) - _MOMENT_MS
+        begin = max(bisect_left(self._times, first_ms), len(self._times) - _LATE, 0)
+        floor_ms = self._times[begin - 1] if begin else 0
+        steps = _as_it_happened([*self._steps(begin, len(self._times)), *steps], floor_ms)
+        for column, values in zip(self._columns, zip(*steps, strict=True), strict=True):
+            del column[begin:]
+            column.extend(values)
+        if len(self._times) > self._most:
+            self._fold(len(self._times) - self._most * 9 // 10)
+
+    def _fold(self, count: int) -> None:
+        """The oldest become the state that all begins with."""
+        for step in self._steps(0, count):
+            self._before[step.job] = (step.role, step.status)
+            self._lost.pop(step.job, None)  # its beginning would come too late
+        for column in self._columns:
+            del column[:count]
+        self._folded = True
+
+    def _steps(self, begin: int, end: int) -> Iterator[Step]:
+        return map(Step._make, zip(*(column[begin:end] for column in self._columns), strict=True))
+
+    # --- asking ---
+
+    def range(self) -> Range:
+        with self._lock:
+            if not self._times:
+                return Range(first=None, last=None, lines=0)
+            return Range(first=spelled(self._times[0]), last=spelled(self._times[-1]), lines=len(self._times))
+
+    def at(self, moment_ms: int, *, limit: int, roles: Collection[str] = ()) -> Then:
+        with self._lock:
+            states: dict[int, tuple[int, int, int, int]] = {
+                job: (role, status, 0, -1) for job, (role, status) in self._before.items()
+            }
+            for step in self._steps(0, bisect_right(self._times, moment_ms)):
+                states[step.job] = (step.role, step.status, step.at_ms, step.actor)
+            job_names, role_names = list(self._names), list(self._role_names)
+            actors = list(self._actor_names)
+        queues: dict[str, dict[str, int]] = {}
+        found: list[tuple[bool, int, int, int, int, int]] = []
+        for job, (role, status, at_ms, actor) in states.items():
+            name = role_names[role]
+            if roles and name not in roles:
+                continue
+            counts = queues.setdefault(name, {str(each): 0 for each in _STATUSES})
+            counts[str(_STATUSES[status])] += 1
+            ended = _STATUSES[status] in (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
+            found.append((ended, -at_ms, job, role, status, actor))
+        found.sort()
+        jobs = tuple(
+            JobThen(
+                job_id=job_names[job],
+                role=role_names[role],
+                status=_STATUSES[status],
+                since=spelled(-at) if at else None,
+                agent=actors[actor] if actor >= 0 else None,
+            )
+            for _, at, job, role, status, actor in found[:limit]
+        )
+        return Then(queues=dict(sorted(queues.items())), jobs=jobs, more=max(0, len(found) - limit))
+
+    def curve(self, since_ms: int, until_ms: int, points: int, *, role: str | None = None) -> list[dict[str, Any]]:
+        """How many jobs of each status there were at each of so many moments, and what happened up to it."""
+        moments = [since_ms + (until_ms - since_ms) * (number + 1) // points for number in range(points)]
+        with self._lock:
+            only = None if role is None else self._role_names.get(role, -1)
+            states: dict[int, tuple[int, int]] = dict(self._before)
+            counts = [0] * len(_STATUSES)
+            for own, status in states.values():
+                counts[status] += only is None or own == only
+            told: list[dict[str, Any]] = []
+            at = 0
+            for moment in moments:
+                events = 0
+                end = bisect_right(self._times, moment)
+                for step in self._steps(at, end):
+                    before = states.get(step.job)
+                    if before is not None and (only is None or before[0] == only):
+                        counts[before[1]] -= 1
+                    states[step.job] = (step.role, step.status)
+                    counts[step.status] += only is None or step.role == only
+                    events += step.at_ms > since_ms and (only is None or step.role == only)
+                at = end
+                numbers = {str(status): counts[number] for number, status in enumerate(_STATUSES)}
+                told.append({"at": spelled(moment), **numbers, "events": events})
+        return told
+
+
+def _as_it_happened(steps: list[Step], floor_ms: int) -> list[Step]:
+    """In the order of their times, and each job's own in the order in which they can have happened. What is older than
+    `floor_ms` comes too late to be put where it belongs: it counts from there, and a beginning not at all."""
+    if floor_ms:
+        steps = [
+            step if step.at_ms >= floor_ms else step._replace(at_ms=floor_ms)
+            for step in steps
+            if step.at_ms >= floor_ms or step.came != _BEGINS
+        ]
+    steps.sort(key=_at_ms)
+    last: dict[int, Step] = {}
+    crossed: dict[int, list[Step]] = {}
+    for step in steps:
+        before = last.get(step.job)
+        if before is not None and (step.came != before.status or step.attempt < before.attempt):
+            crossed[step.job] = []
+        last[step.job] = step
+    if not crossed:
+        return steps
+    for step in steps:
+        if step.job in crossed:
+            crossed[step.job].append(step)
+    straight = [step for step in steps if step.job not in crossed]
+    for own in crossed.values():
+        straight += _told_in_time(in_order(own, lambda step: step.fact))
+    return sorted(straight, key=_at_ms)
+
+
+def _told_in_time(own: list[Step]) -> Iterator[Step]:
+    """None of them happened later than one that came after it was told."""
+    times = accumulate((step.at_ms for step in reversed(own)), min)
+    return (step._replace(at_ms=at_ms) for step, at_ms in zip(own, reversed([*times]), strict=True))
+
+
+def _at_ms(step: Step) -> int:
+    return step.at_ms
+
+
+def _number(known: dict[str, int], name: str) -> int:
+    return known.setdefault(name, len(known))
+
+
+def _lines(fd: int, offset: int) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Whole lines from there on, each with where it ends. What is no JSON object is passed over."""
+    rest = b""
+    while block := os.pread(fd, BLOCK, offset + len(rest)):
+        whole, newline, rest_now = (rest + block).rpartition(b"\n")
+        if not newline:
+            rest = rest_now
+            if len(rest) > BLOCK:
+                offset, rest = offset + len(rest), b""
+            continue
+        for line in whole.split(b"\n"):
+            offset += len(line) + 1
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(data, dict):
+                yield data, offset
+        rest = rest_now

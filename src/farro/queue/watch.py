@@ -1,0 +1,270 @@
+"""Looking on while work happens: what changed, one thing after the other, and how everything stands now.
+
+How it is drawn lives in cli.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+
+from farro.execution import progress
+from farro.host import fs
+from farro.host.clock_port import Clock
+from farro.jobs import places
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.states import Status
+from farro.jobs.transitions import waits_for_person
+from farro.lazy_dataclass import dataclass, field
+from farro.queue import counts as lanes
+from farro.queue import tree
+from farro.queue.listing import titles
+from farro.queue.times import moment_or_none, seconds_between
+from farro.store.port import AgentView, Change, JobView, Store
+from farro.store.queues import Paused
+
+SHOWN_RUNNING = 20
+SHOWN_ENDED = 8
+_TICK_S = 1.0  # longer than any disk's clock takes to go on
+
+
+class Onlooker:
+    """What changed since the last look. The feed tells it; where it lost something, two listings are compared.
+
+    Invariant: `_known` is what was told last of each job that has not ended.
+    """
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store = store
+        self._root = root
+        self._cursor = store.changes(None).cursor  # before the first listing, so that nothing falls between
+        self._known = self._listed()
+
+    def run_once(self, timeout_s: float) -> list[Change]:
+        """Waits up to `timeout_s` for something."""
+        changes = self._store.changes(self._cursor, timeout_s=timeout_s)
+        self._cursor = changes.cursor
+        found = list(changes.items)
+        if changes.gap:
+            now = self._listed()
+            found = [
+                Change(job_id=job_id, role=role, status=status)
+                for job_id, (role, status) in now.items()
+                if self._known.get(job_id, (None, None))[1] is not status
+            ]
+            self._known = now
+        told = []
+        for change in found:
+            if changes.gap or self._known.get(change.job_id, (None, None))[1] is not change.status:
+                told.append(change)
+            self._known[change.job_id] = (change.role, change.status)
+        return told
+
+    def _listed(self) -> dict[str, tuple[str | None, Status]]:
+        found = tree.entries(self._store, quarantined=True)
+        return {entry.job_id: (entry.role, entry.status) for entry in found}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    job_id: str
+    role: str
+    agent: str
+    step: str | None
+    elapsed_s: float | None
+    orphaned: bool
+    title: str = ""  # what it does
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    job_id: str
+    role: str | None
+    status: Status
+    took_s: float | None
+    title: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """How everything stands."""
+
+    at: datetime
+    counts: Mapping[str, Mapping[Status, int]]  # of each role that has or had work; "-" where nobody knows whose
+    running: tuple[Running, ...]
+    running_total: int
+    ended: tuple[Ended, ...]  # the newest first
+    alive: Mapping[str, int]  # live agents of each role
+    dead: tuple[str, ...]  # agents that died and were not recovered
+    asked: tuple[str, ...] = ()  # jobs that wait for a person
+    paused: Mapping[str, Paused] = field(default_factory=dict)  # queues that give out no jobs
+
+
+class Viewer:
+    """Looks at everything again and again. A folder of finished jobs that has not changed is not listed again: with a
+    hundred thousand of them, looking on would else be what this machine does all day."""
+
+    def __init__(self, store: Store, root: str, clock: Clock) -> None:
+        self._store = store
+        self._root = root
+        self._counter = lanes.Counter(store, clock)
+        self._shelves: dict[str, _Shelf] = {}
+        self._ends = None if tree.in_folders(store) else _Ends(store)
+
+    def picture(self, now: datetime) -> Picture:
+        store = self._store
+        counts: dict[str, Counter[Status]] = {}
+        agents = store.agents()
+        if self._ends is None:  # counted, as the store has elsewhere: a look each turn at all that is queued is dear
+            found = self._counter.unfinished(agents)
+            apart = {Status.QUEUED: found.waiting, Status.IN_PROGRESS: found.passing, Status.STALE: found.stale}
+            for role, of in {**found.roles, "-": apart}.items():
+                if any(of.values()):
+                    counts[role] = Counter({status: count for status, count in of.items() if count})
+        newest: list[tuple[float, str]] = [] if self._ends is None else self._ends.newest()
+        for role in store.roles():
+            told = store.count(roles=[role]) if self._ends is not None else {}
+            for status in tree.FINISHED if self._ends is None else Status:
+                if self._ends is None:
+                    shelf = self._shelf(role, status, now)
+                    newest += shelf.newest
+                    count = shelf.count
+                else:
+                    count = told.get(status, 0)
+                if count:
+                    counts.setdefault(role, Counter())[status] += count
+        working = in_hands(agents)
+        running = [running_job(store, agent, job_id, now) for agent, job_id in working[:SHOWN_RUNNING]]
+        last = heapq.nlargest(SHOWN_ENDED, newest, key=lambda pair: pair[0])
+        return Picture(
+            at=now,
+            counts=counts,
+            running=tuple(job for job in running if job is not None),
+            running_total=len(working),
+            ended=tuple(_ended(store, [job_id for _, job_id in last])),
+            alive=Counter(agent.role for agent in agents if agent.alive and agent.role is not None),
+            dead=tuple(agent.id for agent in agents if not agent.alive),
+            asked=self._asked(),
+            paused=store.paused(),
+        )
+
+    def _asked(self) -> tuple[str, ...]:
+        if self._ends is None and not fs.subdirectories(f"{self._root}/{places.WAITING}"):
+            return ()
+        waiting = self._store.list(roles=["Manager"], statuses=[Status.QUEUED])
+        return tuple(view.job_id for view in waiting if waits_for_person(view.lifecycle))
+
+    def _shelf(self, role: str, status: Status, now: datetime) -> _Shelf:
+        place = places.completed(role, status)
+        try:
+            changed_ns = fs.lstat(f"{self._root}/{place}").st_mtime_ns
+        except FileNotFoundError:
+            return _Shelf(changed_ns=0, count=0, newest=())
+        known = self._shelves.get(place)
+        if known is not None and known.changed_ns == changed_ns:
+            return known
+        found = list(tree.entries(self._store, {status}, roles=[role]))
+        timed = [(entry.changed_at_s(), entry.job_id) for entry in found]
+        newest = tuple(heapq.nlargest(SHOWN_ENDED, timed, key=lambda pair: pair[0]))
+        shelf = _Shelf(changed_ns=changed_ns, count=len(found), newest=newest)
+        if now.timestamp() - changed_ns / 1e9 > _TICK_S:  # else another job may still come in the same tick
+            self._shelves[place] = shelf
+        return shelf
+
+
+def in_hands(agents: Iterable[AgentView]) -> list[tuple[AgentView, str]]:
+    """Every job that a worker has, with who has it."""
+    return [(agent, job_id) for agent in agents if agent.role is not None for job_id in agent.jobs]
+
+
+def running_job(store: Store, agent: AgentView, job_id: str, now: datetime) -> Running | None:
+    """None: it has moved on."""
+    view = store.find(job_id)
+    if view is None or view.status is not Status.IN_PROGRESS:
+        return None
+    life = view.lifecycle
+    began = moment_or_none(life.updated_at)
+    return Running(
+        job_id=job_id,
+        role=life.role,
+        agent=agent.id,
+        step=progress.current(store.folder(view), life.attempt),
+        elapsed_s=None if began is None else max(0.0, (now - began).total_seconds()),
+        orphaned=not agent.alive,
+        title=titles(store, [view]).get(job_id, ""),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shelf:
+    """One folder of finished jobs, as it was listed last."""
+
+    changed_ns: int
+    count: int
+    newest: tuple[tuple[float, str], ...]
+
+
+class _Ends:
+    """The jobs that ended last, of a store without folders: listed once, then as its feed tells."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cursor: int | None = None
+        self._newest: list[tuple[float, str]] = []
+
+    def newest(self) -> list[tuple[float, str]]:
+        cursor = self._cursor
+        changes = self._store.changes(cursor)
+        self._cursor = changes.cursor
+        if cursor is None or changes.gap:
+            found = ((entry.changed_at_s(), entry.job_id) for entry in tree.entries(self._store, tree.FINISHED))
+            self._newest = heapq.nlargest(SHOWN_ENDED, found)
+            return self._newest
+        moved = {change.job_id for change in changes.items}
+        ended = [change.job_id for change in changes.items if change.status in tree.FINISHED][-SHOWN_ENDED:]
+        views = [self._store.find(job_id) for job_id in dict.fromkeys(ended)]
+        new = [(_changed_s(view), view.job_id) for view in views if view is not None]
+        kept = [pair for pair in self._newest if pair[1] not in moved]
+        self._newest = heapq.nlargest(SHOWN_ENDED, [*kept, *new])
+        return self._newest
+
+
+def _changed_s(view: JobView) -> float:
+    changed = moment_or_none(view.lifecycle.updated_at)
+    return 0.0 if changed is None else changed.timestamp()
+
+
+def _ended(store: Store, job_ids: list[str]) -> Iterator[Ended]:
+    views = [view for job_id in job_ids if (view := store.find(job_id)) is not None]
+    named = titles(store, views)
+    for view in views:
+        life = view.lifecycle
+        took_s = seconds_between(life.created_at, life.finalized_at)
+        title = named.get(view.job_id, "")
+        yield Ended(job_id=view.job_id, role=life.role, status=view.status, took_s=took_s, title=title)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """One job as it stands, as far as a person who waits for it wants to know."""
+
+    lifecycle: Lifecycle
+    step: str | None
+
+
+def moments(store: Store, root: str, job_id: str, *, every_s: float) -> Iterator[Moment]:
+    """Each time something about the job is another: its status, attempt or step. Over when it has ended, or is gone."""
+    cursor = store.changes(None).cursor
+    last: tuple[object, ...] | None = None
+    while (view := store.find(job_id)) is not None:
+        life = view.lifecycle
+        running = life.status is Status.IN_PROGRESS
+        step = progress.current(store.folder(view), life.attempt) if running else None
+        if (now := (life.status, life.attempt, life.role, step, view.place == places.WAITING)) != last:
+            last = now
+            yield Moment(lifecycle=life, step=step)
+        if life.terminal:
+            return
+        cursor = store.changes(cursor, timeout_s=every_s).cursor

@@ -1,0 +1,87 @@
+"""What a confinement means in the words of Landlock: which folder gets which rights.
+
+When a thread enters it lives in threads; what Landlock cannot say is told by `gaps`.
+
+Rights can be granted and never taken back beneath: what must stay closed inside an open folder (`hidden`, `protected`)
+is left out by granting the folder's entries one by one. New entries beside those cannot be made then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from farro.sandbox import paths, syscalls
+from farro.sandbox.confinement import Confinement, within
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHAR, _MAKE_BLOCK, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 13, 1 << 14, 1 << 15
+_READ = _EXECUTE | _READ_FILE
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_TCP = 0b11
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEV = "/dev"
+
+
+def handled(abi: int) -> int:
+    """Every kind of access to files that this version can refuse."""
+    bits = 13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16
+    return (1 << bits) - 1
+
+
+def ruleset(confinement: Confinement, abi: int) -> int:
+    """The confinement as a ruleset; the caller closes it."""
+    every = handled(abi)
+    net = _TCP if abi >= 4 and not confinement.network else 0
+    fd = syscalls.landlock_ruleset(every, net, _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= 6 else 0, abi)
+    try:
+        _allow(fd, "/", _READ_DIR)  # names may be seen: a rule for / alone cannot be written
+        for path in _open_parts("/", (*confinement.hidden, _DEV)):
+            _allow(fd, path, _READ | _READ_DIR)
+        for name in _DEVICES:
+            _allow(fd, f"{_DEV}/{name}", (_READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV) & every)
+        write = every & ~(_MAKE_CHAR | _MAKE_BLOCK)
+        tmp = () if confinement.tmp is None else (confinement.tmp,)
+        for folder in (*confinement.writable, *tmp):
+            for path in _open_parts(folder, (*confinement.protected, *confinement.hidden)):
+                if path == folder or not os.path.islink(path):  # a link opens nothing: what it leads to does, or not
+                    _allow(fd, path, write)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open_parts(folder: str, closed: Sequence[str]) -> Iterator[str]:
+    """`folder`, or those of its entries that have nothing closed in them, and so on."""
+    inside = [path for path in closed if within(path, folder)]
+    if not inside:
+        yield folder
+    elif folder not in inside:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                yield from _open_parts(f"{folder.rstrip('/')}/{name}", inside)
+
+
+def _allow(ruleset_fd: int, path: str, access: int) -> None:
+    """Grant it. PathRefused: what may be written is not what it was when it was allowed."""
+    if access & _WRITE_FILE and not within(path, _DEV):
+        fd = paths.pin(path)
+    else:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)  # noqa: TID251 - opens nothing
+        except OSError:  # gone meanwhile, or not to be entered by us either
+            return
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISLNK(mode):  # what it leads to may be hidden; if not it is granted where it lies
+            return
+        if not stat.S_ISDIR(mode):
+            access &= _OF_FILES
+        if access:
+            syscalls.landlock_allow(ruleset_fd, fd, access)
+    finally:
+        os.close(fd)

@@ -1,0 +1,349 @@
+"""Level A: bubblewrap builds a machine of its own around the process: mounts, processes, network, names.
+
+What may be touched is a Confinement; which system calls are refused lives in filters.
+
+How it is started, and why so:
+- bubblewrap tells the PID of the sandbox's first process (`--info-fd`), and lets that wait (`--block-fd`) until limits
+  are set on it. So no instruction of the step runs without them.
+- It lets the step go when every mount stands: what is still in that pipe when nobody can read it any more says that the
+  sandbox could not be built. Every mount of the machine is looked at; one that somebody takes away meanwhile ends it,
+  and then it is begun anew.
+- Its first process reaps and is killed with the sandbox; the monitor, which is our child, ends before it. `Box.ended`
+  waits for the first one: when that is gone the kernel has ended every process of the PID namespace.
+- `--die-with-parent` follows the thread that started it: the slot's own, which waits for the step as long as it runs.
+- Root stays root, without a capability, in a user namespace: its files stay its own, and those of others closed.
+- bubblewrap itself runs outside of what it builds, and a plan chooses its steps' variables: LD_PRELOAD among them would
+  be code of the plan's out there. So it has farro's marks alone, and is told the step's variables (`--args`) for later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import signal
+import sys
+import termios
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from farro.host import fs, process_limits, process_tree, processes
+from farro.host.processes import NotStarted, Process
+from farro.host.thread_turns import RESTING
+from farro.sandbox import limits as bounding
+from farro.sandbox import paths, seccomp
+from farro.sandbox.confinement import Confinement, Launch, within
+from farro.sandbox.limits import Bounds
+from farro.sandbox.syscall_numbers import machine
+
+_Came = TypeVar("_Came")
+_TMP = "/tmp"  # noqa: S108 - a mount point, as those below
+EMPTIED = (_TMP, "/run", "/dev/shm")  # noqa: S108 - what others put there is not seen
+_SHARED_BYTES = 64 << 20  # of what is kept in memory
+_BOX_S = 30.0  # bubblewrap is given up after so long
+_GONE_S = 10.0
+_TRIES = 5  # when a mount of the machine goes while bubblewrap looks at it
+_MARKS = "FARRO_"  # by which processes of a job are found in /proc, bubblewrap's own among them
+_PID = re.compile(rb'"child-pid"\s*:\s*([0-9]+)')
+
+
+def start(bwrap: str, launch: Launch, bounds: Bounds | None = None) -> Process | NotStarted:
+    """As processes.start, confined. PathRefused: nothing was started, and stdin is not closed."""
+    _refuse_links(launch)
+    with Pinned(launch.confinement) as pinned:
+
+        def begin() -> Process | NotStarted:
+            return _start(bwrap, launch, bounds, pinned.fds)
+
+        def begin_anew() -> Process | NotStarted:
+            fs.unlink(launch.stdout)
+            fs.unlink(launch.stderr)
+            return begin()
+
+        try:
+            return rebuilt(begin(), begin_anew, lambda came: came.message if isinstance(came, NotStarted) else None)
+        finally:
+            if launch.stdin is not None:
+                os.close(launch.stdin)
+
+
+def rebuilt(came: _Came, anew: Callable[[], _Came], said: Callable[[_Came], str | None]) -> _Came:
+    """`came`, or what `anew` gives, where bubblewrap says that somebody took a mount away meanwhile: next time it may
+    well succeed."""
+    for _ in range(_TRIES - 1):
+        if "Unable to apply mount flags" not in (said(came) or ""):
+            break
+        came = anew()
+    return came
+
+
+def _start(bwrap: str, launch: Launch, bounds: Bounds | None, pinned: Mapping[str, int]) -> Process | NotStarted:
+    """One try; stdin stays open."""
+    confinement = launch.confinement
+    name = machine()
+    assert name is not None
+    with Pipes() as pipes:
+        filter_r, filter_w = pipes.make()
+        os.write(filter_w, seccomp.program(name, inet=True, attributes=True))  # noqa: TID251 - a pipe, no file
+        info_r, info_w = pipes.make()
+        block_r, block_w = pipes.make()
+        pipes.close(filter_w)
+        try:
+            variables = pipes.keep(_told_variables(launch.env))
+        except ValueError as error:
+            return NotStarted(reason="bad_argument", message=str(error))
+        fds = ("--seccomp", str(filter_r), "--info-fd", str(info_w), "--block-fd", str(block_r))
+        process = processes.start(
+            [
+                *(bwrap, "--args", str(variables)),
+                *(*arguments(confinement, pinned, file=launch.file, cwd=launch.cwd), *fds, "--"),
+                *(launch.file, *launch.argv[1:]),
+            ],
+            executable=bwrap,
+            stdin=None if launch.stdin is None else os.dup(launch.stdin),
+            stdout=launch.stdout,
+            stderr=launch.stderr,
+            cwd="/",
+            env={name: value for name, value in launch.env.items() if name.startswith(_MARKS)},
+            pass_fds=(variables, filter_r, info_w, block_r, *pinned.values()),
+        )
+        if isinstance(process, NotStarted):
+            return process
+        pipes.close(filter_r, info_w, block_r)
+        first = _told_pid(info_r)
+        if first is None:
+            return _not_built(process, launch)
+        process.enclosed(Box(first))
+        try:
+            process_limits.apply(first, (bounds or bounding).limits(confinement, alone=True))
+            if bounds is not None:
+                bounds.attach(first)
+        except (OSError, ValueError) as error:
+            process.end(None, grace_s=0)
+            return NotStarted(reason="not_supported", message=f"its limits could not be set: {error}")
+        if not _let_go(block_w):
+            return _not_built(process, launch)
+    return process
+
+
+def _told_variables(env: Mapping[str, str]) -> int:
+    """Words of bubblewrap's that set all variables but the marks, in a file without a name: arguments can be read by
+    every user of the machine, and variables may be keys. ValueError: one that cannot be set."""
+    words: list[str] = []
+    for name, value in env.items():
+        if "=" in name or "\0" in name or "\0" in value:  # a NUL would begin the next word, which may open anything
+            raise ValueError(f"the variable {name!r} holds a NUL, or its name a `=`")
+        if name and not name.startswith(_MARKS):
+            words += ("--setenv", name, value)
+    fd = os.memfd_create("variables")
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _let_go(block_w: int) -> bool:
+    """Whether the sandbox was built: it then takes the byte that it waits for."""
+    try:
+        os.write(block_w, b"1")  # noqa: TID251 - a pipe, no file
+    except BrokenPipeError:
+        return False
+    poll = select.poll()
+    poll.register(block_w, 0)  # an error: nobody has the other end
+    with RESTING:
+        poll.poll(_BOX_S * 1000)
+    return int.from_bytes(fcntl.ioctl(block_w, termios.FIONREAD, bytes(4)), sys.byteorder) == 0
+
+
+def _not_built(process: Process, launch: Launch) -> NotStarted:
+    process.end(None, grace_s=0)
+    return NotStarted(reason="not_supported", message=f"the sandbox could not be built: {_said(launch.stderr)}")
+
+
+def arguments(confinement: Confinement, pinned: Mapping[str, int], *, file: str, cwd: str) -> list[str]:
+    """The options that say what is seen and what may be written. Later mounts lie over earlier ones.
+
+    What can be written is bound by descriptor, which bubblewrap closes: by its path a link that somebody puts there in
+    the last moment would be followed.
+    """
+    words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    words += ["--cap-drop", "ALL", "--die-with-parent"]
+    if not confinement.network:
+        words.append("--unshare-net")
+    words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    words += ["--size", str(_SHARED_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+    # Sockets of the machine's services.
+    words += ["--size", str(1 << 20), "--tmpfs", "/run"] if os.path.isdir("/run") else []
+    if confinement.tmp is None:
+        words += ["--size", str(_SHARED_BYTES), "--tmpfs", _TMP]
+    else:
+        words += ["--bind-fd", str(pinned[_TMP]), _TMP]
+        for folder in _skeleton(confinement, file, cwd):
+            words += ["--size", str(1 << 20), "--perms", "0755", "--tmpfs", folder]
+    bound: list[str] = []
+    for path in (*confinement.readable, cwd, file):
+        # Not what is there already: a link in it, such as the python of a venv, leads nowhere while this is built.
+        if any(within(path, folder) for folder in EMPTIED) and not any(within(path, one) for one in bound):
+            words += ["--ro-bind-try", path, path]
+            bound.append(path)
+    if network_names := _resolver(confinement):
+        words += ["--ro-bind-try", network_names, network_names]
+    for path in (*confinement.writable, *((confinement.tmp,) if confinement.tmp is not None else ())):
+        words += ["--bind-fd", str(pinned[path]), path]
+    for path in _on_the_way(confinement):
+        words += ["--bind-fd", str(pinned[path]), path]
+    for path in confinement.protected:
+        words += ["--ro-bind-fd", str(pinned[path]), path]
+    for path in confinement.hidden:
+        if os.path.isdir(path):
+            words += ["--perms", "0000", "--tmpfs", path, "--remount-ro", path]
+        elif os.path.exists(path):
+            words += ["--ro-bind", "/dev/null", path]
+    return [*words, "--chdir", cwd]
+
+
+def _skeleton(confinement: Confinement, file: str, cwd: str) -> list[str]:
+    """Folders directly in /tmp below which something is bound. They are made anew for each process: what lies in the
+    job's own /tmp was left by steps, a link among it perhaps, and bubblewrap would make folders where that leads, with
+    the whole machine still in sight."""
+    return sorted({f"{_TMP}/{first}" for first, deeper, _ in _below_tmp(confinement, file, cwd) if deeper})
+
+
+def _refuse_links(launch: Launch) -> None:
+    """What is bound directly in /tmp has its place in the job's own, and bubblewrap makes a file where a link leads."""
+    confinement = launch.confinement
+    for first, deeper, _ in _below_tmp(confinement, launch.file, launch.cwd):
+        if confinement.tmp is not None and not deeper and os.path.islink(f"{confinement.tmp}/{first}"):
+            raise paths.PathRefused(f"{_TMP}/{first} is a link that an earlier step has left there")
+
+
+def _below_tmp(confinement: Confinement, file: str, cwd: str) -> Iterator[tuple[str, str, str]]:
+    """Each path that is bound in /tmp, as its first name, a slash where there is more, and the rest."""
+    tmp = () if confinement.tmp is None else (confinement.tmp,)
+    for path in (*confinement.readable, *confinement.writable, *tmp, *confinement.protected, cwd, file):
+        if path != _TMP and within(path, _TMP):
+            yield path[len(_TMP) + 1 :].partition("/")
+
+
+def _on_the_way(confinement: Confinement) -> list[str]:
+    """Folders between one that may be written and what is protected in it, from above. Each is bound to where it is:
+    one that could be renamed would take what is protected along, and another be made in its place."""
+    found: dict[str, None] = {}
+    for path in confinement.protected:
+        for folder in confinement.writable:
+            if within(path, folder):
+                parts = path[len(folder) + 1 :].split("/")[:-1]
+                found.update((f"{folder}/{'/'.join(parts[: n + 1])}", None) for n in range(len(parts)))
+    return [path for path in sorted(found) if path not in confinement.writable]
+
+
+class Pinned:
+    """Descriptors of the paths that are bound, from before bubblewrap is started until it has them."""
+
+    def __init__(self, confinement: Confinement) -> None:
+        self.fds: dict[str, int] = {}
+        tmp = () if confinement.tmp is None else (confinement.tmp,)
+        try:
+            for path in tmp:
+                self.fds[_TMP] = paths.pin(path)  # of its own: bubblewrap closes each that it has bound
+            on_the_way = _on_the_way(confinement)
+            for path in dict.fromkeys((*confinement.writable, *tmp, *on_the_way, *confinement.protected)):
+                self.fds[path] = paths.pin(path)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Pinned:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self.fds.values():
+            os.close(fd)
+
+
+class Box:
+    """What stands around a step of this level (processes.Shell)."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        process_tree.started(first)  # it becomes our child when the monitor is gone: nobody else may wait for it
+        self._pidfd: int | None = None
+        with contextlib.suppress(AttributeError, OSError):
+            self._pidfd = os.pidfd_open(first)
+
+    def ended(self) -> tuple[float, float, int] | None:
+        try:
+            if self._pidfd is not None:
+                # Killed with its monitor, unless that died before it had asked for it.
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                poll = select.poll()
+                poll.register(self._pidfd, select.POLLIN)
+                with RESTING:
+                    poll.poll(_GONE_S * 1000)
+                os.close(self._pidfd)
+                self._pidfd = None
+            pid, _, usage = os.wait4(self._first, os.WNOHANG)
+        except ChildProcessError:  # it is not ours: this process does not adopt orphans
+            return None
+        finally:
+            process_tree.reaped(self._first)
+        return (usage.ru_utime, usage.ru_stime, usage.ru_maxrss) if pid else None
+
+
+def _told_pid(fd: int) -> int | None:
+    said = b""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while (found := _PID.search(said)) is None or not said.rstrip().endswith(b"}"):
+        with RESTING:
+            ready = poll.poll(_BOX_S * 1000)
+        piece = os.read(fd, 4096) if ready else b""
+        if not piece:
+            return None
+        said += piece
+    return int(found[1])
+
+
+def _resolver(confinement: Confinement) -> str | None:
+    """Where names of the network are looked up often lies in /run, behind a link."""
+    place = os.path.realpath("/etc/resolv.conf")
+    return place if confinement.network and within(place, "/run") else None
+
+
+def _said(stderr: str) -> str:
+    lines = fs.read_bytes(stderr, 4096).decode("utf-8", "replace").split("\n")
+    return next((line for line in lines if line), "bubblewrap ended without a word")
+
+
+class Pipes:
+    """Ends of pipes that are closed once each: a number that is closed twice may be another thread's by then."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+
+    def __enter__(self) -> Pipes:
+        return self
+
+    def make(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open += ends
+        return ends
+
+    def keep(self, fd: int) -> int:
+        self._open.append(fd)
+        return fd
+
+    def close(self, *fds: int) -> None:
+        for fd in fds:
+            self._open.remove(fd)
+            os.close(fd)
+
+    def __exit__(self, *_: object) -> None:
+        self.close(*self._open)

@@ -1,0 +1,268 @@
+"""The sandbox: which level this machine can keep, and starting a process in it.
+
+How a level is kept lives in namespaces (A) and threads (B); what is looked at afterwards, in judge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Literal
+
+from farro.host import fs, processes
+from farro.host.processes import NotStarted, Process
+from farro.lazy_dataclass import dataclass
+from farro.sandbox import level_a, level_b, seccomp, syscalls
+from farro.sandbox import limits as bounding
+from farro.sandbox.confinement import Confinement, Launch
+from farro.sandbox.limits import Bounds
+from farro.sandbox.paths import PathRefused
+from farro.sandbox.syscall_numbers import machine
+
+Level = Literal["A", "B", "none"]
+Wanted = Literal["auto", "A", "B", "none"]
+
+_PROBE_S = 20.0
+_PIECE = 1 << 20
+_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """What was found out of one level: `why` says why not, or how it is known."""
+
+    level: Level
+    works: bool
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sandbox:
+    """One for a worker; it starts any number of processes, from any thread."""
+
+    level: Level
+    probes: tuple[Probe, ...]
+    bwrap: str = ""
+    abi: int = 0
+
+    @staticmethod
+    def available(wanted: Wanted = "auto") -> Sandbox:
+        """The best level that works here, or the `wanted` one where it works, else none. Probed once a process."""
+        return _available(wanted, os.geteuid() if hasattr(os, "geteuid") else -1)
+
+    def gaps(self) -> tuple[str, ...]:
+        """What this level cannot stop, in words."""
+        return _gaps(self)
+
+    @property
+    def compares(self) -> bool:
+        """Whether the tree has to be compared before and after, because the kernel does not keep all of it."""
+        return self.level != "A"
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        confinement: Confinement,
+        stdin: str | int | None,
+        stdout: str,
+        stderr: str,
+        cwd: str,
+        env: Mapping[str, str],
+        executable: str | None = None,
+        bounds: Bounds | None = None,
+    ) -> Process | NotStarted:
+        """As processes.start. What is read from a file comes through a pipe: a descriptor of the file itself could be
+        opened again for writing, through /proc, and its mode and times could be set. `bounds`: what several share.
+
+        Call it from a thread that lives as long as the process may: on level A it dies with that thread."""
+        env = {**env, **confinement.env}
+        if confinement.tmp is not None:
+            env = {**env, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), confinement.tmp)}
+        source = _piped(stdin) if isinstance(stdin, str) else stdin
+        file = executable or _found(argv[0], env, cwd)
+        if file is None or not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
+            _close(source)
+            if file is None:
+                return NotStarted(reason="not_found", message=f"{argv[0]}: command not found")
+            return NotStarted(reason="bad_cwd", message=f"cwd {cwd}: not a folder that can be entered")
+        cwd = os.path.realpath(cwd)
+        launch = Launch(
+            argv=tuple(argv),
+            file=os.path.join(cwd, file),
+            stdin=source,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env=env,
+            confinement=confinement,
+        )
+        try:
+            if self.level == "A":
+                return level_a.start(self.bwrap, launch, bounds)
+            if self.level == "B":
+                return level_b.start(self.abi, launch, bounds)
+        except PathRefused as refused:
+            _close(source)
+            return NotStarted(reason="refused", message=str(refused))
+        return processes.start(
+            argv,
+            executable=file,
+            stdin=source,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env=env,
+            limits=(bounds or bounding).limits(confinement, alone=False),
+        )
+
+
+@cache
+def _available(wanted: Wanted, _user: int) -> Sandbox:
+    bwrap, abi = find_bwrap() or "", syscalls.landlock_abi()
+    probes: list[Probe] = []
+    if wanted in ("auto", "A"):
+        why_not = _no_namespaces(bwrap)
+        how = "bubblewrap started a program in namespaces of its own"
+        probes.append(Probe(level="A", works=why_not is None, why=why_not or how))
+    if wanted in ("auto", "B") and not any(probe.works for probe in probes):
+        why_not = _no_landlock(abi)
+        how = f"a thread gave its rights up (Landlock {abi}, seccomp)"
+        probes.append(Probe(level="B", works=why_not is None, why=why_not or how))
+    level: Level = next((probe.level for probe in probes if probe.works), "none")
+    return Sandbox(level=level, probes=tuple(probes), bwrap=bwrap, abi=abi)
+
+
+def find_bwrap() -> str | None:
+    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_SBIN, "/usr/bin"]
+    places = (os.path.join(folder, "bwrap") for folder in folders if folder.startswith("/"))
+    return next((place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)), None)
+
+
+def _no_namespaces(bwrap: str) -> str | None:
+    """Why level A does not work here."""
+    name = machine()
+    if name is None:
+        return "the system calls of this machine are not known to farro (Linux on x86_64 and aarch64 are)"
+    if not bwrap:
+        return "bubblewrap is not installed (Debian, Ubuntu, Fedora: the package bubblewrap)"
+    probe = partial(_probed, bwrap, name)
+    return level_a.rebuilt(probe(), probe, lambda said: said)
+
+
+def _probed(bwrap: str, name: str) -> str | None:
+    """What it says when it cannot start a program as a step is started: with a path by descriptor, which bubblewrap
+    before 0.8 cannot."""
+    probe = Confinement(protected=("/",))
+    with level_a.Pipes() as pipes, level_a.Pinned(probe) as pinned:
+        filter_r, filter_w = pipes.make()
+        os.write(filter_w, seccomp.program(name, inet=True, attributes=True))  # noqa: TID251 - a pipe, no file
+        pipes.close(filter_w)
+        words = level_a.arguments(probe, pinned.fds, file="/bin/sh", cwd="/")
+        try:
+            done = subprocess.run(
+                [bwrap, *words, "--seccomp", str(filter_r), "--", "/bin/sh", "-c", ":"],
+                pass_fds=(filter_r, *pinned.fds.values()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_PROBE_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{bwrap}: {error}"
+    if done.returncode == 0:
+        return None
+    said = done.stderr.decode("utf-8", "replace").strip().split("\n")[0] or f"exit code {done.returncode}"
+    hint = "; namespaces are switched off for ordinary users" if "namespace" in said or "uid map" in said else ""
+    return f"{said}{hint}"
+
+
+def _no_landlock(abi: int) -> str | None:
+    """Why level B does not work here."""
+    if not syscalls.available():
+        return "the system calls of this machine are not known to farro (Linux on x86_64 and aarch64 are)"
+    if abi < 1:
+        return "the kernel has no Landlock, or it is switched off (Linux 5.13 and newer; boot with lsm=landlock,…)"
+    failed: list[OSError] = []
+
+    def give_up() -> None:
+        try:
+            level_b.give_up_rights(Confinement(), abi)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=give_up, name="probe")
+    thread.start()
+    thread.join()
+    return f"a right could not be given up: {failed[0]}" if failed else None
+
+
+_EVERY_LEVEL = (
+    "what the process may read: everything that the worker's user can, except what is hidden from it",
+    "what it does with the CPU; its time is bounded by the step's timeout",
+)
+_OF_A = ("the programs that it may run: those under /tmp, /run and /dev/shm are not seen",)
+_OF_B = (
+    "chmod, chown and utime of files of the worker's own user: under the root this is seen afterwards and fails the "
+    "job (not when times are set to now, nor times in farro's own folders, nor beyond 50000 names); elsewhere not",
+    "what other processes show of themselves in /proc (names, arguments)",
+    "priority and processors of an ordinary user's other processes, and System V shared memory of the same user",
+    "locks of farro's own files: while it holds one, whoever needs that one waits",
+    "a folder that is allowed and holds .git or farro's own folders: nothing new can be made directly in it",
+)
+_OF_NONE = (
+    "writing anywhere: under the root this is seen afterwards and fails the job; elsewhere it is not seen",
+    "the network, sockets, signals to other processes of the same user, and whatever else the worker's user may do",
+)
+_BY_ABI = (
+    (2, "moving a file from one allowed folder to another: it is always refused"),
+    (3, "truncate(2) of files of the worker's own user"),
+    (5, "ioctl on devices that can be opened for reading"),
+    (6, "signals to other processes of the same user"),
+)
+
+
+def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
+    if sandbox.level == "A":
+        return (*_OF_A, *_EVERY_LEVEL)
+    if sandbox.level == "none":
+        return _OF_NONE
+    return (*_OF_B, *(words for needed, words in _BY_ABI if sandbox.abi < needed), *_EVERY_LEVEL)
+
+
+def _found(name: str, env: Mapping[str, str], cwd: str) -> str | None:
+    """As execvp finds it."""
+    folders = [""] if os.sep in name else env.get("PATH", os.defpath).split(os.pathsep)
+    for folder in folders:
+        file = os.path.join(cwd, folder, name)
+        if os.path.isfile(file) and os.access(file, os.X_OK):
+            return file
+    return None
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)
+
+
+def _piped(path: str) -> int:
+    """The reading end of a pipe into which the file is passed on; whoever stops reading hurts nobody."""
+    source = fs.open_read(path)
+    reading, writing = os.pipe()
+
+    def pass_on() -> None:
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                while os.splice(source, writing, _PIECE):
+                    pass
+        finally:
+            os.close(writing)
+            os.close(source)
+
+    threading.Thread(target=pass_on, name="stdin", daemon=True).start()
+    return reading

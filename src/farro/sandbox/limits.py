@@ -1,0 +1,138 @@
+"""How much the processes of one plan may take together: processes, memory, disk. Kept by a cgroup where there is one.
+
+Setting limits lives in system (process_limits, cgroup_limits). Where there is no cgroup an ordinary user's processes
+are bounded by RLIMIT_NPROC, root's (whom that does not bind) are counted while they run, and memory is a limit of each
+process. The disk is always watched.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+from farro.host import cgroup_limits, process_table
+from farro.host.process_limits import Limits
+from farro.jobs.outcomes import ErrorInfo
+from farro.sandbox.confinement import Confinement
+
+DISK_FULL = "disk_full"
+LIMIT = "limit_reached"
+_NODES = 10_000  # files that others must still be able to make
+_KNOWN_S = 5.0  # how long a count of the user's processes is good
+_counted = (0.0, 0)
+
+
+class Bounds:
+    """One for each plan that is confined."""
+
+    def __init__(
+        self, *, processes: int | None, memory_bytes: int | None, disk: str, free_bytes: int, group: bool = True
+    ) -> None:
+        """`free_bytes` of the disk of `disk` must stay free. `group` False: do without a cgroup."""
+        self._processes = processes
+        self._disk = disk
+        free, nodes = _free(disk)
+        self._floor = min(free_bytes, free // 2)  # a disk that is full already is not this plan's doing
+        self._nodes_floor = min(_NODES, nodes // 2)
+        self.group = cgroup_limits.make(processes=processes, memory_bytes=memory_bytes) if group else None
+        self._counts = self.group is None and _is_root()
+
+    def limits(self, confinement: Confinement, *, alone: bool) -> Limits:
+        """What each process is limited to. `alone`: the kernel counts the sandbox's processes only."""
+        if self.group is not None:
+            return replace(confinement.limits, processes=None, address_space=None)
+        return limits(confinement, alone=alone)
+
+    def enter(self) -> None:
+        """By the thread that starts a process (level B)."""
+        if self.group is not None and self.group.by_thread:
+            self.group.enter()
+
+    def attach(self, pid: int) -> None:
+        if self.group is not None:
+            self.group.attach(pid)
+
+    def attach_started(self, pid: int) -> None:
+        """After the start, where a thread could not enter."""
+        if self.group is not None and not self.group.by_thread:
+            self.group.attach(pid)
+
+    def exceeded(self, leader: int) -> ErrorInfo | None:
+        """Why a running process has to be ended: it leaves others no room."""
+        free, nodes = _free(self._disk)
+        if nodes < self._nodes_floor:
+            message = f"ended, because the disk has room for {nodes} more files only (df -i)"
+            return ErrorInfo(category=DISK_FULL, message=message)
+        if free < self._floor:
+            message = (
+                f"ended, because the disk is nearly full: {free >> 20} MiB are free, and "
+                f"{self._floor >> 20} MiB must stay so (security.min_free_bytes)"
+            )
+            return ErrorInfo(category=DISK_FULL, message=message)
+        if self._counts and self._processes is not None and (count := _descendants(leader)) > self._processes:
+            message = f"ended, because it had {count} processes; security.max_processes is {self._processes}"
+            return ErrorInfo(category=LIMIT, message=message)
+        return None
+
+    def hit(self) -> str | None:
+        """Which bound a failed process may have failed of."""
+        if self.group is None:
+            return None
+        if self.group.out_of_memory():
+            return "it was out of memory (security.max_memory_bytes)"
+        if self.group.full():
+            return f"it could not start more processes ({self._processes}: security.max_processes)"
+        return None
+
+    def close(self) -> tuple[int, ...]:
+        """What was left inside is killed; what could not be."""
+        return () if self.group is None else self.group.close()
+
+
+def limits(confinement: Confinement, *, alone: bool) -> Limits:
+    """What each process is limited to where nothing is shared. Root is bound by no number of processes."""
+    own = confinement.limits
+    if own.processes is None or _is_root():
+        return replace(own, processes=None)
+    return own if alone else replace(own, processes=own.processes + _of_user())
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _free(path: str) -> tuple[int, int]:
+    """Bytes, and files that can still be made; some filesystems have no such number, and no such end."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else _NODES
+
+
+def _descendants(leader: int) -> int:
+    children: dict[int, list[int]] = {}
+    for entry in process_table.entries():
+        if entry.alive:
+            children.setdefault(entry.ppid, []).append(entry.pid)
+    queue, count = [leader], 0
+    while queue:
+        found = children.get(queue.pop(), [])
+        count += len(found)
+        queue += found
+    return count
+
+
+def _of_user() -> int:
+    """Threads of this user: the kernel counts them all against the limit, a browser's also."""
+    global _counted
+    at_s, count = _counted
+    now_s = time.monotonic()
+    if count == 0 or now_s - at_s > _KNOWN_S:
+        user, count = os.getuid(), 0
+        for entry in process_table.entries():
+            try:
+                if os.stat(f"/proc/{entry.pid}").st_uid == user:
+                    count += entry.threads
+            except OSError:
+                continue
+        _counted = (now_s, count)
+    return count

@@ -1,0 +1,229 @@
+"""The paths that a job may write, as they are on the disk at this moment.
+
+What a path may look like is ruled where prompts are checked (roles); here it is looked at what it leads to: since the
+job was queued somebody may have put a link in its place, and a step may do so while the plan runs. So paths are
+resolved when the plan begins, and each is opened, and compared with what it was, before every step (`pin`).
+
+A path that is missing is made: with a slash at its end as a folder, else as an empty file, which is taken away after
+the job if nobody wrote to it. A sandbox can open only what there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+from farro.host import fs
+from farro.lazy_dataclass import dataclass
+from farro.roles.paths import GIT, PROTECTED_FILES, PROTECTED_FOLDERS
+from farro.sandbox import syscalls
+from farro.sandbox.confinement import within
+
+# farro's own, at the top of a root: whoever writes there decides what runs next, and as whom.
+OWN = frozenset({*PROTECTED_FOLDERS, *PROTECTED_FILES})
+_OWN_LOWER = frozenset(name.lower() for name in OWN)
+# What farro waits for: whoever can open one of them can hold it, and everybody waits.
+LOCKS = (
+    "logs/.audit.lock",
+    *(f"jobs/{folder}/.lock" for folder in (".ledger", ".names", ".journal", ".schedules", ".components")),
+)
+# Whoever can read the first can have anything run here, over HTTP and without a sandbox. Plans of swarms may have
+# passwords; and who can open what the bus and the swarms lock can hold it.
+WEB = "jobs/.web"
+KEYS = (WEB, "bus", "swarms")
+
+
+class PathRefused(Exception):
+    """An allowed path that leads where nothing may be allowed; the message says which and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowed:
+    """What a job may write."""
+
+    writable: tuple[str, ...]  # physical paths
+    protected: tuple[str, ...]  # inside of them, and yet not
+    made: tuple[str, ...] = ()  # files that were missing
+
+
+def allowed(root: str, wanted: tuple[str, ...], *, absolute: bool = False) -> Allowed:
+    """The physical paths of what a job asked for; missing ones are made. PathRefused, or OSError of the disk.
+
+    The root itself means each of its entries but farro's own: nothing new can then be made directly in it.
+    """
+    root = os.path.realpath(root)
+    writable: list[str] = []
+    made: list[str] = []
+    for path in wanted:
+        place, is_new = _resolved(root, path, absolute)
+        if is_new:
+            made.append(place)
+        if place == root:
+            names = sorted(name for name in fs.listdir(root) if not is_own(name) and name != GIT)
+            writable += [entry for name in names if _is_plain(entry := f"{root}/{name}")]
+        else:
+            _check(root, path, place)
+            writable.append(place)
+    writable = list(dict.fromkeys(writable))
+    return Allowed(writable=tuple(writable), protected=tuple(_repositories(writable)), made=tuple(made))
+
+
+def is_own(name: str) -> bool:
+    """Whether a name at the top of a root is farro's. In any case: on some disks AGENTS.MD is AGENTS.md."""
+    return name.lower() in _OWN_LOWER or name.lower().startswith("agents-config.")
+
+
+def pin(path: str) -> int:
+    """A descriptor of the very thing that `path` was when it was resolved; the caller closes it. PathRefused: somebody
+    has put a link on the way since."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)  # noqa: TID251 - opens nothing: it can only be named
+    except OSError as error:
+        raise PathRefused(f"allowed path {path}: {error.strerror}") from error
+    try:
+        now = os.readlink(f"/proc/self/fd/{fd}")
+        if now != path:
+            raise PathRefused(f"{path} leads to {now} now: somebody put a link on the way")
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            raise PathRefused(f"{path} is a link now")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _resolved(root: str, path: str, absolute: bool) -> tuple[str, bool]:
+    """Where it leads, and whether an empty file was made there."""
+    if "\0" in path or not path.strip("/ "):
+        raise PathRefused(f"allowed path {path!r} names nothing")
+    if path.startswith("/"):
+        if not absolute:
+            raise PathRefused(f"allowed path {path} is absolute, and security.allow_absolute_paths is off")
+        base, rest = "/", os.path.realpath(path).lstrip("/")
+        rest += "/" if path.endswith("/") else ""
+    else:
+        base, rest = root, path
+    try:
+        return beneath(base, rest), False
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _leads_out(path, error) from error
+    is_file = not rest.endswith("/")
+    place = base.rstrip("/")
+    parts = [part for part in rest.split("/") if part not in ("", ".")]
+    for number, part in enumerate(parts):
+        folder, place = place or "/", f"{place}/{part}"
+        _check(root, path, place)
+        _make(folder, part, is_file=is_file and number == len(parts) - 1)
+        try:
+            place = beneath(base, os.path.relpath(place, base))
+        except OSError as error:
+            raise _leads_out(path, error) from error
+    return place, is_file
+
+
+def _make(folder: str, name: str, *, is_file: bool) -> None:
+    """In the very folder that was looked at: another job may be at work beside it, and put a link in its place."""
+    fd = pin(folder) if hasattr(os, "O_PATH") else None
+    place = f"{folder}/{name}" if fd is None else f"/proc/self/fd/{fd}/{name}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            if is_file:
+                os.close(fs.create_file(place))
+            else:
+                fs.mkdir(place)
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def beneath(base: str, path: str) -> str:
+    """Where `path` leads from `base`; OSError EXDEV or ELOOP when that is not beneath it."""
+    if not hasattr(os, "O_PATH"):  # not Linux
+        return _beneath_by_name(base, path)
+    folder = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: TID251 - opens nothing
+    try:
+        fd = syscalls.open_beneath(folder, path.rstrip("/") or ".", os.O_PATH)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return _beneath_by_name(base, path)
+    finally:
+        os.close(folder)
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def open_file(base: str, path: str) -> int:
+    """A descriptor for reading what `path` leads to from `base`, or OSError as `beneath`. Looked up and opened in one
+    call: whoever runs in there may put a link on the way between two. The caller closes it, and looks what it is."""
+    if not hasattr(os, "O_PATH"):  # not Linux
+        return fs.open_read(_beneath_by_name(base, path))
+    folder = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: TID251 - opens nothing
+    try:
+        return syscalls.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return fs.open_read(_beneath_by_name(base, path))
+    finally:
+        os.close(folder)
+
+
+def _beneath_by_name(base: str, path: str) -> str:
+    """For systems that cannot be asked in one call. Whoever swaps a link in meanwhile is met by `pin`."""
+    place = os.path.realpath(os.path.join(base, path))
+    if not within(place, base):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    os.lstat(place)
+    return place
+
+
+def _leads_out(path: str, error: OSError) -> PathRefused:
+    if error.errno in (errno.EXDEV, errno.ELOOP):
+        return PathRefused(f"allowed path {path} leads out of the root through a link")
+    return PathRefused(f"allowed path {path}: {error.strerror}")
+
+
+def _check(root: str, path: str, place: str) -> None:
+    """Refuse what is farro's own, a repository's inside, more than one thing, or no plain thing."""
+    if within(root, place):
+        raise PathRefused(f"allowed path {path} holds the root of the queue itself")
+    inside = place[len(root) + 1 :].split("/") if within(place, root) else []
+    if inside and is_own(inside[0]):
+        raise PathRefused(f"allowed path {path} is farro's own ({inside[0]})")
+    if GIT in place.split("/"):
+        raise PathRefused(f"allowed path {path} lies in {GIT}")
+    if os.path.lexists(place):
+        status = os.lstat(place)
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+            raise PathRefused(f"allowed path {path} is neither a file nor a folder")
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            raise PathRefused(f"allowed path {path} has {status.st_nlink} names: writing to it would change the others")
+
+
+def _is_plain(path: str) -> bool:
+    mode = os.lstat(path).st_mode
+    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+
+def _repositories(writable: list[str]) -> list[str]:
+    """The .git of each folder, and of those directly in it."""
+    found = []
+    for folder in writable:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name == GIT and not entry.is_symlink():
+                    found.append(entry.path)
+                elif entry.is_dir(follow_symlinks=False) and _is_there(f"{entry.path}/{GIT}"):
+                    found.append(f"{entry.path}/{GIT}")
+    return found
+
+
+def _is_there(path: str) -> bool:
+    return os.path.lexists(path) and not os.path.islink(path)

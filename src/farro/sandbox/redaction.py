@@ -1,0 +1,314 @@
+"""Redaction: no secret's value in what farro writes. Finds the values that it was given, in the forms that they take.
+
+What the config calls a secret lives in settings; who has to redact what lives where it is written (observe.log,
+execution.agents). docs/secrets.md tells what is found, and what cannot be.
+
+Found are the value itself and what JSON, URLs, HTML, Python's `repr` and base64 make of it, base64 also as a part of
+something longer (an Authorization header has `user:key` in one piece). Occurrences that overlap are taken as one: else
+the end of one secret would stand after the mark of another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from farro.config.settings import Settings
+from farro.host import fs, trees
+from farro.roles.provider_rules import names_a_secret
+
+SHORTEST = 6  # a shorter value stands in too many innocent texts
+_SHORTEST_PART = 8  # … and so does a shorter piece of base64
+_SHORTEST_LINE = 16  # of a value of several lines, such as a private key
+_BEGINNING = 8
+_PIECE = 1 << 20
+_PLAIN = "***"  # where the usual mark would itself spell a secret
+
+Found = tuple[int, int, str]  # from, to, whose
+
+
+class Redactor:
+    """Puts `[redacted:NAME]` for each value of `values` (name → value). Safe from many threads; never changes."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        known: dict[bytes, str] = {}
+        for name, value in values.items():
+            if len(value) >= SHORTEST:
+                for form in _forms(value):
+                    known.setdefault(form, name)
+        self._forms = sorted(known.items(), key=lambda item: (-len(item[0]), item[0]))
+        self._longest = len(self._forms[0][0]) if self._forms else 0
+        # Most texts hold none of them, and to look for a short beginning takes a tenth of the time.
+        self._beginnings = tuple({form[:_BEGINNING] for form in known})
+
+    @classmethod
+    def of_variables(cls, names: Iterable[str], environ: Mapping[str, str]) -> Redactor:
+        """Of what these variables hold, as far as they are set; also without the blanks around it, as it is used."""
+        known = {name: environ[name] for name in names if name in environ}
+        return cls({**known, **{f"{name} ": value.strip() for name, value in known.items()}})
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._forms)
+
+    def text(self, text: str) -> str:
+        data = text.encode("utf-8", "surrogatepass")
+        clean = self.data(data)
+        return text if clean is data else clean.decode("utf-8", "surrogatepass")
+
+    def data(self, data: bytes) -> bytes:
+        """The same bytes where nothing is found."""
+        for mark in (_mark, _plain_mark):
+            found = self._found(data)
+            if not found:
+                return data
+            data = _replaced(data, found, mark)
+        while found := self._found(data):  # a mark and what stands beside it spell a secret: only leaving out helps
+            data = _replaced(data, found, lambda name: b"")
+        return data
+
+    def tree(self, data: Any) -> Any:
+        """JSON's kinds of data, with every text in it redacted, names of members too."""
+        if isinstance(data, str):
+            return self.text(data)
+        if isinstance(data, Mapping):
+            return {self.tree(name): self.tree(value) for name, value in data.items()}
+        if isinstance(data, (list, tuple)):
+            return [self.tree(value) for value in data]
+        return data
+
+    def stream(self, write: Callable[[bytes], object]) -> Stream:
+        """What is written to the stream goes to `write` redacted, also where a secret comes in two pieces."""
+        return Stream(self, write)
+
+    def _found(self, data: bytes) -> list[Found]:
+        """Every occurrence, in order; those that overlap are one, named for the first."""
+        if not any(beginning in data for beginning in self._beginnings):
+            return []
+        places: list[tuple[int, int, str]] = []
+        for form, name in self._forms:
+            at = data.find(form)
+            while at >= 0:
+                places.append((at, -(at + len(form)), name))
+                at = data.find(form, at + 1)
+        return _merged((begin, -end, name) for begin, end, name in sorted(places))
+
+    # --- files ---
+
+    def redact_file(self, path: str, *, sync: bool = False) -> bool:
+        """Rewrite a regular file, atomically, if a secret is in it; whether it was. Links are not followed."""
+        if not self or not self._in_file(path):
+            return False
+        fd, name = fs.open_read(path), fs.temporary(os.path.dirname(path))
+        try:
+            new = fs.create_file(name)
+            try:
+                out = self.stream(lambda data: fs.write(new, data))
+                while piece := os.read(fd, _PIECE):
+                    out.write(piece)
+                out.close()
+            finally:
+                os.close(new)
+            if sync:
+                fs.sync_all([name])
+            fs.replace(name, path)
+        except BaseException:
+            if fs.exists(name):
+                fs.unlink(name)
+            raise
+        finally:
+            os.close(fd)
+        return True
+
+    def redact_tree(self, folder: str, *, sync: bool = False) -> list[str]:
+        """Every regular file below `folder`; answers those in which a secret was."""
+        if not self or not fs.exists(folder):
+            return []
+        files = [path for path in trees.walk_files(folder) if not os.path.islink(path) and os.path.isfile(path)]
+        return [path for path in files if self.redact_file(path, sync=sync)]
+
+    def _in_file(self, path: str) -> bool:
+        fd = fs.open_read(path)
+        try:
+            end = b""
+            while piece := os.read(fd, _PIECE):
+                window = end + piece
+                if self._found(window):
+                    return True
+                end = window[-(self._longest - 1) :]
+        finally:
+            os.close(fd)
+        return False
+
+
+class Stream:
+    """Redacts what flows through it. It holds back as many bytes as the beginning of a secret may have."""
+
+    def __init__(self, redactor: Redactor, write: Callable[[bytes], object]) -> None:
+        self._redactor = redactor
+        self._write = write
+        self._held = b""
+        self._covered = 0  # so many of the held bytes belong to a secret whose mark is out already
+
+    def write(self, data: bytes) -> int:
+        self._held += data
+        self._pass(max(0, len(self._held) - max(0, self._redactor._longest - 1)))
+        return len(data)
+
+    def close(self) -> None:
+        """Nothing more comes: what was held back goes out. The target is the caller's to close."""
+        self._pass(len(self._held))
+
+    def _pass(self, cut: int) -> None:
+        """Everything that begins before `cut` is whole in what is held, so that it is found."""
+        if cut == 0:
+            return
+        known = [(0, self._covered, "")] if self._covered else []
+        out, at = [], 0
+        for begin, end, name in _merged([*known, *self._redactor._found(self._held)]):
+            if begin >= cut:
+                break
+            out.append(self._held[at:begin])
+            out.append(b"" if name == "" else _mark(name))
+            at = end
+        out.append(self._held[at:cut])
+        self._covered = max(0, at - cut)
+        self._held = self._held[cut:]
+        if clean := b"".join(out):
+            self._write(clean)
+
+
+def _merged(places: Iterable[Found]) -> list[Found]:
+    merged: list[Found] = []
+    for begin, end, name in places:
+        if merged and begin < merged[-1][1]:
+            first = merged[-1]
+            merged[-1] = (first[0], max(first[1], end), first[2])
+        else:
+            merged.append((begin, end, name))
+    return merged
+
+
+def _replaced(data: bytes, found: Iterable[Found], mark: Callable[[str], bytes]) -> bytes:
+    out, at = [], 0
+    for begin, end, name in found:
+        out += [data[at:begin], mark(name)]
+        at = end
+    return b"".join([*out, data[at:]])
+
+
+def _mark(name: str) -> bytes:
+    return f"[redacted:{re.sub(r'[^A-Za-z0-9_.-]', '_', name.strip())}]".encode()
+
+
+def _plain_mark(name: str) -> bytes:
+    return _PLAIN.encode()
+
+
+# --- the forms that a value takes --------------------------------------------------------------------------------
+
+
+def _forms(value: str) -> set[bytes]:
+    texts = {value, *_lines(value)}
+    forms = {form for text in texts for form in _spelled(text)}
+    forms |= {part for text in texts for part in _in_base64(text.encode("utf-8", "surrogateescape"))}
+    return forms
+
+
+def _lines(value: str) -> Iterator[str]:
+    """A key of several lines is often told a line at a time. `-----BEGIN …` is everybody's."""
+    if "\n" in value:
+        for line in value.split("\n"):
+            if len(line.strip()) >= _SHORTEST_LINE and not line.startswith("-----"):
+                yield line.strip()
+
+
+def _spelled(text: str) -> Iterator[bytes]:
+    for errors in ("surrogateescape", "surrogatepass"):  # as the environment has it, as a text of Python does
+        yield text.encode("utf-8", errors)
+    in_url = {_in_url(text, safe, code) for safe in (b"", b"/", b"+") for code in ("%%%02X", "%%%02x")}
+    in_html = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    once = _quoted(text) | in_url | {in_html, in_html.replace('"', "&quot;").replace("'", "&#x27;")}
+    twice = {form for one in once for form in _quoted(one)}  # what an error quotes is quoted again by a line of the log
+    for form in once | twice:
+        yield form.encode("utf-8", "surrogatepass")
+
+
+# By hand: the library's own ways to quote take longer to load than a command to run.
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def _in_url(text: str, safe: bytes, code: str) -> str:
+    """`safe` is what stays as it is: nothing, or the slashes of a path; `+` is how forms do it, with + for a blank."""
+    kept = _UNRESERVED | (frozenset(safe) - {0x2B})
+    blank = "+" if safe == b"+" else code % 0x20
+    data = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if byte in kept else blank if byte == 0x20 else code % byte for byte in data)
+
+
+def _quoted(text: str) -> set[str]:
+    """As a text in JSON, and as Python shows one."""
+    told = {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    return told | {one.replace("/", "\\/") for one in told} | {repr(text)[1:-1], ascii(text)[1:-1]}
+
+
+def _in_base64(value: bytes) -> Iterator[bytes]:
+    """What is the same in every text that has the value in it: at each of three shifts, without the bits of others."""
+    for shift in range(3):
+        spelled = b2a_base64(bytes(shift) + value, newline=False).rstrip(b"=")
+        begin = (0, 2, 3)[shift]
+        end = (len(value) + shift) * 8 // 6
+        part = spelled[begin:end]
+        if len(part) >= _SHORTEST_PART:
+            yield part
+            yield part.replace(b"+", b"-").replace(b"/", b"_")
+    whole = b2a_base64(value, newline=False)
+    yield whole
+    yield whole.replace(b"+", b"-").replace(b"/", b"_")
+
+
+# --- which variables hold secrets ---------------------------------------------------------------------------------
+
+
+def secret_variables(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that the config names; those that programs are given by the beginning of their name (`ACME_*`) and that are
+    called so; and the usual ones, where a provider names no key of its own."""
+    found = dict.fromkeys(settings.secret_variables())
+    for provider in settings.providers.values():
+        beginnings = tuple(name[:-1] for name in provider.environment if name.endswith("*"))
+        found.update((name, None) for name in environ if name.startswith(beginnings) and names_a_secret(name))
+        if provider.api_key is None and provider.command is None and provider.base_url is None:
+            found.update((name, None) for name in environ if name.endswith("_API_KEY"))
+    return tuple(found)
+
+
+# --- what a process says when it breaks ---------------------------------------------------------------------------
+
+
+def guard_tracebacks(redactor: Redactor) -> None:
+    """What the interpreter itself says of an exception that nobody caught, in any thread, is redacted."""
+
+    def tell(kind: type[BaseException], error: BaseException | None, trace: Any, about: str = "") -> None:
+        import traceback  # here: only what breaks pays for it
+
+        if sys.stderr is not None:
+            sys.stderr.write(redactor.text(about + "".join(traceback.format_exception(kind, error, trace))))
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            name = args.thread.name if args.thread is not None else "?"
+            tell(args.exc_type, args.exc_value, args.exc_traceback, f"Exception in thread {name}:\n")
+
+    def unraisable(args: sys.UnraisableHookArgs) -> None:
+        about = f"{args.err_msg or 'Exception ignored in'}: {args.object!r}\n"
+        tell(args.exc_type, args.exc_value, args.exc_traceback, about)
+
+    sys.excepthook = tell
+    threading.excepthook = in_thread
+    sys.unraisablehook = unraisable

@@ -1,0 +1,59 @@
+"""What keeps jobs with allowed_paths here: the level that works, why not a better one, what it cannot stop. As data.
+
+How a level is kept and probed lives in guard.
+"""
+
+from __future__ import annotations
+
+import os
+
+from farro.host import cgroup_limits
+from farro.lazy_dataclass import dataclass
+from farro.sandbox.levels import Level, Probe, Sandbox, Wanted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    level: Level  # that jobs get here
+    wanted: Wanted  # by the config
+    runs: bool  # whether jobs with allowed_paths are run at all
+    probes: tuple[Probe, ...]  # of every level
+    processes: str  # how their number is kept
+    memory: str
+    gaps: tuple[str, ...]
+    advice: tuple[str, ...]  # what would make it better
+
+
+def report(wanted: Wanted, *, required: bool) -> Report:
+    """Probes every level, whatever the config wants."""
+    chosen = Sandbox.available(wanted)
+    probes = (*Sandbox.available("A").probes, *Sandbox.available("B").probes)
+    group = cgroup_limits.make(processes=16, memory_bytes=64 << 20)
+    if group is not None:
+        group.close()
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    watched = "counted four times a second: root is bound by no limit" if root else "RLIMIT_NPROC"
+    return Report(
+        level=chosen.level,
+        wanted=wanted,
+        runs=chosen.level != "none" or not (required or wanted in ("A", "B")),
+        probes=probes,
+        processes="a cgroup" if group is not None else watched,
+        memory="a cgroup, for all processes of a plan together" if group is not None else "RLIMIT_AS, for each process",
+        gaps=chosen.gaps(),
+        advice=tuple(_advice(chosen, probes, wanted)),
+    )
+
+
+def _advice(chosen: Sandbox, probes: tuple[Probe, ...], wanted: Wanted) -> list[str]:
+    if chosen.level == "A":
+        return []
+    best = probes[0]
+    if best.works:
+        return [f"level A works here: set security.sandbox to auto (it is {wanted})"]
+    if not chosen.bwrap:
+        return ["install bubblewrap: apt-get install bubblewrap, dnf install bubblewrap"]
+    told = ["level A needs namespaces for this user: see docs/sandbox.md"]
+    if not probes[1].works:
+        told.append("level B needs Linux 5.13 or newer with Landlock among its security modules (lsm=…,landlock)")
+    return told

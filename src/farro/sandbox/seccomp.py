@@ -1,0 +1,145 @@
+"""Which system calls a confined process may not make, as a seccomp program: pure, bytes out.
+
+Loading it lives in kernel_calls (level B) and in bubblewrap (level A); numbers, in syscall_numbers.
+
+A deny-list, not an allow-list: steps are any programs, and one that dies of a harmless new call would make people
+switch the sandbox off. What could be a way out is refused, with an error that programs know how to live with; what only
+root with capabilities could do is refused too, though it has none here. Sockets are an allow-list by family.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+
+from farro.sandbox.syscall_numbers import AUDIT_ARCH, NUMBERS
+
+# Left alone by everything that does not try to get out.
+_REFUSED = {
+    errno.EPERM: (
+        # other roots, other mounts, other namespaces
+        *("mount", "umount2", "pivot_root", "chroot", "open_tree", "open_tree_attr", "move_mount", "fsopen"),
+        *("fsconfig", "fsmount", "fspick", "mount_setattr", "unshare", "setns"),
+        # other processes' memory and descriptors
+        *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "process_madvise"),
+        # the kernel itself
+        *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "bpf", "perf_event_open"),
+        *("userfaultfd", "reboot", "swapon", "swapoff", "quotactl", "quotactl_fd", "acct", "syslog", "iopl", "ioperm"),
+        *("add_key", "request_key", "keyctl", "vhangup", "sethostname", "setdomainname", "lookup_dcookie"),
+        *("settimeofday", "clock_settime", "adjtimex", "clock_adjtime"),
+        # files by number instead of by path, and watching the files of others
+        *("name_to_handle_at", "open_by_handle_at", "fanotify_init"),
+    ),
+    # Whoever asks for these falls back to the older call, which can be looked into. io_uring makes calls unseen.
+    errno.ENOSYS: ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"),
+}
+# Level B: no mount keeps them. Programs that keep attributes (cp -a, tar) go on without.
+_ATTRIBUTES = (
+    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+    *("setxattrat", "removexattrat", "file_setattr"),
+)
+_NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_IOCTLS = {
+    0x5412: errno.EPERM,  # TIOCSTI: types on the terminal of whoever started the worker
+    0x541C: errno.EPERM,  # TIOCLINUX: pastes there
+    0x40086602: errno.EOPNOTSUPP,  # FS_IOC_SETFLAGS: needs no descriptor that may be written
+    0x401C5820: errno.EOPNOTSUPP,  # FS_IOC_FSSETXATTR
+    0x40806685: errno.EOPNOTSUPP,  # FS_IOC_ENABLE_VERITY: nobody could write to the file any more
+    0x800C6613: errno.EOPNOTSUPP,  # FS_IOC_SET_ENCRYPTION_POLICY
+}
+# Of btrfs and bcachefs, by a descriptor that need only be read: a snapshot of what a step has written can be made in
+# any folder of its user's, a job among the queued. Landlock is not asked. What cp asks for on every disk has a number
+# of btrfs's, too.
+_SNAPSHOTS = (0x9400, 0xBC00)
+_IOCTL_KIND = 0xFF00
+_CLONES = (0x40049409, 0x4020940D, 0xC0189436)  # FICLONE, FICLONERANGE, FIDEDUPERANGE: want one that can be written
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_SOCKET_KIND, _STREAM, _SEQPACKET = 0xF, 1, 5  # beside the kind: flags
+_S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
+_S_ISUID, _S_ISGID = 0o4000, 0o2000
+_O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # on both machines
+_X32 = 0x40000000
+
+# Opcodes of classic BPF.
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NR, _ARCH, _ARG = 0, 4, 16  # places in struct seccomp_data; both machines are little-endian
+
+
+def program(machine: str, *, inet: bool, attributes: bool) -> bytes:
+    """The filter for a machine. `inet`: sockets of the internet may be made. `attributes`: extended ones may be set."""
+    lines = [
+        _line(_LOAD, _ARCH),
+        *_unless(_EQUAL, AUDIT_ARCH[machine], errno.ENOSYS),  # 32-bit calls have other numbers, and need not be
+        _line(_LOAD, _NR),
+    ]
+    if machine == "x86_64":
+        lines += _when(_AT_LEAST, _X32, errno.ENOSYS)
+    for code, names in _refused(attributes):
+        for name in names:
+            if name in NUMBERS[machine]:
+                lines += _when(_EQUAL, NUMBERS[machine][name], code)
+    for name, checks in _looked_into(inet):
+        if name in NUMBERS[machine]:
+            # On another call: over the checks, of which the last allows.
+            lines += [_line(_EQUAL, NUMBERS[machine][name], 0, len(checks)), *checks]
+    lines.append(_line(_RETURN, _ALLOW))
+    return b"".join(lines)
+
+
+def _refused(attributes: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
+    yield from _REFUSED.items()
+    if not attributes:
+        yield errno.EOPNOTSUPP, _ATTRIBUTES
+
+
+def _looked_into(inet: bool) -> Iterator[tuple[str, list[bytes]]]:
+    allow = _line(_RETURN, _ALLOW)
+    yield "clone", [_line(_LOAD, _ARG), *_when(_ANY_BIT, _NEW_NAMESPACES, errno.EPERM), allow]
+    ioctls = [line for number, code in _IOCTLS.items() for line in _when(_EQUAL, number, code)]
+    for number in _CLONES:
+        ioctls += [_line(_EQUAL, number, 0, 1), allow]
+    ioctls.append(_line(_AND, _IOCTL_KIND))
+    for kind in _SNAPSHOTS:
+        ioctls += _when(_EQUAL, kind, errno.EOPNOTSUPP)
+    yield "ioctl", [_line(_LOAD, _ARG + 8), *ioctls, allow]
+    # A file that runs as its owner, left where it may write, would be a way out for whoever runs it later.
+    as_owner = _when(_ANY_BIT, _S_ISUID | _S_ISGID, errno.EPERM)
+    for name, place in (("mknod", 1), ("mknodat", 2)):
+        devices = [line for kind in (_S_IFCHR, _S_IFBLK) for line in _when(_EQUAL, kind, errno.EPERM)]
+        yield name, [_line(_LOAD, _ARG + 8 * place), *as_owner, _line(_AND, _S_IFMT), *devices, allow]
+    for name, place in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2), ("creat", 1)):
+        yield name, [_line(_LOAD, _ARG + 8 * place), *as_owner, allow]
+    for name, place in (("open", 1), ("openat", 2)):
+        made = [_line(_LOAD, _ARG + 8 * place), _line(_ANY_BIT, _O_CREAT | _O_TMPFILE, 1, 0), allow]
+        yield name, [*made, _line(_LOAD, _ARG + 8 * (place + 1)), *as_owner, allow]
+    # Whoever may not open a file any more, or has no time left, is as good as dead. 0 is oneself.
+    yield "prlimit64", [_line(_LOAD, _ARG), *_unless(_EQUAL, 0, errno.EPERM), allow]
+    # A path to a socket may lead to any server of the machine (docker's is root), and no mount stands in the way.
+    families = [_line(_LOAD, _ARG)]
+    if inet:
+        for family in (_INET, _INET6, _NETLINK):
+            families += [_line(_EQUAL, family, 0, 1), allow]
+    else:
+        for family in (_INET, _INET6):
+            families += _when(_EQUAL, family, errno.ENETUNREACH)
+    yield "socket", [*families, _line(_RETURN, _ERRNO | errno.EAFNOSUPPORT)]
+    # A pair leads to itself, but one for datagrams (and a raw one is that) can be connected anew, to any path.
+    pairs = [_line(_LOAD, _ARG), *_unless(_EQUAL, _UNIX, errno.EAFNOSUPPORT), _line(_LOAD, _ARG + 8)]
+    pairs.append(_line(_AND, _SOCKET_KIND))
+    for kind in (_STREAM, _SEQPACKET):
+        pairs += [_line(_EQUAL, kind, 0, 1), allow]
+    yield "socketpair", [*pairs, _line(_RETURN, _ERRNO | errno.EAFNOSUPPORT)]
+
+
+def _when(test: int, value: int, code: int) -> list[bytes]:
+    return [_line(test, value, 0, 1), _line(_RETURN, _ERRNO | code)]
+
+
+def _unless(test: int, value: int, code: int) -> list[bytes]:
+    return [_line(test, value, 1, 0), _line(_RETURN, _ERRNO | code)]
+
+
+def _line(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, if_true, if_false, value)

@@ -1,0 +1,188 @@
+"""Was there a violation? Looked at when a confined process has ended, and nothing of it lives.
+
+What the kernel refused cannot have happened; it is a violation only if the process failed of it: Python tries to write
+__pycache__ next to every module, git its index, and both go on without. Where the kernel does not keep everything
+(levels B and none) the tree under the root is compared with what it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from farro.host import fs
+from farro.lazy_dataclass import dataclass
+from farro.sandbox.confinement import within
+
+ENTRIES = 50_000  # of a tree that is compared; what lies beyond is not
+OWN_ENTRIES = 5_000  # of farro's own folders
+_OWN = ("agents", "jobs", "logs")  # farro changes them all the time; but never a mode or an owner
+_ATTEMPTS = "attempts"  # what steps do with the files in there is theirs: TMPDIR is one of them
+_TAIL = 64 * 1024
+_REFUSED = re.compile(
+    rb"read-only file system|permission denied|operation not permitted|\bEROFS\b|\bEACCES\b|\bEPERM\b|"
+    rb"cross-device link|\bEXDEV\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at a name tells of the thing behind it, without opening it."""
+
+    kind: int
+    inode: int
+    mode: int
+    owner: tuple[int, int]
+    links: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    attributes: tuple[str, ...]
+    own: bool = False  # farro's: only mode and owner count
+
+
+Snapshot = Mapping[str, Seen]
+
+
+def snapshot(root: str, beside: Collection[str], limit: int = ENTRIES) -> Snapshot:
+    """Every name under the root, but for what lies in the folders `beside` (allowed)."""
+    found = dict(_walk(root, root, frozenset(beside), [limit]))
+    left = [OWN_ENTRIES]
+    for name in _OWN:
+        found.update(_walk_own(root, f"{root}/{name}", left))
+    return found
+
+
+def changed(before: Snapshot, after: Snapshot, *, only_attributes: bool) -> list[str]:
+    """The names that are not what they were.
+
+    `only_attributes` (level B): contents, names and links are the kernel's to keep, so that a difference there is
+    somebody else's work; what counts is a file that is the same and as long as it was, and was touched all the same.
+    """
+    names = before.keys() & after.keys() if only_attributes else before.keys() | after.keys()
+    return sorted(name for name in names if _differs(before.get(name), after.get(name), only_attributes))
+
+
+def _differs(old: Seen | None, new: Seen | None, only_attributes: bool) -> bool:
+    if old == new:
+        return False
+    if any(one is not None and one.own for one in (old, new)):
+        return old is not None and new is not None and old.inode == new.inode
+    if old is None or new is None or not only_attributes:
+        return True
+    if old.inode != new.inode or old.kind != new.kind:
+        return False  # another took its place: a rename, which the kernel keeps
+    if (old.mode, old.owner, old.attributes) != (new.mode, new.owner, new.attributes):
+        return True
+    # A write, or a new name in a folder, sets both times at once, and to the same moment; utime sets one at will.
+    return old.links == new.links and new.mtime_ns != new.ctime_ns and old.mtime_ns != new.mtime_ns
+
+
+def refused(stderr: str) -> str | None:
+    """The line in which a failed process says that a write was refused; None: it says nothing like that."""
+    try:
+        fd = fs.open_read(stderr)
+    except OSError:
+        return None
+    try:
+        said = os.pread(fd, _TAIL, max(os.fstat(fd).st_size - _TAIL, 0))
+    finally:
+        os.close(fd)
+    return refused_in(said)
+
+
+def refused_in(said: bytes) -> str | None:
+    """The same in the end of what it said."""
+    for line in reversed(said.splitlines()):
+        if _REFUSED.search(line) and not line.startswith(b"bwrap: "):  # that is the sandbox's own trouble
+            return " ".join("".join(c if c.isprintable() else " " for c in line.decode("utf-8", "replace")).split())[
+                :300
+            ]
+    return None
+
+
+def listed(paths: Sequence[str]) -> str:
+    """For people, bounded."""
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return ", ".join(paths[:5]) + more
+
+
+def _walk(root: str, folder: str, beside: frozenset[str], left: list[int]) -> Iterator[tuple[str, Seen]]:
+    try:
+        with os.scandir(folder) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if left[0] <= 0:
+            return
+        if entry.path in beside or (folder == root and entry.name in _OWN):
+            continue
+        left[0] -= 1
+        try:
+            seen = _seen(entry.path, entry.stat(follow_symlinks=False))
+        except OSError:
+            continue
+        holds_allowed = seen.kind == stat.S_IFDIR and any(within(path, entry.path) for path in beside)
+        if not holds_allowed:  # its times change with what is made beside it
+            yield entry.path[len(root) + 1 :], seen
+        if seen.kind == stat.S_IFDIR and not entry.path.endswith("/.git/objects"):
+            yield from _walk(root, entry.path, beside, left)
+
+
+def _walk_own(root: str, path: str, left: list[int]) -> Iterator[tuple[str, Seen]]:
+    """Bounded: the folders of a large queue first, level by level."""
+    level = [path]
+    while level and left[0] > 0:
+        below: list[str] = []
+        for one in level:
+            left[0] -= 1
+            try:
+                status = os.lstat(one)
+                yield one[len(root) + 1 :], _of_own(status)
+                if stat.S_ISDIR(status.st_mode):
+                    names = (name for name in os.listdir(one)[: max(left[0], 0)] if name != _ATTEMPTS)
+                    below += [f"{one}/{name}" for name in names]
+            except OSError:
+                continue
+            if left[0] <= 0:
+                return
+        level = below
+
+
+def _of_own(status: os.stat_result) -> Seen:
+    return Seen(
+        kind=stat.S_IFMT(status.st_mode),
+        inode=status.st_ino,
+        mode=stat.S_IMODE(status.st_mode),
+        owner=(status.st_uid, status.st_gid),
+        links=0,
+        size=0,
+        mtime_ns=0,
+        ctime_ns=0,
+        attributes=(),
+        own=True,
+    )
+
+
+def _seen(path: str, status: os.stat_result) -> Seen:
+    attributes: tuple[str, ...] = ()
+    if hasattr(os, "listxattr"):
+        try:
+            attributes = tuple(sorted(os.listxattr(path, follow_symlinks=False)))
+        except OSError:
+            attributes = ()
+    return Seen(
+        kind=stat.S_IFMT(status.st_mode),
+        inode=status.st_ino,
+        mode=stat.S_IMODE(status.st_mode),
+        owner=(status.st_uid, status.st_gid),
+        links=status.st_nlink,
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        attributes=attributes,
+    )

@@ -1,0 +1,42 @@
+"""Whether a job can be handed on at all: a rename reaches only folders of one filesystem, mounted once.
+
+What refuses to start then lives in app; what a move says that fails nevertheless, in moving.
+"""
+
+from __future__ import annotations
+
+import os
+
+from farro.host import fs, mounts
+from farro.jobs import places
+from farro.jobs.states import Status
+
+_COMPLETED = (Status.SUCCEEDED, Status.FAILED, Status.KILLED)
+
+
+def queue_folders(root: str) -> list[str]:
+    """Every folder between which jobs are moved, relative to the root; agents' own lie in these."""
+    found = [
+        "agents",
+        "jobs",
+        *(f"jobs/{name}" for name in (".staging", ".held", ".ids", "outbox", "stale", "quarantine")),
+    ]
+    for role in sorted(fs.subdirectories(f"{root}/agents")):
+        found += [f"agents/{role}", places.incoming(role), places.in_progress(role), f"agents/{role}/completed"]
+        found += [places.completed(role, status) for status in _COMPLETED]
+    return [*found, places.WAITING]
+
+
+def apart(root: str) -> list[str]:
+    """The queue folders that a rename does not reach: on another device, or mounted into the root, be it from the same
+    device (EXDEV too). The root's own device is that of its jobs."""
+    inside = [os.path.relpath(point, os.path.realpath(root)) for point in mounts.points_below(root)]
+    home, found = os.stat(root).st_dev, []
+    for name in queue_folders(root):
+        try:
+            other = os.stat(f"{root}/{name}").st_dev != home
+        except FileNotFoundError:
+            continue
+        if other or any(name == point or name.startswith(f"{point}/") for point in inside):
+            found.append(name)
+    return found

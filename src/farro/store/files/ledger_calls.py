@@ -1,0 +1,209 @@
+"""Calls of the ledger as names and bytes: how a call is spelled on the disk, and how a day of them is read.
+
+Reserving and settling live in ledger.
+
+A call is a file `<hhmmssmmm>.<job>.<role>.<random>.json`, and when it is settled a second one beside it that ends in
+`.settled.json` and says all of it. Neither is ever changed, so what was read once needs no second look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple, get_args
+
+from farro.documents.encoding import encoder
+from farro.errors import Damaged
+from farro.host import fs
+from farro.jobs import ids
+from farro.store.ledger import CallEnd, CallRecord, Charge, Usage
+
+SCHEMA = "1.0.0"
+CALL = ".json"
+SETTLED = ".settled.json"
+DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_NAME = re.compile(rf"(\d{{9}})\.({ids.JOB_ID.pattern})\.({ids.ROLE.pattern})\.([0-9a-f]{{12}})")
+_LIMIT = 64 << 10
+_ENDS = get_args(CallEnd)
+_encode = encoder()
+
+
+def name_of(at: str, job_id: str, role: str, random: int) -> str:
+    """The file's name without its ending: it sorts by time, and says whose it is."""
+    time = at[11:19].replace(":", "") + at[20:23]
+    return f"{time}.{ids.check_job_id(job_id)}.{ids.check_role(role)}.{random:012x}"
+
+
+class Parsed(NamedTuple):
+    stem: str
+    job_id: str
+    role: str
+    settled: bool
+
+
+def parsed(name: str) -> Parsed | None:
+    """What the name of a file says; None: it is no call's."""
+    settled = name.endswith(SETTLED)
+    found = _NAME.fullmatch(name.removesuffix(SETTLED if settled else CALL)) if name.endswith(CALL) else None
+    return None if found is None else Parsed(found[0], found[2], found[3], settled)
+
+
+def place_of(call_id: str) -> tuple[str, str]:
+    """The day and the name in an id. Damaged: it is none, and no path is built from it."""
+    day, _, name = call_id.partition("/")
+    if DAY.fullmatch(day) is None or _NAME.fullmatch(name) is None:
+        raise Damaged(f"{call_id!r} is no call of the ledger")
+    return day, name
+
+
+def encoded(call: CallRecord) -> bytes:
+    """A line to be read by people too. Money is text: no reader makes a binary fraction of it."""
+    charge = call.charge
+    data: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "id": call.id,
+        "at": call.at,
+        "job_id": charge.job_id,
+        "attempt": charge.attempt,
+        "role": charge.role,
+        "step": charge.step,
+        "number": charge.number,
+        "provider": charge.provider,
+        "model": charge.model,
+        "request_sha256": charge.request_sha256,
+        "most_usd": None if charge.most_usd is None else f"{charge.most_usd:f}",
+    }
+    if call.end is not None:
+        data["end"] = call.end
+        data["usage"] = None if call.usage is None else call.usage.to_json()
+        data["cost_usd"] = None if call.cost_usd is None else f"{call.cost_usd:f}"
+    return (_encode(data) + "\n").encode("utf-8", "backslashreplace")
+
+
+def decoded(data: bytes) -> CallRecord:
+    """Damaged: it is not one that this version of farro wrote."""
+    try:
+        told = json.loads(data)
+        if told["schema_version"] != SCHEMA:
+            raise Damaged(f"schema version {told['schema_version']!r}")
+        end = told.get("end")
+        if end is not None and end not in _ENDS:
+            raise Damaged(f"end {end!r}")
+        return CallRecord(
+            id=str(told["id"]),
+            at=str(told["at"]),
+            charge=Charge(
+                job_id=str(told["job_id"]),
+                attempt=int(told["attempt"]),
+                role=str(told["role"]),
+                step=str(told["step"]),
+                number=int(told["number"]),
+                provider=str(told["provider"]),
+                model=told["model"],
+                request_sha256=str(told["request_sha256"]),
+                most_usd=_amount(told["most_usd"]),
+            ),
+            end=end,
+            usage=_usage(told.get("usage")),
+            cost_usd=_amount(told.get("cost_usd")),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidOperation) as error:
+        raise Damaged(f"not a call of the ledger: {error}") from error
+
+
+def _amount(told: Any) -> Decimal | None:
+    if told is None:
+        return None
+    amount = Decimal(told)
+    if not amount.is_finite() or amount < 0:
+        raise ValueError(f"{told!r} is no amount")
+    return amount
+
+
+def _usage(told: Mapping[str, int] | None) -> Usage | None:
+    return None if told is None else Usage(**{name: int(count) for name, count in told.items()})
+
+
+class Day:
+    """The calls of one day's folder. It keeps what it read: each look reads only the files that are new."""
+
+    def __init__(self, folder: str, day: str) -> None:
+        self._folder = folder
+        self._day = day
+        self._known: dict[str, CallRecord] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        try:
+            return fs.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+
+    def calls(self, job_id: str | None = None) -> list[CallRecord]:
+        """All, or those of one job, in order."""
+        part = "." if job_id is None else f".{job_id}."
+        settled: dict[str, bool] = {}
+        for name in [name for name in self.names() if part in name]:
+            found = parsed(name)
+            if found is not None and job_id in (None, found.job_id):
+                settled[found.stem] = settled.get(found.stem, False) or found.settled
+        found_calls = [self.call(stem, settled=settled[stem]) for stem in sorted(settled)]
+        return sorted(found_calls, key=_in_order)
+
+    def call(self, stem: str, *, settled: bool) -> CallRecord:
+        """What cannot be read is a call whose cost nobody knows: never none, and never a free one."""
+        with self._lock:
+            known = self._known.get(stem)
+            if known is not None and (known.end is not None or not settled):
+                return known
+            for ending in (SETTLED, CALL) if settled else (CALL,):
+                with contextlib.suppress(Damaged, FileNotFoundError):
+                    call = decoded(read(f"{self._folder}/{stem}{ending}"))
+                    if call.id == f"{self._day}/{stem}":
+                        self._known[stem] = call
+                        return call
+            return self._unreadable(stem)
+
+    def _unreadable(self, stem: str) -> CallRecord:
+        found = _NAME.fullmatch(stem)
+        assert found is not None
+        time, job_id, role, _ = found.groups()
+        at = f"{self._day}T{time[:2]}:{time[2:4]}:{time[4:6]}.{time[6:]}Z"
+        charge = Charge(
+            job_id=job_id,
+            attempt=0,
+            role=role,
+            step="",
+            number=0,
+            provider=UNREADABLE,
+            model=None,
+            request_sha256="",
+            most_usd=None,
+        )
+        return CallRecord(id=f"{self._day}/{stem}", at=at, charge=charge, end=None, usage=None, cost_usd=None)
+
+
+def _in_order(call: CallRecord) -> tuple[str, str, int, int]:
+    """Two calls of one job may be made in one millisecond; their names do not say which was first."""
+    return call.at, call.charge.job_id, call.charge.attempt, call.charge.number
+
+
+UNREADABLE = "unreadable"  # stands for the provider of a call whose file is damaged
+
+
+def read(path: str) -> bytes:
+    try:
+        data = fs.read_bytes(path, _LIMIT)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in fs.PASSING:
+            raise
+        raise Damaged(f"{path}: {error.strerror}") from error
+    if len(data) > _LIMIT:
+        raise Damaged(f"{path} has more than {_LIMIT} bytes")
+    return data

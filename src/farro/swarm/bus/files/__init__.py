@@ -1,0 +1,291 @@
+"""The bus in files: a queue is a folder, a message is a file, taking one is a rename. No server, one machine.
+
+Consuming lives in consuming, the layout in layout; this is the Bus port over both, for asyncio.
+
+- A message is staged, synced, and linked into every queue whose binding fits: each has it whole or not at all.
+- A consumer is a leased folder (flock, as agents of the file store): what a dead one held goes back into the queue, by
+  whoever looks next. A taken message lies in its taker's folder; acknowledging removes it.
+- What is published, taken or acknowledged while the thread is at work is done in one go: many share their syncs.
+- Waiting is inotify on the queue's folder. The loop of asyncio never waits for the disk: calls run on one thread, which
+  also keeps the order of what one process publishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from farro.errors import InputError
+from farro.host import fs, leases, trees
+from farro.swarm.bus.files import consumer as consuming
+from farro.swarm.bus.files import layout
+from farro.swarm.bus.files.consumer import FilesConsumer
+from farro.swarm.bus.files.layout import Layout
+from farro.swarm.bus.port import Binding, Depth, Message
+from farro.swarm.wire.names import matches
+
+T = TypeVar("T")
+_KEYS = 10_000  # of which it is known whom they reach
+CROWD = 10_000  # messages in a queue: more of those that need not last are not added
+LOOK_AFTER = 100  # such messages of ours
+_TOGETHER = 100  # messages that are written at once
+
+
+class FilesBus:
+    """The Bus port. `folder` is made when it is not there; `durable` syncs what is published."""
+
+    def __init__(self, folder: str, *, durable: bool = True) -> None:
+        self._layout = Layout(folder)
+        self._durable = durable
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus")
+        self._known: dict[str, tuple[int, tuple[Binding, ...]]] = {}  # queue → its file's inode, and what it says
+        self._exclusive: dict[str, leases.Lease] = {}
+        self._consumers: list[FilesConsumer] = []
+        self._swept = False
+        self._generation: str | None = None
+        self._names: list[str] = []  # of queues, as they were then
+        self._reached: dict[tuple[str, str], list[str]] = {}  # exchange and key → queues, as they were then
+        self._looks: dict[str, int] = {}  # queue → how many words more until its length is looked at
+        self._waiting: list[tuple[str, Message, asyncio.Future[None]]] = []
+        self._publishing: asyncio.Task[None] | None = None
+        self._layout.make()
+
+    async def declare(
+        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
+    ) -> None:
+        await self._do(lambda: self._declare(layout.check(queue), tuple(bindings), dead_letters, exclusive))
+
+    def _declare(self, queue: str, bindings: tuple[Binding, ...], dead_letters: str | None, exclusive: bool) -> None:
+        for binding in bindings:
+            layout.check(binding.exchange)
+        if dead_letters is not None:
+            layout.check(dead_letters)
+        told = {
+            "bindings": [[binding.exchange, binding.key] for binding in bindings],
+            "dead_letters": dead_letters,
+            "exclusive": exclusive,
+        }
+        with leases.exclusively(self._layout.lock):
+            if not fs.exists(self._layout.queue(queue)):
+                with self._layout.changing():
+                    self._build(queue, told, exclusive)
+            else:
+                self._declare_again(queue, told, exclusive)
+
+    def _build(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
+        """In staging, then renamed in: a queue appears with its bindings."""
+        staged = fs.temporary(self._layout.staging)
+        fs.mkdir(staged)
+        for name in (layout.READY, layout.TAKEN):
+            fs.mkdir(f"{staged}/{name}")
+        fs.create(f"{staged}/{layout.ABOUT}", json.dumps(told).encode() + b"\n")
+        lease = leases.create(f"{staged}/{layout.LEASE}", b"") if exclusive else None
+        try:
+            if self._durable:
+                fs.sync_all([f"{staged}/{layout.ABOUT}", staged])
+            fs.move(staged, self._layout.queue(queue))
+            if self._durable:
+                fs.sync_all([self._layout.queues])
+        except BaseException:
+            if lease is not None:
+                lease.drop()
+            raise
+        if lease is not None:
+            self._exclusive[queue] = lease
+
+    def _declare_again(self, queue: str, told: Mapping[str, Any], exclusive: bool) -> None:
+        path = self._layout.about(queue)
+        before = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
+        if bool(before["exclusive"]) != exclusive or (exclusive and queue not in self._exclusive):
+            raise InputError(f"the queue {queue} is there already, and somebody else's")
+        if before["dead_letters"] != told["dead_letters"]:
+            raise InputError(f"the queue {queue} is there already, with other dead letters")
+        more = [pair for pair in told["bindings"] if pair not in before["bindings"]]
+        if more:
+            with self._layout.changing():
+                self._write(queue, {**before, "bindings": [*before["bindings"], *more]})
+
+    def _write(self, queue: str, told: Mapping[str, Any]) -> None:
+        fs.write_atomic(self._layout.about(queue), json.dumps(told).encode() + b"\n", sync=self._durable)
+
+    async def unbind(self, queue: str, binding: Binding) -> None:
+        await self._do(lambda: self._unbind(layout.check(queue), [binding.exchange, binding.key]))
+
+    def _unbind(self, queue: str, pair: list[str]) -> None:
+        with leases.exclusively(self._layout.lock):
+            try:
+                before = json.loads(fs.read_bytes(self._layout.about(queue), layout.ABOUT_LIMIT))
+            except FileNotFoundError:
+                return
+            left = [other for other in before["bindings"] if other != pair]
+            if left != before["bindings"]:
+                with self._layout.changing():
+                    self._write(queue, {**before, "bindings": left})
+
+    async def delete(self, queue: str) -> None:
+        await self._do(lambda: self._delete(layout.check(queue)))
+
+    def _delete(self, queue: str) -> None:
+        lease = self._exclusive.pop(queue, None)
+        if lease is not None:
+            lease.drop()
+        with leases.exclusively(self._layout.lock), self._layout.changing():
+            self._layout.remove(queue)
+
+    async def publish(self, exchange: str, message: Message) -> None:
+        accepted = asyncio.get_running_loop().create_future()
+        self._waiting.append((layout.check(exchange), message, accepted))
+        if self._publishing is None or self._publishing.done():
+            self._publishing = asyncio.create_task(self._publish_waiting())
+        await accepted
+
+    async def _publish_waiting(self) -> None:
+        """Those that came while others were written go together, in the order in which they came."""
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
+            error: BaseException | None = None
+            try:
+                pairs = [(exchange, message) for exchange, message, _ in batch]
+                await self._do(lambda pairs=pairs: self._publish(pairs))  # type: ignore[misc]
+            except BaseException as raised:  # noqa: BLE001 - whoever publishes is told, whatever it was
+                error = raised
+            for _, _, accepted in batch:
+                if accepted.done():
+                    continue  # nobody waits any more
+                accepted.set_result(None) if error is None else accepted.set_exception(error)
+
+    def _publish(self, batch: Sequence[tuple[str, Message]]) -> None:
+        """Staged, synced, linked, synced: each step for all of them."""
+        staged: list[tuple[str, str, list[str]]] = []
+        lasting: list[str] = []
+        ready: dict[str, None] = {}  # folders of queues that got such a one
+        self._know()
+        try:
+            for exchange, message in batch:
+                bound = self._bound(exchange, message.key)
+                if not message.lasting:
+                    bound = [queue for queue in bound if not self._crowded(queue)]
+                if bound:
+                    name = self._layout.new_name()
+                    path = f"{self._layout.staging}/{name}"
+                    staged.append((name, path, bound))
+                    fs.create(path, layout.encode(message))
+                    if self._durable and message.lasting:
+                        lasting.append(path)
+                        ready |= dict.fromkeys(map(self._layout.ready, bound))
+            if lasting:
+                fs.sync_all(lasting)
+            for name, path, bound in staged:
+                for queue in bound:
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        fs.link(path, f"{self._layout.ready(queue)}/{name}")
+            if ready:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    fs.sync_all(ready)
+        finally:
+            for _, path, _ in staged:
+                with contextlib.suppress(OSError):
+                    fs.unlink(path)
+
+    def _crowded(self, queue: str) -> bool:
+        """Nobody has read it for long: words that need not last are not added, so that a reader who is away for days
+        does not find a full disk. [test_a_queue_that_nobody_reads_does_not_fill_with_what_need_not_last]"""
+        left = self._looks.get(queue, 0)
+        if left > 0:
+            self._looks[queue] = left - 1
+            return False
+        try:
+            crowded = len(fs.listdir(self._layout.ready(queue))) >= CROWD
+        except FileNotFoundError:
+            return False
+        if len(self._looks) >= _KEYS:
+            self._looks.clear()
+        self._looks[queue] = 0 if crowded else LOOK_AFTER
+        return crowded
+
+    def _know(self) -> None:
+        """Of all bindings: as long as nobody changed any, what was read once holds, however many queues there are."""
+        at = self._layout.generation()
+        if at is None or at != self._generation:
+            self._names, self._reached = self._layout.names(), {}
+            self._generation = at
+
+    def _bound(self, exchange: str, key: str) -> list[str]:
+        """The queues that get it."""
+        found = self._reached.get((exchange, key))
+        if found is None:
+            found = [queue for queue in self._names if self._fits(queue, exchange, key)]
+            if len(self._reached) >= _KEYS:
+                self._reached.clear()
+            self._reached[exchange, key] = found
+        return found
+
+    def _fits(self, queue: str, exchange: str, key: str) -> bool:
+        return any(binding.exchange == exchange and matches(binding.key, key) for binding in self._bindings(queue))
+
+    def _bindings(self, queue: str) -> tuple[Binding, ...]:
+        """As the queue's file says; it is replaced as a whole, so its number tells whether it is the same."""
+        path = self._layout.about(queue)
+        try:
+            inode = fs.lstat(path).st_ino
+            known = self._known.get(queue)
+            if known is not None and known[0] == inode:
+                return known[1]
+            told = json.loads(fs.read_bytes(path, layout.ABOUT_LIMIT))
+        except FileNotFoundError:
+            self._known.pop(queue, None)
+            return ()
+        found = tuple(Binding(exchange, key) for exchange, key in told["bindings"])
+        self._known[queue] = (inode, found)
+        return found
+
+    async def consume(self, queue: str, *, prefetch: int = 1) -> FilesConsumer:
+        layout.check(queue)
+        if not self._swept:  # whoever was killed is followed by one that begins to listen
+            self._swept = True
+            await self._do(lambda: sweep(self._layout.folder))
+        folder = await self._do(lambda: consuming.join(self._layout, queue))
+        consumer = FilesConsumer(self._layout, queue, *folder, prefetch=prefetch, do=self._do)
+        self._consumers = [one for one in self._consumers if not one.closed] + [consumer]
+        await consumer.open()
+        return consumer
+
+    async def depth(self, queue: str) -> Depth | None:
+        return await self._do(lambda: consuming.depth(self._layout, layout.check(queue)))
+
+    async def close(self) -> None:
+        for consumer in self._consumers:
+            await consumer.close()
+        for queue in list(self._exclusive):
+            await self.delete(queue)
+        if self._publishing is not None:
+            await asyncio.gather(self._publishing, return_exceptions=True)
+        self._thread.shutdown(wait=True)
+
+    async def _do(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def sweep(folder: str) -> list[str]:
+    """Remove what dead processes left: staged messages, exclusive queues. What they had taken, consumers take back.
+    [test_what_killed_publishers_left_is_swept_by_who_listens_next]"""
+    place = Layout(folder)
+    gone = []
+    for queue in place.names():
+        lease_path = f"{place.queue(queue)}/{layout.LEASE}"
+        if fs.exists(lease_path) and not leases.is_held(lease_path):
+            with leases.exclusively(place.lock), place.changing():
+                place.remove(queue)
+            gone.append(queue)
+    for name in fs.listdir(place.staging):
+        path = f"{place.staging}/{name}"
+        with contextlib.suppress(FileNotFoundError):
+            if place.old(path):
+                trees.remove_tree(path) if os.path.isdir(path) else fs.unlink(path)
+                gone.append(name)
+    return gone

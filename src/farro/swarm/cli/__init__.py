@@ -1,0 +1,1 @@
+"""Commands of swarms, and of farro up."""

@@ -1,0 +1,322 @@
+"""`farro swarm`: create, apply, start, stop, remove, config. Looking at swarms lives in swarm_looking.
+
+What the verbs do lives in operations.swarms, and then in the orchestrator, which is started here where none runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+
+from farro import documents
+from farro.cli.background import program
+from farro.cli.groups import Hinting
+from farro.cli.options import common, person, read_root
+from farro.cli.plan_files import read_plans
+from farro.cli.tables import seconds, span
+from farro.cli.terminal import answer, complain, draws, note, say
+from farro.config.settings import Settings
+from farro.documents import Document
+from farro.errors import InputError
+from farro.host.clock import SystemClock
+from farro.swarm import checks, orchestrator_process, plan_changes, requests, service
+from farro.swarm import plan as plans
+from farro.swarm.cli.dead import dead
+from farro.swarm.cli.logs import logs
+from farro.swarm.cli.status import ls, status, watch
+from farro.swarm.cli.tables import command_words
+from farro.swarm.files import Place
+from farro.swarm.plan import SwarmPlan
+from farro.swarm.requests import Asked, CommandView
+from farro.swarm.wire.names import Signal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class InOrder(Hinting):
+    """Commands as a person needs them, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=InOrder)
+def swarm() -> None:
+    """Sets of components that are kept in the state that was asked for.
+
+    \b
+      farro swarm apply demo.yaml  make the swarm of that plan, or change it
+      farro swarm start demo       let its components work, in their order
+      farro swarm status demo      how each of them does
+      farro swarm logs demo        what they write
+      farro swarm dead demo        items that they could not work
+      farro swarm stop demo        they stop working, and stay
+      farro swarm remove demo      they end, and their queues go
+    """
+
+
+def waiting(command: F) -> F:
+    """`--no-wait`, `--timeout` and `--idempotency-key`, on everything that asks."""
+    no_wait = click.option("--no-wait", is_flag=True, help="Print the correlation id at once, and do not wait.")
+    timeout = click.option(
+        "--timeout", "timeout_s", callback=seconds, metavar="DURATION", help="Wait no longer; the command goes on."
+    )
+    key = click.option(
+        "--idempotency-key",
+        "key",
+        metavar="UUID",
+        help="Of a command that may have been asked for before: then it is not done twice.",
+    )
+    return no_wait(timeout(key(common(command))))
+
+
+@swarm.command()
+@click.argument("name", metavar="SWARM")
+@click.option("--plan", "path", metavar="FILE", help="Apply that plan, too.")
+@waiting
+def create(
+    name: str,
+    path: str | None,
+    no_wait: bool,
+    timeout_s: float | None,
+    key: str | None,
+    root: str | None,
+    as_json: bool,
+) -> int:
+    """Make a swarm: its controller is launched. With --plan its components are, too; they work when it is
+    started."""
+    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    plan = None if path is None else read_plan(path, name)
+    asked = [here.ask(Signal.CREATE, name, key=key)]
+    if plan is not None:
+        asked.append(here.ask(Signal.TEMPLATE, name, args=plan[0].data))
+    return here.finish(asked, name)
+
+
+@swarm.command()
+@click.argument("path", metavar="FILE")
+@click.option("--dry-run", is_flag=True, help="Only tell what would change.")
+@waiting
+def apply(
+    path: str,
+    dry_run: bool,
+    no_wait: bool,
+    timeout_s: float | None,
+    key: str | None,
+    root: str | None,
+    as_json: bool,
+) -> int:
+    """Give a swarm the plan in FILE, and make it if it is not there. A swarm that works is stopped first and started
+    again after it; what the plan leaves as it is goes on running."""
+    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    document, wanted = read_plan(path, None)
+    changes = plan_changes.between(here.place, wanted)
+    if not as_json:
+        say("\n".join(changes.lines) if changes.lines else f"{wanted.id} is as the plan says")
+    if dry_run or not changes.steps:
+        if as_json:
+            answer({"swarm": wanted.id, "changes": changes.lines, "commands": []})
+        return 0
+    asked = [
+        here.ask(signal, wanted.id, args=document.data if signal is Signal.TEMPLATE else None, key=key)
+        for signal in changes.steps
+    ]
+    return here.finish(asked, wanted.id, changes=changes.lines)
+
+
+@swarm.command(short_help="Let the components of a swarm work.")
+@click.argument("name", metavar="SWARM")
+@waiting
+def start(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
+    """Let the components of a swarm work: producers first, then what reads from them."""
+    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    return here.finish([here.ask(Signal.START, name, key=key)], name)
+
+
+@swarm.command(short_help="Let them stop working; they stay.")
+@click.argument("name", metavar="SWARM")
+@waiting
+def stop(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
+    """Let the components of a swarm stop working, those at the end of the queues first. They stay, and can be started
+    again; nothing is deleted."""
+    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    return here.finish([here.ask(Signal.STOP, name, key=key)], name)
+
+
+@swarm.command(short_help="Remove a stopped swarm, with its queues.")
+@click.argument("name", metavar="SWARM")
+@waiting
+def remove(name: str, no_wait: bool, timeout_s: float | None, key: str | None, root: str | None, as_json: bool) -> int:
+    """Remove a stopped swarm: its components end, its queues and what is in them are deleted, its controller goes. Its
+    logs and its audit trail stay."""
+    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    return here.finish([here.ask(Signal.REMOVE, name, key=key)], name)
+
+
+@swarm.command()
+@click.argument("role")
+@click.argument("instance")
+@click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--enable/--disable", "enabled", default=None, help="Let this one component work, or stop working.")
+@waiting
+def config(
+    role: str,
+    instance: str,
+    values: tuple[str, ...],
+    enabled: bool | None,
+    no_wait: bool,
+    timeout_s: float | None,
+    key: str | None,
+    root: str | None,
+    as_json: bool,
+) -> int:
+    """Change the config of one component while it runs. A VALUE is JSON where it is JSON, else text."""
+    here = Asking(root, as_json, no_wait=no_wait, timeout_s=timeout_s)
+    args = dict(_pair(text) for text in values)
+    if enabled is not None:
+        args["enabled"] = enabled
+    if not args:
+        raise click.UsageError("say what shall change: KEY=VALUE, --enable or --disable")
+    swarm = checks.swarm_of(Place(here.place), role, instance)
+    asked = here.ask(Signal.CONFIG, swarm, args=args, role=role, instance=instance, key=key)
+    return here.finish([asked], instance, swarm=swarm)
+
+
+for _command in (status, watch, ls, logs, dead):
+    swarm.add_command(_command)
+
+
+class Asking:
+    """What all these verbs do: ask, see that an orchestrator runs, wait, tell."""
+
+    def __init__(self, root: str | None, as_json: bool, *, no_wait: bool, timeout_s: float | None) -> None:
+        self._root, self._settings = read_root(root)
+        self.place = service.place(self._root, self._settings).folder
+        self._as_json = as_json
+        self._no_wait = no_wait
+        self._timeout_s = timeout_s
+        self._clock = SystemClock()
+
+    def ask(
+        self,
+        signal: Signal,
+        name: str | None,
+        *,
+        args: dict[str, Any] | None = None,
+        role: str | None = None,
+        instance: str | None = None,
+        key: str | None = None,
+    ) -> Asked:
+        service.check_bus(self._root, self._settings)
+        return requests.ask(
+            self.place,
+            signal,
+            name,
+            args=args,
+            role=role,
+            instance=instance,
+            idempotency_key=key,
+            origin=person(),
+            durable=self._settings.durability == "power",
+        )
+
+    def finish(
+        self, asked: list[Asked], name: str, *, changes: list[str] | None = None, swarm: str | None = None
+    ) -> int:
+        """Wait for the end of each, unless nobody wants to; the exit code."""
+        ensure_orchestrator(self._root, self._settings)
+        if self._no_wait:
+            if self._as_json:
+                answer({"commands": [asdict(one) for one in asked]})
+            else:
+                say("\n".join(one.correlation_id for one in asked))
+            return 0
+        ends: list[CommandView] = []
+        for one in asked:
+            end = self._wait(one)
+            if end is None:
+                complain(f"{name}: no end yet of {one.correlation_id}; it goes on: farro swarm status {swarm or name}")
+                return 1
+            ends.append(end)
+            if not self._as_json:
+                (say if end.result == "success" else complain)(command_words(end))
+            if end.result != "success":
+                break
+        if self._as_json:
+            told: dict[str, Any] = {"commands": [asdict(end) for end in ends]}
+            answer(told if changes is None else {"changes": changes, **told})
+        return 0 if len(ends) == len(asked) and ends[-1].result == "success" else 1
+
+    def _wait(self, asked: Asked) -> CommandView | None:
+        """With a line on a terminal that says for how long."""
+        show = draws(sys.stderr) and not self._as_json
+        began_s, tell_s = self._clock.monotonic_s(), orchestrator_process.TELL_S
+        # Beyond the command's own time: it then ends by itself, and says how.
+        limit_s = self._timeout_s if self._timeout_s is not None else asked.timeout_ms / 1000 + 120
+        try:
+            while True:
+                spent_s = self._clock.monotonic_s() - began_s
+                end = requests.wait(
+                    self.place, asked.correlation_id, min(1.0, max(0.0, limit_s - spent_s)), self._clock
+                )
+                if end is not None or spent_s >= limit_s:
+                    return end
+                if spent_s >= tell_s and not self._as_json:
+                    tell_s *= 4
+                    if show:
+                        sys.stderr.write("\r\x1b[K")
+                    self._tell_trouble()
+                if show:
+                    known = requests.command(self.place, asked.correlation_id)
+                    what = known.signal if known else "waiting for the orchestrator"
+                    sys.stderr.write(f"\r\x1b[K{what} … {span(spent_s)}")
+                    sys.stderr.flush()
+        finally:
+            if show:
+                sys.stderr.write("\r\x1b[K")
+
+    def _tell_trouble(self) -> None:
+        """Whoever waits for an orchestrator that cannot work is told why it cannot."""
+        ensure_orchestrator(self._root, self._settings)
+        trouble = orchestrator_process.trouble(self.place)
+        if trouble is not None:
+            note(f"still waiting; the orchestrator says: {trouble}")
+
+
+def ensure_orchestrator(root: str, settings: Settings) -> None:
+    """Somebody must carry it out."""
+    wanted = orchestrator_process.component(root, program(), dict(os.environ))
+    started = orchestrator_process.ensure(service.runtime(root), wanted, SystemClock())
+    if started is not None:
+        note(f"started an orchestrator in the background (pid {started.pid}); its log: {started.log}")
+
+
+def read_plan(path: str, name: str | None) -> tuple[Document, SwarmPlan]:
+    """The plan in a file, with all of its problems and their places; `name`: the swarm that it must be of."""
+    found = read_plans(path)
+    if len(found) != 1:
+        raise InputError(f"{path} holds {len(found)} documents; a swarm has one plan")
+    document = found[0]
+    if name is not None and isinstance(document.data, dict) and document.data.get("id") not in (None, name):
+        problem = document.problem(("id",), f"is {document.data['id']!r}, but the swarm is {name}; make them the same")
+        raise documents.refusal(document.source, [problem])
+    return document, plans.load(document)
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    import json
+
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise click.BadParameter(f"{text!r} is no KEY=VALUE")
+    if name == "enabled":
+        raise click.UsageError("say --enable or --disable instead of enabled=…")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

@@ -1,0 +1,1 @@
+"""The orchestrator: one process a root that carries out what is asked of its swarms."""

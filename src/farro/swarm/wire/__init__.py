@@ -1,0 +1,1 @@
+"""The wire contract of swarms: names, messages, and the AsyncAPI document."""

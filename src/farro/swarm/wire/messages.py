@@ -1,0 +1,299 @@
+"""Signals, confirmations and status as they stand on the wire (seed 003 §3.1, §12; DESIGN §11), read and written.
+
+Routing keys live in names; who sends what, and when, lives in the services.
+
+Names on the wire are camelCase, and absent where there is nothing to say; null is taken for absent. What a later
+version adds is left alone; what a message must have and does not makes it no message, and it is told why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from farro.documents import json_schema, shapes
+from farro.documents.constraints import Bounds, Matching, Said
+from farro.errors import BadName, InputError
+from farro.lazy_dataclass import dataclass, field
+from farro.swarm.lifecycle import ComponentState, SwarmState
+from farro.swarm.wire.names import NAME_PATTERN, Scope, Signal, StatusKind
+
+MAX_BYTES = 1 << 20
+
+UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+Uuid = Annotated[str, Matching(UUID, "a UUID")]
+Name = Annotated[str, Matching(NAME_PATTERN, "small letters, digits and -")]
+_TIME = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:Z|[+-]\d{2}:\d{2})"
+Moment = Annotated[str, Matching(_TIME, "a time such as 2026-11-16T12:34:56Z")]
+SignalName = Literal[
+    "swarm-create", "swarm-template", "swarm-start", "swarm-stop", "swarm-remove", "config-update", "status-request"
+]
+Phase = Literal["create", "template", "start", "stop", "remove", "config", "status", "runtime"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScopeBody:
+    takes_more: ClassVar[bool] = True
+
+    swarm_id: Name | None = None
+    role: Name | None = None
+    instance: Name | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControlSignal:
+    """One shape for all signals."""
+
+    takes_more: ClassVar[bool] = True
+
+    correlation_id: Uuid  # new per attempt
+    idempotency_key: Uuid  # stable across retries of the same action
+    signal: SignalName
+    message_id: Uuid | None = None
+    timestamp: Moment | None = None
+    swarm_id: Name | None = None
+    role: Name | None = None
+    instance: Name | None = None
+    args: dict[str, Any] | None = None
+    origin: Annotated[str, Said(200)] | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(swarm=self.swarm_id, role=self.role, instance=self.instance)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """A command was carried out, and seen to be."""
+
+    takes_more: ClassVar[bool] = True
+
+    ts: Moment
+    correlation_id: Uuid
+    idempotency_key: Uuid
+    signal: SignalName
+    scope: ScopeBody
+    result: Literal["success"] = "success"
+    state: str
+    notes: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Error:
+    """A command was not carried out; what there is was kept."""
+
+    takes_more: ClassVar[bool] = True
+
+    ts: Moment
+    correlation_id: Uuid
+    idempotency_key: Uuid
+    signal: SignalName
+    scope: ScopeBody
+    result: Literal["error"] = "error"
+    phase: Phase
+    code: Annotated[str, Matching(r"[A-Z][A-Z0-9_]{0,63}", "capitals, digits and _")]
+    message: str
+    retryable: bool
+    details: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duplicate:
+    """The same command came again: its confirmation was sent once more, and nothing was done."""
+
+    takes_more: ClassVar[bool] = True
+
+    ts: Moment
+    correlation_id: Uuid  # of the signal that came again
+    original_correlation_id: Uuid | None = None
+    idempotency_key: Uuid
+    signal: SignalName
+    scope: ScopeBody
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warning:  # noqa: A001 - the word of the seed
+    takes_more: ClassVar[bool] = True
+
+    ts: Moment
+    correlation_id: Uuid | None = None
+    signal: SignalName
+    scope: ScopeBody
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    takes_more: ClassVar[bool] = True
+
+    desired: Annotated[int, Bounds(at_least=0)]
+    healthy: Annotated[int, Bounds(at_least=0)]
+    running: Annotated[int, Bounds(at_least=0)]
+    enabled: Annotated[int, Bounds(at_least=0)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queues:
+    takes_more: ClassVar[bool] = True
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """What a component says of itself, or a controller of its swarm: all of it (`status-full`), or what changed."""
+
+    takes_more: ClassVar[bool] = True
+
+    event: Literal["status"] = "status"
+    kind: Literal["status-full", "status-delta"]
+    version: str = "1.0"
+    message_id: Uuid
+    timestamp: Moment
+    role: Name
+    instance: Name
+    swarm_id: Name | None = None
+    enabled: bool
+    state: str | None = None
+    watermark: Moment | None = None
+    max_staleness_sec: Annotated[float, Bounds(at_least=0)] | None = None
+    totals: Totals | None = None
+    queues: Queues | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+M = TypeVar("M")
+
+
+def encode(message: Any) -> bytes:
+    """As JSON, without what is not there."""
+    return json.dumps(_wire(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode(shape: type[M], data: bytes) -> M:
+    """InputError says all that is wrong with it; nothing of a forged body is repeated."""
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{shape.__name__}: {len(data)} bytes; a message may have {MAX_BYTES}")
+    try:
+        told = _DECODER.decode(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{shape.__name__}: it is no JSON ({type(error).__name__})") from error
+    checked = shapes.check(shape, _snake(told))
+    if checked.value is None or checked.faults:
+        said = [f"{'.'.join(_camel(str(part)) for part in fault.path)} {fault.message}" for fault in checked.faults]
+        raise InputError(f"{shape.__name__}: {'; '.join(said[:5])}")
+    return checked.value
+
+
+def read_signal(data: bytes, signal: Signal, scope: Scope) -> ControlSignal:
+    """The signal in a body that came under a key which says the same. InputError: it is not one, or the two differ."""
+    found = decode(ControlSignal, data)
+    if found.signal != signal:
+        raise InputError(f"ControlSignal: the body says {found.signal}, its routing key {signal}")
+    try:
+        said = found.scope
+    except BadName as error:
+        raise InputError(f"ControlSignal: {error}") from error
+    for own, told in ((scope.swarm, said.swarm), (scope.role, said.role), (scope.instance, said.instance)):
+        if own is not None and own != told:
+            raise InputError(f"ControlSignal: the body is about {said.words}, its routing key about {scope.words}")
+    return found
+
+
+def read_status(data: bytes, kind: StatusKind, scope: Scope) -> Status:
+    """The status in a body that came under a key which says the same. InputError: it is not one, or the two differ."""
+    found = decode(Status, data)
+    if found.kind != kind or (found.role, found.instance) != (scope.role, scope.instance):
+        raise InputError(
+            f"Status: the body is a {found.kind} of {found.role}.{found.instance}, its routing key otherwise"
+        )
+    return found
+
+
+def scope_body(scope: Scope) -> ScopeBody:
+    return ScopeBody(swarm_id=scope.swarm, role=scope.role, instance=scope.instance)
+
+
+def state_of(signal: Signal) -> SwarmState | None:
+    """The state that a success of it tells."""
+    return {
+        Signal.CREATE: SwarmState.CREATING,
+        Signal.TEMPLATE: SwarmState.READY,
+        Signal.START: SwarmState.RUNNING,
+        Signal.STOP: SwarmState.STOPPED,
+        Signal.REMOVE: SwarmState.REMOVED,
+    }.get(signal)
+
+
+def schema(shape: Any) -> dict[str, Any]:
+    """JSON Schema of a message, in the names of the wire. What may be absent may be null."""
+    made: dict[str, Any] = _camel_schema(json_schema.schema(shape))
+    return made
+
+
+# --- names on the wire ---
+
+
+def _wire(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        told = {}
+        for each in fields(value):
+            member = getattr(value, each.name)
+            if member is not None and not (member == {} and each.default_factory is not MISSING):
+                told[_camel(each.name)] = _wire(member)
+        return told
+    if isinstance(value, SwarmState | ComponentState):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_wire(item) for item in value]
+    return value  # a caller's own data: its names are its own
+
+
+def _snake(told: Any) -> Any:
+    """The names of our own; what lies within `args`, `data` and `details` is the sender's."""
+    if not isinstance(told, Mapping):
+        return told
+    read = {}
+    for name, value in told.items():
+        if value is None:
+            continue
+        own = _snake_name(name)
+        read[own] = _snake(value) if own in ("scope", "totals", "queues") else value
+    return read
+
+
+_WORDS = re.compile(r"(?<!^)[A-Z]")
+
+
+@lru_cache(1024)
+def _snake_name(name: str) -> str:
+    return _WORDS.sub(lambda match: f"_{match[0].lower()}", name)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _camel_schema(made: Any) -> Any:
+    if isinstance(made, list):
+        return [_camel_schema(item) for item in made]
+    if not isinstance(made, dict):
+        return made
+    told = {name: _camel_schema(value) for name, value in made.items()}
+    if isinstance(made.get("properties"), dict):
+        told["properties"] = {_camel(name): _camel_schema(value) for name, value in made["properties"].items()}
+        told["required"] = [_camel(name) for name in made.get("required", ())]
+    return told
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # one for all: a controller reads hundreds a second

@@ -1,0 +1,212 @@
+"""Names on the wire (seed 003 §3): exchanges, queues, routing keys, and which binding a key fits.
+
+What the messages say lives in signals, confirmations and status.
+
+    ph.control                              topic exchange of all signals and events
+    ph.<swarm>.hive                         exchange of a swarm's work
+    ph.<swarm>.<suffix>                     queue of a swarm's work
+    sig.<signal>.<swarm>                    swarm-template, swarm-start, swarm-stop, swarm-remove
+    sig.<signal>.<role>.<instance>          config-update, status-request
+    ev.ready.<signal>.<scope>               and ev.error.<signal>.<scope>, ev.duplicate.<signal>.<scope>
+    ev.ready.swarm-controller.<instance>    the controller's control plane is up
+    ev.warning.<signal>.<swarm>             done, but not as a person may think
+    ev.status-full.<role>.<instance>        and ev.status-delta.<role>.<instance>
+
+A name is one word of a routing key: no dot can make it two, no * or # can make it a pattern.
+[test_a_name_is_one_word_of_a_key]
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import Literal
+
+from farro.errors import BadName
+from farro.lazy_dataclass import dataclass
+
+CONTROL = "ph.control"
+CONTROLLER = "swarm-controller"  # the role of every swarm's controller
+NAME_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NAME = re.compile(NAME_PATTERN)
+
+
+class Signal(StrEnum):
+    """What can be asked for. `CREATE` is never sent: the orchestrator does it, and confirms it as if it had been."""
+
+    CREATE = "swarm-create"
+    TEMPLATE = "swarm-template"
+    START = "swarm-start"
+    STOP = "swarm-stop"
+    REMOVE = "swarm-remove"
+    CONFIG = "config-update"
+    STATUS = "status-request"
+
+    @property
+    def of_component(self) -> bool:
+        return self in (Signal.CONFIG, Signal.STATUS)
+
+
+Outcome = Literal["ready", "error", "duplicate", "warning"]
+_OUTCOMES: tuple[Outcome, ...] = ("ready", "error", "duplicate", "warning")
+StatusKind = Literal["status-full", "status-delta"]
+_STATUSES: tuple[StatusKind, ...] = ("status-full", "status-delta")
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(text: str, what: str) -> str:
+    """A swarm's, a role's, an instance's or a queue's name."""
+    if not is_name(text):
+        raise BadName(f"{ascii(text)[:100]} is no {what}: small letters, digits and -, at most 63, first and last no -")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """Whom a message is about: a whole swarm, or one component."""
+
+    swarm: str | None = None
+    role: str | None = None
+    instance: str | None = None
+
+    def __post_init__(self) -> None:
+        for value, what in ((self.swarm, "swarm"), (self.role, "role"), (self.instance, "instance")):
+            if value is not None:
+                check_name(value, what)
+        if (self.role is None) != (self.instance is None):
+            raise BadName("a component is named by its role and its instance together")
+        if self.swarm is None and self.role is None:
+            raise BadName("a message is about a swarm or a component")
+
+    @property
+    def words(self) -> str:
+        """As routing keys spell it."""
+        return f"{self.role}.{self.instance}" if self.role is not None else str(self.swarm)
+
+
+def work_exchange(swarm: str) -> str:
+    return f"ph.{check_name(swarm, 'swarm')}.hive"
+
+
+def work_queue(swarm: str, suffix: str) -> str:
+    if check_name(suffix, "queue") == "hive":
+        raise BadName("hive is the name of a swarm's exchange; call the queue otherwise")
+    return f"ph.{check_name(swarm, 'swarm')}.{suffix}"
+
+
+def dead_letters(queue: str) -> str:
+    """Where items go that a component gave up."""
+    return f"{queue}.dlq"
+
+
+def control_queue(role: str, instance: str) -> str:
+    """Where one component, or one controller, gets its signals and events."""
+    return f"{CONTROL}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
+
+
+def controller_keys(swarm: str, instance: str) -> list[str]:
+    """What a controller hears, whatever its plan: commands of its swarm, and who asks how it is."""
+    lifecycle = (Signal.TEMPLATE, Signal.START, Signal.STOP, Signal.REMOVE)
+    keys = [signal_key(one, Scope(swarm=swarm)) for one in lifecycle]
+    return [*keys, signal_key(Signal.STATUS, Scope(role=CONTROLLER, instance=instance))]
+
+
+def component_keys(role: str, instance: str) -> tuple[str, ...]:
+    """What the controller of a component hears about it: updates that others ask for, and its own word."""
+    scope = Scope(role=role, instance=instance)
+    return (
+        signal_key(Signal.CONFIG, scope),
+        status_key("status-full", role, instance),
+        status_key("status-delta", role, instance),
+    )
+
+
+def signal_key(signal: Signal, scope: Scope) -> str:
+    if signal is Signal.CREATE:
+        raise BadName("nobody is asked to create a swarm by a signal: the orchestrator does it")
+    return f"sig.{signal}.{_fitting(signal, scope)}"
+
+
+def event_key(outcome: Outcome, signal: Signal, scope: Scope) -> str:
+    return f"ev.{outcome}.{signal}.{_fitting(signal, scope)}"
+
+
+def controller_up_key(instance: str) -> str:
+    return f"ev.ready.{CONTROLLER}.{check_name(instance, 'instance')}"
+
+
+def status_key(kind: StatusKind, role: str, instance: str) -> str:
+    return f"ev.{kind}.{check_name(role, 'role')}.{check_name(instance, 'instance')}"
+
+
+def _fitting(signal: Signal, scope: Scope) -> str:
+    if signal.of_component and scope.role is None:
+        raise BadName(f"{signal} is about a component, and needs its role and instance")
+    if not signal.of_component and scope.role is not None:
+        raise BadName(f"{signal} is about a whole swarm, not about {scope.role}.{scope.instance}")
+    return scope.words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """A routing key, read."""
+
+    kind: Literal["signal", "outcome", "status", "controller-up"]
+    scope: Scope
+    signal: Signal | None = None
+    outcome: Outcome | None = None
+    status: StatusKind | None = None
+
+
+@lru_cache(4096)
+def read_key(text: str) -> Key:
+    """BadName: it is none of those that the seed has."""
+    words = text.split(".")
+    if words[0] == "sig" and len(words) >= 3:
+        signal = _signal(words[1], text)
+        if signal is not Signal.CREATE:
+            return Key(kind="signal", signal=signal, scope=_about(signal, words[2:], text))
+    if words[0] == "ev" and len(words) >= 3:
+        for status in _STATUSES:
+            if words[1] == status and len(words) == 4:
+                return Key(kind="status", status=status, scope=Scope(role=words[2], instance=words[3]))
+        if words[1:3] == ["ready", CONTROLLER] and len(words) == 4:
+            return Key(kind="controller-up", scope=Scope(role=CONTROLLER, instance=words[3]))
+        for outcome in _OUTCOMES:
+            if words[1] == outcome:
+                signal = _signal(words[2], text)
+                return Key(kind="outcome", outcome=outcome, signal=signal, scope=_about(signal, words[3:], text))
+    raise BadName(f"{ascii(text)[:200]} is no routing key of a swarm")
+
+
+def _signal(word: str, text: str) -> Signal:
+    try:
+        return Signal(word)
+    except ValueError:
+        raise BadName(f"{ascii(text)[:200]}: there is no signal {ascii(word)[:64]}") from None
+
+
+def _about(signal: Signal, words: list[str], text: str) -> Scope:
+    if signal.of_component and len(words) == 2:
+        return Scope(role=words[0], instance=words[1])
+    if not signal.of_component and len(words) == 1:
+        return Scope(swarm=words[0])
+    raise BadName(f"{ascii(text)[:200]} does not say whom {signal} is about")
+
+
+def matches(binding: str, key: str) -> bool:
+    """Whether a topic exchange gives `key` to a queue that is bound with `binding`: * is one word, # any number."""
+    if "*" not in binding and "#" not in binding:
+        return binding == key  # as nearly all are: a controller has three for each component
+    wanted, words = binding.split("."), key.split(".")
+    ends = {0}  # how many words of the key the pattern so far may have taken
+    for word in wanted:
+        if word == "#":
+            ends = {end for start in ends for end in range(start, len(words) + 1)}
+        else:
+            ends = {start + 1 for start in ends if start < len(words) and word in ("*", words[start])}
+    return len(words) in ends

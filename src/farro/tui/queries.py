@@ -1,0 +1,200 @@
+"""What `farro top` shows, gathered from the store: everything here may block, and runs in a thread.
+
+Drawing lives in the views; counting in operations.lanes, listing in operations.listing.
+
+Cheap with many jobs: queues are counted, not listed; the list of jobs is read once, and then kept by the change feed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+
+from farro.agents import inbox
+from farro.agents.inbox import Waiting
+from farro.config.settings import Settings
+from farro.errors import FarroError
+from farro.execution import progress
+from farro.host.clock_port import Clock
+from farro.jobs.states import Status
+from farro.lazy_dataclass import dataclass, field
+from farro.queue import alerts, listing, tree, watch, workers
+from farro.queue import counts as lanes
+from farro.queue.alerts import Alerts
+from farro.queue.counts import Lanes
+from farro.queue.listing import Asked
+from farro.queue.watch import Running
+from farro.queue.workers import WorkerLine
+from farro.store.port import AgentView, JobView, Store
+from farro.store.queues import Paused
+from farro.swarm import files, requests
+from farro.swarm.requests import SwarmView
+from farro.tui import texts
+
+PAGE = 200  # jobs that are listed at first; more when somebody scrolls on
+_RUNNING = 40
+_KNOWN_PROMPTS = 5_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    lanes: Lanes
+    workers: dict[str, int]  # live slots of each role
+    running: tuple[Running, ...]
+    running_total: int
+    dead: tuple[AgentView, ...]
+    ended: tuple[JobView, ...]
+    paused: Mapping[str, Paused]  # queues that give out no jobs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """What wants a person."""
+
+    alerts: Alerts
+    inbox: tuple[Waiting, ...]
+    dead: tuple[AgentView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs; empty: all. The text is looked for in what a row shows."""
+
+    text: str = ""
+    roles: tuple[str, ...] = ()
+    statuses: tuple[Status, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, known_roles: Collection[str]) -> Filter:
+        """`failed`, `role:Runner`, `status:stale` and words; a role's or status's own name is enough."""
+        roles, statuses, words = [], [], []
+        by_name = {role.lower(): role for role in known_roles}
+        for word in text.split():
+            bare = word.removeprefix("role:").removeprefix("status:").lower()
+            status = _STATUS_WORDS.get(bare)
+            if status is not None:
+                statuses.append(status)
+            elif bare in by_name:
+                roles.append(by_name[bare])
+            else:
+                words.append(word)
+        return cls(" ".join(words), tuple(dict.fromkeys(roles)), tuple(dict.fromkeys(statuses)))
+
+    def takes(self, view: JobView) -> bool:
+        return (not self.roles or view.lifecycle.role in self.roles) and (
+            not self.statuses or view.status in self.statuses
+        )
+
+
+_STATUS_WORDS = {
+    **{str(status): status for status in Status},
+    **{word: status for status, word in texts.WORDS.items()},
+    "in-progress": Status.IN_PROGRESS,
+}
+
+
+@dataclass
+class LiveJobs:
+    """The newest jobs that a filter takes, kept by what the change feed tells.
+
+    Invariant: `views` has at most `limit` jobs, the last changed first; `more`: there may be others.
+    """
+
+    store: Store
+    wanted: Filter = field(default_factory=Filter)
+    limit: int = PAGE
+    views: OrderedDict[str, JobView] = field(default_factory=OrderedDict)
+    more: bool = False
+    loaded: bool = False
+
+    def load(self) -> None:
+        asked = Asked(roles=self.wanted.roles, statuses=self.wanted.statuses, last=self.limit)
+        found = listing.ls(self.store, self.store.root, asked)
+        self.views = OrderedDict((view.job_id, view) for view in found)
+        self.more, self.loaded = len(found) >= self.limit, True
+
+    def heard(self, job_ids: Collection[str]) -> None:
+        """Look at those that changed; the last of them is the newest."""
+        for job_id in list(dict.fromkeys(job_ids))[-self.limit :]:
+            view = self.store.find(job_id)
+            self.views.pop(job_id, None)
+            if view is not None and self.wanted.takes(view):
+                self.views[job_id] = view
+                self.views.move_to_end(job_id, last=False)
+        while len(self.views) > self.limit:
+            self.views.popitem()
+            self.more = True
+
+
+class Looking:
+    """One for the life of the screen. Called by one thread at a time."""
+
+    def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self._counter = lanes.Counter(store, clock)
+        self._about: OrderedDict[str, str] = OrderedDict()
+        self.ended = LiveJobs(store, wanted=Filter(statuses=tree.FINISHED), limit=20)
+
+    def overview(self) -> Overview:
+        agents, now = self.store.agents(), self.clock.now()
+        working = watch.in_hands(agents)
+        running = [watch.running_job(self.store, agent, job_id, now) for agent, job_id in working[:_RUNNING]]
+        alive: dict[str, int] = {}
+        for agent in agents:
+            if agent.alive and agent.role is not None:
+                alive[agent.role] = alive.get(agent.role, 0) + 1
+        return Overview(
+            lanes=self._counter.count(agents),
+            workers=alive,
+            running=tuple(job for job in running if job is not None),
+            running_total=len(working),
+            dead=tuple(agent for agent in agents if not agent.alive),
+            ended=tuple(self.ended.views.values()),
+            paused=self.store.paused(),
+        )
+
+    def abouts(self, told: Overview) -> dict[str, str]:
+        """What the jobs of an overview are about, by their ids."""
+        found = {view.job_id: self.about(view) for view in told.ended}
+        for job in told.running:
+            known = self._about.get(job.job_id)
+            view = self.store.find(job.job_id) if known is None else None
+            found[job.job_id] = known if known is not None else "" if view is None else self.about(view)
+        return found
+
+    def about(self, view: JobView) -> str:
+        """What the job is about. A prompt never changes: it is read once. A store without folders would copy all of the
+        job's files for it: there the list does without."""
+        known = self._about.get(view.job_id)
+        if known is not None:
+            return known
+        if not tree.in_folders(self.store):
+            return ""
+        prompt = progress.read_prompt(self.store.folder(view))
+        if not prompt:
+            return ""  # it moved on: the next look finds it
+        self._about[view.job_id] = told = texts.about(prompt)
+        while len(self._about) > _KNOWN_PROMPTS:
+            self._about.popitem(last=False)
+        return told
+
+    def workers(self) -> list[WorkerLine]:
+        return workers.listed(self.store.agents(), everyone=True)
+
+    def swarms(self) -> list[SwarmView]:
+        return requests.list_(self.place, clock=self.clock)
+
+    @property
+    def place(self) -> str:
+        return f"{self.store.root}/{files.FOLDER}"
+
+    def attention(self) -> Attention:
+        told = alerts.alerts(self.store, self.store.root, self.settings, now=self.clock.now())
+        try:
+            waiting = tuple(inbox.inbox(self.store, self.store.root))
+        except FarroError:  # a job moved while it was read: the next look has it
+            waiting = ()
+        dead = tuple(agent for agent in self.store.agents() if not agent.alive)
+        return Attention(alerts=told, inbox=waiting, dead=dead)

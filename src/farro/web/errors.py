@@ -1,0 +1,103 @@
+"""Errors as HTTP says them: a status, a code and the message, in one shape; and data as JSON text.
+
+Which errors there are is farro.errors; what is refused before a route is asked lives in `access`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from farro import errors
+from farro.documents.encoding import encoder
+
+JSON = "application/json"
+_STATUSES: tuple[tuple[type[errors.FarroError], int], ...] = (
+    (errors.UnknownJob, 404),
+    (errors.NoTask, 404),
+    (errors.BadDocument, 422),
+    (errors.BadName, 422),
+    (errors.UnknownRole, 422),
+    (errors.IdConflict, 409),
+    (errors.NameTaken, 409),
+    (errors.InputError, 400),
+    (errors.CapacityReached, 429),
+    (errors.NotPermitted, 403),
+    (errors.BudgetExceeded, 403),
+    (errors.Refused, 409),
+    (errors.Lost, 409),
+    (errors.TryAgain, 503),
+    (errors.NotReplicated, 503),
+)
+_encode = encoder(ensure_ascii=True, default=lambda value: _plain(value))
+
+
+class Wrong(errors.FarroError):
+    """A request that no operation could be asked with."""
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        self.status = status
+        self.code = code
+        self.headers = headers or {}
+        super().__init__(message)
+
+
+def status_of(error: errors.FarroError) -> int:
+    if isinstance(error, Wrong):
+        return error.status
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+
+
+def code_of(error: errors.FarroError) -> str:
+    if isinstance(error, Wrong):
+        return error.code
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def told(error: errors.FarroError) -> dict[str, Any]:
+    """What stands under `error`."""
+    data: dict[str, Any] = {"code": code_of(error), "message": str(error)}
+    if isinstance(error, errors.BadDocument):
+        data["problems"] = [asdict(problem) for problem in error.problems]
+    return data
+
+
+def response(error: errors.FarroError) -> Response:
+    status = status_of(error)
+    headers = dict(error.headers) if isinstance(error, Wrong) else {}
+    if status == 503:
+        headers.setdefault("Retry-After", "2")
+    return Response(text({"error": told(error)}), status_code=status, media_type=JSON, headers=headers)
+
+
+def text(data: Any) -> bytes:
+    """JSON in ASCII: whatever a job says, a lone half of a character among it, comes through any reader."""
+    try:
+        return _encode(data).encode()
+    except ValueError:  # a number that JSON does not have, in somebody's prompt
+        return json.dumps(_finite(data), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {str(name): _finite(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(member) for member in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

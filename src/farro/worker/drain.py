@@ -1,0 +1,99 @@
+"""When a draining worker is done: nothing is queued, delayed or running in its queue.
+
+What it waits for meanwhile is told in the log once, so that nobody wonders at a worker that does not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from farro.host.clock_port import Clock
+from farro.jobs.states import Status
+from farro.log.structured import Log
+from farro.store.port import Store
+from farro.worker.slot import Turn
+
+TELL_AFTER_S = 3.0  # what passes by itself within that time is not worth a line
+
+
+class Drained:
+    """Port: Until. One for all slots of a worker."""
+
+    patience_s = 0.5  # another worker's job may end, or come back, without a change in this queue
+
+    def __init__(self, *, store: Store, role: str, clock: Clock, log: Log) -> None:
+        self._store = store
+        self._role = role
+        self._clock = clock
+        self._log = log
+        self._idle_since_s: float | None = None
+        self._told = ""
+
+    def over(self, turn: Turn) -> bool:
+        if turn is not Turn.IDLE:
+            self._idle_since_s = None
+            return False
+        if self._store.pending(self._role) == 0:
+            return True
+        if self._role in self._store.paused():
+            why = f"the queue of {self._role} is paused: what is queued stays (farro resume {self._role})"
+            if self._told != why:  # by one of the slots
+                self._log("warning", why, {"role": self._role, "event": {"type": "drain_paused"}})
+            self._told = why
+            return True
+        now_s = self._clock.monotonic_s()
+        self._idle_since_s = self._idle_since_s or now_s
+        if now_s - self._idle_since_s >= TELL_AFTER_S:
+            self._tell(self._waits_for())
+        return False
+
+    def _tell(self, what: str) -> None:
+        if what and what != self._told:
+            self._log("warning", f"still waiting for {what}", {"role": self._role, "event": {"type": "drain_waits"}})
+        self._told = what
+
+    def _waits_for(self) -> str:
+        """What nobody alive works on; empty when everything that is left is running."""
+        left = [
+            view
+            for agent in self._store.agents()
+            if agent.role == self._role and not agent.alive
+            for view in agent.jobs
+        ]
+        queued = self._store.list(roles=[self._role], statuses=[Status.QUEUED], limit=100)
+        blocked = [view.job_id for view in queued if view.waits_for]
+        delayed = [view for view in queued if view.lifecycle.not_before is not None and not view.waits_for]
+        late = [view.job_id for view in delayed if view.lifecycle.attempt == 0]
+        again = [view.job_id for view in delayed if view.lifecycle.attempt > 0]
+        refused = [view.job_id for view in queued if view.lifecycle.not_before is None and not view.waits_for]
+        parts = [
+            f"{_some(jobs)} {why}"
+            for jobs, why in (
+                (left, "in the hands of a dead agent (farro watchdog recovers it)"),
+                (blocked, "until what it runs after has ended (farro watchdog, if a dead worker ended it)"),
+                (late, "until the time that it was queued for (--delay, --at)"),
+                (again, "until the time of its next attempt"),
+                (
+                    refused,
+                    "queued, which this worker may not take (its tags, an unknown schema version, or it is no job)",
+                ),
+            )
+            if jobs
+        ]
+        return " and ".join(parts)
+
+
+class Emptied:
+    """Port: Until. The same where only the length of the queue is known (agq)."""
+
+    patience_s = 0.5
+
+    def __init__(self, pending: Callable[[], int]) -> None:
+        self._pending = pending
+
+    def over(self, turn: Turn) -> bool:
+        return turn is Turn.IDLE and self._pending() == 0
+
+
+def _some(jobs: list[str]) -> str:
+    return jobs[0] if len(jobs) == 1 else f"{len(jobs)} jobs, {jobs[0]} among them,"

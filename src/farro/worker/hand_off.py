@@ -1,0 +1,134 @@
+"""How a worker hands on what it has done: to the manager, who may be away, or past it where the config permits that.
+
+Where a job goes is decided by roles.workflow; what becomes of a job that cannot be handed on is the watchdog's and the
+manager's matter.
+
+SPEC-1 §12: workers never bypass the manager. While it is away they wait with backoff; then the job is marked stale
+where it lies, with an error.md, and its result is kept: the next attempt finds it, and nobody is asked twice. Two
+exceptions, both the config's: a role's fast path, and degraded mode. Neither fails a job whose work has succeeded: that
+a workflow has come to nothing is the manager's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from farro.config.settings import RoleSettings
+from farro.errors import FarroError
+from farro.execution.stop import Stop
+from farro.host.clock_port import Clock
+from farro.jobs import transitions
+from farro.jobs.diagnosis import said
+from farro.jobs.envelope import Lifecycle
+from farro.jobs.outcomes import ErrorInfo, Outcome, Released, Succeeded, Unroutable
+from farro.jobs.retry import RetryPolicy, Uniform, delay_after
+from farro.lazy_dataclass import dataclass, field
+from farro.log.structured import Log
+from farro.roles import workflow
+from farro.roles.workflow import MANAGER, Code, Decision
+from farro.store.port import Claim, Store
+from farro.worker import leader, routing
+from farro.worker.leader import AWAY_S
+
+_SLICE_S = 0.1
+AWAY = "manager_away"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """Of one worker; one for all its slots."""
+
+    store: Store
+    root: str
+    clock: Clock
+    log: Log
+    retry: RetryPolicy
+    uniform: Uniform
+    bypass: bool = False  # degraded mode: asked for, and permitted
+    roles: Mapping[str, RoleSettings] = field(default_factory=dict)
+    silent_s: Callable[[], float | None] | None = None  # of the manager; None: as its file in the root says
+
+    @staticmethod
+    def ends_here(claim: Claim, outcome: Outcome) -> bool:
+        """Whether nobody has to take the job on: then `commit` is the store's own."""
+        return not isinstance(outcome, Succeeded) or transitions.next_role(claim.envelope.lifecycle) != MANAGER
+
+    def commit(self, claim: Claim, outcome: Outcome, tick: Callable[[], None], stop: Stop) -> Lifecycle:
+        """As `Store.commit`, once it is known that somebody will take the job on."""
+        life = claim.envelope.lifecycle
+        if not isinstance(outcome, Succeeded) or self.ends_here(claim, outcome):
+            return self.store.commit(claim, outcome)
+        if (onward := self._fast_path(claim, outcome)) is not None:
+            route = {**onward.route, "code": str(Code.FAST_PATH)}
+            return self.store.commit(claim, outcome, routing.move(onward, role=life.role, route=route))
+        if self._manager_comes(claim, tick, stop):
+            return self.store.commit(claim, outcome)
+        if stop.requested:
+            return self.store.commit(claim, Released(note="the manager is away, and the worker was stopped"))
+        if self.bypass and (decision := self._decision(claim, outcome)) is not None and decision.code is not Code.FAIL:
+            return self._past_the_manager(claim, outcome, decision)
+        return self.store.commit(claim, self._unroutable(outcome))
+
+    def _fast_path(self, claim: Claim, outcome: Succeeded) -> Decision | None:
+        """Straight on to the next step, where the role's config lets a success that passes do so. Its end, a person and
+        a review that asks for changes are the manager's; so is a role whose successes have hooks, and an Architect's
+        answer with drafts, which only the manager makes jobs of."""
+        role = self.roles.get(claim.envelope.lifecycle.role)
+        if role is None or not role.fast_path or role.on_success or routing.proposes(outcome):
+            return None
+        decision = self._decision(claim, outcome)
+        return decision if decision is not None and decision.code is Code.NEXT else None
+
+    def _decision(self, claim: Claim, outcome: Succeeded) -> Decision | None:
+        try:
+            return workflow.possible(routing.of_worker(claim, outcome), self.store.roles())
+        except FarroError as error:  # the manager says what is wrong with the task
+            self.log("warning", str(error), {"job_id": claim.job_id})
+            return None
+
+    def _past_the_manager(self, claim: Claim, outcome: Succeeded, decision: Decision) -> Lifecycle:
+        role = claim.envelope.lifecycle.role
+        note = f"{decision.note} (the manager is away: degraded bypass)"
+        route = {**decision.route, "code": str(Code.DEGRADED_BYPASS), "decided": str(decision.code)}
+        move = routing.move(replace(decision, note=note), role=role, route=route)
+        told = self.store.commit(claim, outcome, move)
+        self.log("warning", note.splitlines()[0], {"job_id": claim.job_id, "event": {"type": "degraded_bypass"}})
+        return told
+
+    def _manager_comes(self, claim: Claim, tick: Callable[[], None], stop: Stop) -> bool:
+        """Whether the manager lives, or comes back in the time of the pinned backoff."""
+        for attempt in range(1, self.retry.max_attempts + 1):
+            away = self.away()
+            if away is None:
+                return True
+            fields = {"job_id": claim.job_id, "attempt": attempt, "event": {"type": AWAY}}
+            self.log("warning", f"cannot hand {claim.job_id} on: {away}", fields)
+            self.store.note(
+                AWAY, actor=claim.agent.id, job_id=claim.job_id, role=claim.envelope.lifecycle.role, attempt=attempt
+            )
+            if attempt < self.retry.max_attempts:
+                self._sleep(delay_after(attempt, self.retry, self.uniform), tick, stop)
+            if stop.requested:
+                return False
+        return self.away() is None
+
+    def away(self) -> str | None:
+        """Why nobody would take it; None: the manager lives."""
+        silent = leader.silent_s(self.root, self.clock) if self.silent_s is None else self.silent_s()
+        if silent is None:
+            return "no manager has run here yet; start one with `farro manager`"
+        return f"the manager has been silent for {said(silent)}" if silent > AWAY_S else None
+
+    def _sleep(self, seconds: float, tick: Callable[[], None], stop: Stop) -> None:
+        until_s = self.clock.monotonic_s() + seconds
+        while not stop.requested and (left := until_s - self.clock.monotonic_s()) > 0:
+            tick()
+            self.clock.sleep(min(_SLICE_S, left))
+
+    def _unroutable(self, outcome: Succeeded) -> Unroutable:
+        why = self.away() or "the manager was away"
+        message = f"the work is done and could not be handed on: {why}. It is stale until a manager is back"
+        markdown = f"# Not handed on\n\n**{AWAY}**: {message}.\n\n{outcome.report.markdown}"
+        report = replace(outcome.report, markdown=markdown)
+        return Unroutable(error=ErrorInfo(category=AWAY, message=message), report=report)

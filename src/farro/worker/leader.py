@@ -1,0 +1,158 @@
+"""The manager's seat: one lease, so that two managers never both act, and the heartbeat that workers look at.
+
+What a manager does lives in manager; what a worker does while nobody sits here lives in handover.
+
+    agents/Manager/.lease       flock'd while a manager acts; the kernel drops it at its death. Its text says who
+    agents/Manager/.heartbeat   written every ten seconds; its time says how long the manager has been silent
+
+Where the jobs lie in a store of many machines, so does the seat: a lease by the server's clock (`FleetSeat`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+
+from farro.errors import FarroError
+from farro.host import fs, leases
+from farro.host.clock_port import Clock
+from farro.jobs.times import timestamp
+from farro.lazy_dataclass import dataclass, field
+from farro.store.fleet import Fleet
+from farro.worker.leader_port import Seat as SeatPort
+
+LEASE = "agents/Manager/.lease"
+HEARTBEAT = "agents/Manager/.heartbeat"
+BEAT_S = 10.0
+AWAY_S = 30.0  # SPEC-1 §12
+_LIMIT = 4096
+
+
+@dataclass(kw_only=True)
+class Seat:
+    """Of one root on one machine."""
+
+    root: str
+    clock: Clock
+    name: str = "manager"
+    _lease: leases.Lease | None = None
+    _beat_s: float = field(default=float("-inf"))
+
+    def take(self) -> bool:
+        if self._lease is not None:
+            return True
+        path = f"{self.root}/{LEASE}"
+        if not fs.exists(path):
+            os.close(fs.open_append(path))
+        try:
+            self._lease = leases.take(path)
+        except FileNotFoundError:  # somebody tidied up between the two calls: the next turn makes it anew
+            return False
+        return self._lease is not None
+
+    def stands(self) -> bool:
+        return self._lease is not None
+
+    def holder(self) -> str:
+        try:
+            told = json.loads(fs.read_bytes(f"{self.root}/{HEARTBEAT}", _LIMIT))
+            return f"pid {told['pid']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
+
+    def beat(self) -> None:
+        now_s = self.clock.monotonic_s()
+        if self._lease is None or now_s - self._beat_s < BEAT_S:
+            return
+        told = {"pid": os.getpid(), "name": self.name, "at": timestamp(self.clock.now())}
+        fs.write_atomic(f"{self.root}/{HEARTBEAT}", json.dumps(told).encode() + b"\n", sync=False)
+        self._beat_s = now_s
+
+    def silent_s(self) -> float | None:
+        return silent_s(self.root, self.clock)
+
+    def drop(self) -> None:
+        lease, self._lease = self._lease, None
+        self._beat_s = float("-inf")
+        if lease is not None:
+            lease.drop()
+
+
+@dataclass(kw_only=True)
+class FleetSeat:
+    """Of all machines that share a store. Its time is longer than that of an agent's lease there: a manager that slept
+    through it has lost its agents too, so nothing that it was about to do is accepted any more.
+
+    Invariant: `_until_s` is reckoned from before the request that granted it, so it is over here before it is there.
+    """
+
+    fleet: Fleet
+    clock: Clock
+    me: str  # host, pid and something random: never anybody else's
+    lease_s: float = AWAY_S
+    name: str = "manager"
+    _until_s: float = field(default=float("-inf"))
+    _beat_s: float = field(default=float("-inf"))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> bool:
+        with self._lock:
+            now_s = self.clock.boottime_s()
+            if now_s - self._beat_s < BEAT_S and now_s < self._until_s:
+                return True
+            has = self.fleet.take_seat(self.name, self.me, lease_s=self.lease_s)
+            self._until_s = now_s + self.lease_s if has else float("-inf")
+            self._beat_s = now_s if has else float("-inf")
+            return has
+
+    def stands(self) -> bool:
+        return self.clock.boottime_s() < self._until_s
+
+    def holder(self) -> str:
+        told = self.fleet.seated(self.name)
+        return "another process" if told is None else told.holder
+
+    def beat(self) -> None:
+        if self.stands():
+            self.take()
+
+    def silent_s(self) -> float | None:
+        told = self.fleet.seated(self.name)
+        return None if told is None else told.silent_s
+
+    def drop(self) -> None:
+        had, self._until_s, self._beat_s = self.stands(), float("-inf"), float("-inf")
+        if had:
+            with contextlib.suppress(FarroError):  # the server is away: the lease runs out by itself
+                self.fleet.leave_seat(self.name, self.me)
+
+
+@contextlib.contextmanager
+def beating(seat: SeatPort) -> Iterator[None]:
+    """Beat while something runs whose time is bounded, and which the loop has to wait for."""
+    over = threading.Event()
+
+    def beats() -> None:
+        while not over.wait(BEAT_S / 10):
+            with contextlib.suppress(OSError, FarroError):
+                seat.beat()
+
+    thread = threading.Thread(target=beats, name="beats", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def silent_s(root: str, clock: Clock) -> float | None:
+    """How long the manager of this machine's root has been silent; None: there never was one."""
+    try:
+        beat_s = fs.lstat(f"{root}/{HEARTBEAT}").st_mtime
+    except OSError:
+        return None
+    return max(0.0, clock.now().timestamp() - beat_s)

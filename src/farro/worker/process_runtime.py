@@ -1,0 +1,292 @@
+"""Components as detached processes of this machine, each with a record on disk.
+
+What a component does is its own; which there are lives with whoever launches.
+
+A launch is: take the folder's lock; write a record with a new mark; start the process with that mark in its
+environment; write its number, start time and boot into the record. The kernel drops the lock when a launcher dies. A
+launcher that died before the last step leaves a record without a number, and the process is found by the mark; if there
+is none, it was never started, or it ended. Records are read by everybody and written under the lock.
+
+How a component ended is known to its parent alone, which writes it beside the record, under the same mark. Memory is
+limited by a cgroup around the component where one can be had, else by RLIMIT_AS of each process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from farro.errors import AlreadyRunning, BadName, InputError
+from farro.host import cgroup_limits, fs, leases, process_identity, process_limits, process_table, process_tree
+from farro.host.clock_port import Clock
+from farro.jobs.times import timestamp
+from farro.worker.runtime import NAME, STOP_S, Component, Seen, Stopped
+
+MARK = "FARRO_COMPONENT"
+_LOCK, _TIDYING = ".lock", ".tidying"
+_SUFFIX, _EXIT = ".json", ".exit"
+_LOOKS, _PAUSE_S = 3, 0.02  # for a process that is just becoming its program: until then its environment is another's
+LOG_LIMIT = 10 << 20  # bytes; what is longer is set aside, as `.1`, in place of the one before
+
+
+class ProcessRuntime:
+    """Port: Runtime. `folder` is where the records are; it is made when it is needed."""
+
+    def __init__(self, folder: str, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._children: dict[int, tuple[str, str]] = {}  # pid → name and mark
+
+    def launch(self, component: Component) -> Seen:
+        if NAME.fullmatch(component.name) is None:
+            raise BadName(f"{component.name!r} is no name for a component: small letters, digits and dashes")
+        if not component.argv:
+            raise InputError(f"{component.name} has an image, and this runtime starts commands only")
+        with self._locked():
+            before = self.look(component.name)
+            if before is not None and before.alive:
+                raise AlreadyRunning(f"{component.name} runs already (pid {before.pid}); stop it first")
+            record_before = self._read(component.name)
+            if before is not None:
+                self._clear(record_before, None)
+            record: dict[str, Any] = {
+                "name": component.name,
+                "mark": f"{component.name}.{os.urandom(8).hex()}",
+                "argv": list(component.argv),
+                "log": component.log,
+                "launched_at": timestamp(self._clock.now()),
+                "launches": 1 + _launches(record_before) if before is not None else 1,
+            }
+            group = _group(component)
+            if group is not None:
+                record["cgroup"] = list(group.folders)
+            self._write(record)
+            try:
+                pid = self._start(component, record["mark"], group)
+            except (OSError, ValueError) as error:
+                self._clear(record, None)
+                fs.unlink(self._path(component.name))
+                what = (error.filename or component.argv[0]) if isinstance(error, OSError) else component.argv[0]
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                raise InputError(f"{component.name} could not be started: {what}: {why}") from error
+            record |= process_identity.identity_of(pid)
+            with contextlib.suppress(OSError):  # it runs, and is found by its mark
+                self._write(record)
+            return _seen(record, alive=True)
+
+    def look(self, name: str) -> Seen | None:
+        record = self._read(name)
+        if not record:
+            return None
+        if "pid" in record:
+            self._reap(record["pid"])  # that one alone: who looks at all of them asks for each once
+        else:
+            self._reap()
+            record = self._found(record)
+        alive = process_identity.matches(record)
+        return _seen(record, alive=alive, exit_code=None if alive else self._exit_code(record))
+
+    def list(self) -> Sequence[Seen]:
+        try:
+            names = sorted(fs.listdir(self._folder))
+        except FileNotFoundError:
+            return []
+        found = (self.look(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX))
+        return [seen for seen in found if seen is not None]
+
+    def stop(self, names: Sequence[str], grace_s: float = STOP_S) -> Sequence[Stopped]:
+        with self._locked():
+            records = {name: self._found(record) for name in names if (record := self._read(name))}
+            told = [record for record in records.values() if _terminate(record)]
+            until_s = self._clock.monotonic_s() + grace_s
+            deaf: Sequence[Mapping[str, Any]] = told
+            while (deaf := self._living(deaf)) and self._clock.monotonic_s() < until_s:
+                self._clock.sleep(_PAUSE_S)
+            return [self._ended(record, told=record in told, deaf=record in deaf) for record in records.values()]
+
+    def kill(self, name: str) -> bool:
+        with self._locked():
+            record = self._read(name)
+            record = self._found(record) if record else record
+            alive = bool(record) and process_identity.matches(record)
+            if alive:
+                self._clear(record, record["pid"])
+            return alive
+
+    def tidy(self) -> None:
+        with contextlib.suppress(FileNotFoundError), leases.exclusively(f"{self._folder}/{_TIDYING}"):
+            for seen in self.list():
+                with contextlib.suppress(FileNotFoundError):
+                    _bound(seen.log)
+
+    def _living(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        self._reap()
+        return [record for record in records if process_identity.matches(record)]
+
+    def _ended(self, record: Mapping[str, Any], *, told: bool, deaf: bool) -> Stopped:
+        """Nothing that it started is left, and no record."""
+        self._clear(record, record["pid"] if deaf else None)
+        for path in (self._path(record["name"]), self._path(record["name"], _EXIT)):
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(path)
+        return Stopped(name=record["name"], how="killed" if deaf else "stopped" if told else "was gone")
+
+    def _clear(self, record: Mapping[str, Any], pid: int | None) -> None:
+        """End what is left of it: that process and everything that carries its mark, or is in its cgroup."""
+        process_tree.end_tree(pid, f"{MARK}={record['mark']}", grace_s=0)
+        self._reap()
+        folders = tuple(str(folder) for folder in record.get("cgroup", ()))
+        if folders:
+            cgroup_limits.LimitGroup(folders=folders, by_thread=False).close()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(self._folder)
+        with leases.exclusively(f"{self._folder}/{_LOCK}"):
+            yield
+
+    def _start(self, component: Component, mark: str, group: cgroup_limits.LimitGroup | None) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            if fs.lstat(component.log).st_size > LOG_LIMIT:
+                fs.replace(component.log, f"{component.log}.1")
+        log = fs.open_append(component.log)
+        try:
+            popen = subprocess.Popen(
+                component.argv,
+                cwd=component.cwd,
+                env={**component.env, MARK: mark},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        popen.returncode = 0  # it is not waited for: without this Popen warns of a child left behind
+        self._children[popen.pid] = component.name, mark
+        limits = component.limits
+        if group is not None:
+            group.attach(popen.pid)
+        space = limits.memory_bytes if group is None else None
+        if space is not None or limits.cpu_s is not None:
+            process_limits.apply(popen.pid, process_limits.Limits(address_space=space, cpu_s=limits.cpu_s))
+        return popen.pid
+
+    def _found(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The record, with the number that its launcher did not live to write, if that process is there."""
+        if "pid" in record:
+            return dict(record)
+        mark = f"{MARK}={record['mark']}"
+        for look in range(_LOOKS):
+            for entry in process_table.entries():
+                # Its session's leader: what it started inherited the mark.
+                if entry.alive and entry.pid == entry.session and process_table.carries(entry.pid, mark):
+                    return {**record, **process_identity.identity_of(entry.pid)}
+            if look + 1 < _LOOKS:
+                self._clock.sleep(_PAUSE_S)
+        return dict(record)
+
+    def _reap(self, only: int | None = None) -> None:
+        """Take away those of our own that ended, or that one: a zombie would keep its number."""
+        known = self._children.copy()  # threads launch, look and stop at once
+        for pid in known if only is None else {only} & known.keys():
+            name, mark = known[pid]
+            with contextlib.suppress(ChildProcessError):
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done == 0:
+                    continue
+                told = {"mark": mark, "exit_code": os.waitstatus_to_exitcode(status)}
+                with contextlib.suppress(OSError):  # a full disk: then nobody knows how it ended
+                    fs.write_atomic(self._path(name, _EXIT), json.dumps(told).encode() + b"\n", sync=False)
+            self._children.pop(pid, None)
+
+    def _exit_code(self, record: Mapping[str, Any]) -> int | None:
+        try:
+            told = json.loads(fs.read_bytes(self._path(record["name"], _EXIT), 1 << 12))
+        except (OSError, ValueError):
+            return None
+        ours = isinstance(told, dict) and told.get("mark") == record["mark"]
+        code = told.get("exit_code") if ours else None
+        return code if isinstance(code, int) else None
+
+    def _path(self, name: str, suffix: str = _SUFFIX) -> str:
+        return f"{self._folder}/{name}{suffix}"
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        data = json.dumps(record, indent=2).encode() + b"\n"
+        fs.write_atomic(self._path(record["name"]), data, sync=False)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """Empty when there is none, or none that is whole: nobody else writes here, and writing is atomic."""
+        if NAME.fullmatch(name) is None:
+            return {}
+        try:
+            data = json.loads(fs.read_bytes(self._path(name), 1 << 20))
+        except (OSError, ValueError):
+            return {}
+        whole = isinstance(data, dict) and {"name", "mark", "argv", "log", "launched_at"} <= data.keys()
+        return data if whole else {}
+
+
+def _group(component: Component) -> cgroup_limits.LimitGroup | None:
+    """A cgroup with its limit of memory; None: it has none, or none can be had here."""
+    if component.limits.memory_bytes is None:
+        return None
+    return cgroup_limits.make(processes=None, memory_bytes=component.limits.memory_bytes)
+
+
+def _bound(log: str) -> None:
+    """Set aside what is too long, and begin anew in the same file, which its writer has open: what it says between the
+    two calls is lost, and nothing else is."""
+    if fs.lstat(log).st_size <= LOG_LIMIT:
+        return
+    fd = fs.open_append(log)
+    try:
+        size = os.fstat(fd).st_size
+        reading = fs.open_read(log)
+        try:
+            last = os.pread(reading, LOG_LIMIT, max(0, size - LOG_LIMIT))
+        finally:
+            os.close(reading)
+        fs.write_atomic(f"{log}.1", last, sync=False)
+        fs.truncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def _seen(record: Mapping[str, Any], *, alive: bool, exit_code: int | None = None) -> Seen:
+    return Seen(
+        name=record["name"],
+        alive=alive,
+        pid=record.get("pid"),
+        argv=tuple(record["argv"]),
+        log=record["log"],
+        launched_at=record["launched_at"],
+        launches=_launches(record),
+        exit_code=exit_code,
+    )
+
+
+def _launches(record: Mapping[str, Any]) -> int:
+    """One, where an older farro wrote it."""
+    told = record.get("launches")
+    return told if isinstance(told, int) else 1
+
+
+def _terminate(record: Mapping[str, Any]) -> bool:
+    """SIGTERM to its group, a moment after it was recognised; whether it was there."""
+    if not process_identity.matches(record):
+        return False
+    pid = record["pid"]
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        entry = process_table.entry(pid)
+        send = os.killpg if entry is not None and entry.group == pid else os.kill
+        send(pid, signal.SIGTERM)
+        send(pid, signal.SIGCONT)  # a stopped one would sleep through it
+    return True

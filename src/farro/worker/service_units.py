@@ -1,0 +1,211 @@
+"""farro as systemd user services: the text of the units, writing them, and taking them away again.
+
+Only what bears our first line is ever overwritten or removed. Asking systemd lives in system.systemd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+
+from farro.errors import InputError
+from farro.host import fs, systemd
+from farro.jobs import ids
+from farro.lazy_dataclass import dataclass, field
+
+MARK = "# Made by `farro service install`; `farro service uninstall` removes it."
+_ROLES = "# Roles: "
+
+_UNIT = """{mark}
+{more}[Unit]
+Description={description}
+
+[Service]
+Type=exec
+WorkingDirectory={folder}
+Environment={path}
+ExecStart={command}
+Restart=on-failure
+RestartSec=2
+KillMode=mixed
+TimeoutStopSec=15
+{service}
+[Install]
+WantedBy=default.target
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Units:
+    """What one root has: file name → text, and the names that are started (a template's with its instances)."""
+
+    files: dict[str, str]
+    started: tuple[str, ...]
+
+
+@dataclass(kw_only=True, slots=True)
+class Done:
+    """What was done, and what is left to a person."""
+
+    written: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    todo: list[str] = field(default_factory=list)  # commands to type
+    why: str | None = None  # why they are left to you
+
+
+def units(root: str, *, roles: Sequence[str], workers: int, python: str, path: str, store: str | None = None) -> Units:
+    """The units of a root, with absolute paths of this interpreter."""
+    if any(not char.isprintable() for char in root + python):
+        raise InputError("a path with control characters in it cannot stand in a systemd unit; move the root")
+    name = f"farro-{slug(root)}"
+    # -P: the folder that it starts in must not shadow the program, should it hold something called farro.
+    where = [] if store is None else ["--store", _quoted(store)]
+    start = [_quoted(python, program=True), "-P", "-m", "farro"]
+
+    def unit(what: str, *arguments: str, more: str = "", service: str = "") -> str:
+        return _UNIT.format(
+            mark=MARK,
+            more=more,
+            description=f"farro {what} in {_percent(root)}",
+            folder=_percent(root),
+            path=_quoted(f"PATH={path}", expands=False),
+            command=" ".join([*start, *arguments, "--root", _quoted(root), *where]),
+            service=service,
+        )
+
+    worker = unit(
+        "worker of %i",
+        *("worker", "--role", "%i", "--workers", str(workers)),
+        more=f"{_ROLES}{' '.join(roles)}\n",
+        service="Delegate=yes\n",  # a worker keeps what it starts in a cgroup of its own
+    )
+    files = {
+        f"{name}-worker@.service": worker,
+        f"{name}-watchdog.service": unit("watchdog", "watchdog"),
+        f"{name}-manager.service": unit("manager", "manager"),
+    }
+    started = [f"{name}-worker@{role}.service" for role in roles]
+    return Units(files=files, started=(*started, f"{name}-watchdog.service", f"{name}-manager.service"))
+
+
+def slug(root: str) -> str:
+    """A name for a root: readable, and another for every root."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "-", os.path.basename(root)).strip("-")[:24] or "root"
+    return f"{plain}-{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}"
+
+
+def _percent(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _quoted(text: str, *, expands: bool = True, program: bool = False) -> str:
+    """One word for systemd. `$` is doubled where variables are expanded: in arguments, not in the program's path."""
+    text = _percent(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text.replace("$", "$$") if expands and not program else text}"'
+
+
+def install(folder: str, wanted: Units) -> Done:
+    """Write what is new or changed, and start it. Safe to repeat."""
+    done = Done()
+    for name in wanted.files:
+        if not _is_ours(f"{folder}/{name}"):
+            raise InputError(f"{folder}/{name} is there, and farro did not make it; move it away. Nothing was written")
+    before = _started(folder, wanted.files)
+    _make_folder(folder)
+    for name, text in wanted.files.items():
+        if _read(f"{folder}/{name}") != text:
+            fs.write_atomic(f"{folder}/{name}", text.encode(), sync=True)
+            done.written.append(name)
+    gone = [name for name in before if name not in wanted.started]
+    orders = [["daemon-reload"]]
+    orders += [["disable", "--now", *gone]] if gone else []
+    orders.append(["enable", "--now", *wanted.started])
+    orders += [["try-restart", *wanted.started]] if done.written and before else []  # they run what was written before
+    _order(done, orders)
+    return done
+
+
+def uninstall(folder: str, root: str) -> Done:
+    """Stop and remove what `install` made for this root, and nothing else."""
+    done = Done()
+    prefix = f"farro-{slug(root)}-"
+    names = [f"{prefix}{part}.service" for part in ("worker@", "watchdog", "manager")]
+    ours = [name for name in names if fs.exists(f"{folder}/{name}") and _is_ours(f"{folder}/{name}")]
+    if not ours:
+        return done
+    started = _started(folder, ours)
+    _order(done, [["stop", *started]] if started else [])
+    for name in started:  # what `enable` made; by ourselves, so that it is gone also where systemd cannot be asked
+        link = f"{folder}/default.target.wants/{name}"
+        if os.path.islink(link):
+            fs.unlink(link)
+    for name in ours:
+        fs.unlink(f"{folder}/{name}")
+        done.removed.append(name)
+    _order(done, [["daemon-reload"]])
+    return done
+
+
+def status(folder: str, root: str) -> list[dict[str, str]]:
+    """Every unit of this root that is installed, and what systemd says of it."""
+    prefix = f"farro-{slug(root)}-"
+    files = [f"{prefix}{part}.service" for part in ("worker@", "watchdog", "manager")]
+    started = _started(folder, [name for name in files if fs.exists(f"{folder}/{name}")])
+    why = systemd.unavailable() if started else None
+    if why is not None:
+        return [{"unit": name, "enabled": "unknown", "active": f"unknown: {why}"} for name in started]
+    return [
+        {"unit": name, "enabled": systemd.ask("is-enabled", name)[1], "active": systemd.ask("is-active", name)[1]}
+        for name in started
+    ]
+
+
+def _started(folder: str, names: Sequence[str] | dict[str, str]) -> list[str]:
+    """The units that these files stand for; a template's roles are in its head."""
+    found: list[str] = []
+    for name in names:
+        text = _read(f"{folder}/{name}")
+        if text is None:
+            continue
+        if "@" not in name:
+            found.append(name)
+            continue
+        head = next((line for line in text.splitlines() if line.startswith(_ROLES)), _ROLES)
+        roles = [role for role in head.removeprefix(_ROLES).split() if ids.ROLE.fullmatch(role)]
+        found += [name.replace("@", f"@{role}") for role in roles]
+    return found
+
+
+def _order(done: Done, orders: Sequence[Sequence[str]]) -> None:
+    """Ask systemd; what it cannot be asked, or refuses, is left to the person."""
+    if done.why is None and orders:
+        done.why = systemd.unavailable()
+    for order in orders:
+        if done.why is None:
+            code, said = systemd.ask(*order)
+            if code == 0:
+                continue
+            done.why = said or f"systemctl --user {order[0]} failed"
+        done.todo.append(f"systemctl --user {' '.join(order)}")
+
+
+def _is_ours(path: str) -> bool:
+    """Absent, or made by us."""
+    text = _read(path)
+    return text.startswith(MARK) if text is not None else not fs.exists(path)
+
+
+def _read(path: str) -> str | None:
+    with contextlib.suppress(OSError, ValueError):
+        return fs.read_bytes(path, 1 << 16).decode()
+    return None
+
+
+def _make_folder(path: str) -> None:
+    if not os.path.isdir(path):
+        _make_folder(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):
+            fs.mkdir(path)

@@ -1,0 +1,34 @@
+"""Fixtures of the providers' suite: a fake server of one kind, and the provider that is told to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from contracts.providers import KEY, MODELS, make_ready
+from fake_providers import FakeProvider, Reply
+from farro.agents.providers.port import Provider
+from farro.agents.providers.registry import make_provider
+from farro.config.settings import ProviderSettings, Secret
+
+Open = Callable[..., tuple[Provider, FakeProvider]]
+
+
+@pytest.fixture
+def talk() -> Iterator[Open]:
+    """`talk(kind, reply, …, stream=…)`: the provider, and the server that it asks."""
+    made: list[Provider | FakeProvider] = []
+
+    def opened(kind: str, *replies: Reply, **settings: Any) -> tuple[Provider, FakeProvider]:
+        make_ready(kind)
+        server = FakeProvider(kind, *replies)
+        told = {"api_key": Secret("CANARY"), "base_url": server.base_url, "model": MODELS[kind], **settings}
+        provider = make_provider("p", ProviderSettings(kind=kind, **told), root="/nowhere", environ={"CANARY": KEY})
+        made.extend((provider, server))
+        return provider, server
+
+    yield opened
+    for each in made:
+        each.close()

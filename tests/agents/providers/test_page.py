@@ -1,0 +1,56 @@
+"""docs/providers.md: its examples are run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from contracts.providers import request
+from farro import documents
+from farro.agents.calling import asked_of
+from farro.agents.providers.port import Message, ProviderTrouble, TroubleKind
+from farro.agents.providers.registry import BUILT_IN, Place, make_provider
+from farro.config.reader import settings_of
+from farro.config.settings import ProviderSettings
+from support import ROOT
+
+PAGE = Path(ROOT, "docs", "providers.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_config_loads_and_every_provider_can_be_made() -> None:
+    settings = settings_of(documents.parse(blocks("yaml")[0].encode(), "page.yaml"), {}, warn=lambda _: None)
+    assert [each.provider for each in asked_of(settings, "Architect")] == ["gpt", "gemini", "local"]
+    for name, its in settings.providers.items():
+        make_provider(name, its, root="/", environ={}).close()
+
+
+def test_the_answers_are_given_as_the_page_says(tmp_path: Path) -> None:
+    (tmp_path / "answers.yaml").write_text(blocks("yaml")[1], encoding="utf-8")
+    settings = ProviderSettings(kind="scripted", file="answers.yaml")
+    provider = make_provider("play", settings, root=str(tmp_path), environ={})
+    assert '"documents"' in provider.answer(request(1, role="DocWriter")).text
+    assert provider.answer(request(1)).text == "I do not know."
+
+
+def test_the_provider_of_ones_own_answers() -> None:
+    made: dict[str, object] = {}
+    exec(blocks("python")[0], made)
+    make = made["make"]
+    assert callable(make)
+    provider = make("acme", ProviderSettings(kind="acme"), Place(root="/", environ={}))
+    assert provider.answer(request(1)).text == "…"
+    with pytest.raises(ProviderTrouble, match="has nothing to say"):
+        provider.answer(replace(request(1), messages=(Message(author="user", text="say nothing"),)))
+
+
+def test_the_page_has_every_kind_and_every_trouble() -> None:
+    for word in (*BUILT_IN, *get_args(TroubleKind)):
+        assert re.search(rf"^\| `{word}` \|", PAGE, re.MULTILINE), word

@@ -1,0 +1,280 @@
+"""Asking until somebody answers: tries, waits, fallbacks, and what the ledger is told of each call.
+
+Which try comes next is tests/roles/test_call_retries.py; real servers are asked in tests/providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from farro.agents.calling import Answered, Candidate, NobodyAnswered, Tried, asked_of, call
+from farro.agents.providers.port import SLICE_S, Answer, Message, ProviderTrouble, Request, Usage
+from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
+from farro.errors import BudgetExceeded, InputError
+from farro.host.clock import ManualClock
+
+OK = Answer(text="yes", usage=Usage(input_tokens=2, output_tokens=1), cost_usd=Decimal("0.5"))
+SERVER = {"kind": "server", "retryable": True}
+LIMITED = {"kind": "rate_limited", "retryable": True, "charged": False}
+REFUSED = {"kind": "refused", "retryable": False, "charged": False}
+
+
+class Scene:
+    """Providers that do as they are told, a clock that only sleeping moves, and a ledger that writes all down."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.events: list[Any] = []
+        self.told: list[Tried] = []
+        self.budget = 100
+
+    def candidate(self, name: str, *does: Answer | dict[str, Any], tries: int = 4) -> Candidate:
+        return Candidate(name=name, provider=Told(self, name, list(does), tries), model=f"{name}-model")
+
+    def call(self, *candidates: Candidate, **more: Any) -> Answered:
+        return call(
+            candidates,
+            self.request,
+            reserve=self.reserve,
+            settle=self.settle,
+            clock=self.clock,
+            uniform=lambda low, high: high,
+            on_try=self.told.append,
+            **more,
+        )
+
+    def request(self, candidate: Candidate, number: int) -> Request:
+        return Request(
+            key=f"job/1/step/{number}",
+            system="",
+            messages=(Message(author="user", text="?"),),
+            model=candidate.model,
+            max_output_tokens=10,
+            timeout_s=30,
+        )
+
+    def reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+        if len([event for event in self.events if event[0] == "reserve"]) >= self.budget:
+            raise BudgetExceeded("nothing left")
+        self.events.append(("reserve", candidate.name, number))
+        return f"call-{number}"
+
+    def settle(self, call_id: str, *, end: str, usage: Usage | None, cost_usd: Decimal | None) -> None:
+        self.events.append(("settle", call_id, end, usage, cost_usd))
+
+    def asked(self) -> list[tuple[str, str]]:
+        return [(event[1], event[2]) for event in self.events if event[0] == "ask"]
+
+    def ends(self) -> list[str]:
+        return [event[2] for event in self.events if event[0] == "settle"]
+
+
+@dataclass
+class Told:
+    scene: Scene
+    name: str
+    does: list[Answer | dict[str, Any] | BaseException]
+    tries: int
+    requests: list[Request] = field(default_factory=list)
+
+    def answer(self, request: Request) -> Answer:
+        self.requests.append(request)
+        self.scene.events.append(("ask", self.name, request.key.rpartition("/")[2]))
+        does = self.does.pop(0) if len(self.does) > 1 else self.does[0]
+        if isinstance(does, Answer):
+            return does
+        if isinstance(does, BaseException):
+            raise does
+        raise ProviderTrouble(f"{self.name} said no", **does)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def failed(scene: Scene, *candidates: Candidate, **more: Any) -> NobodyAnswered:
+    with pytest.raises(NobodyAnswered) as raised:
+        scene.call(*candidates, **more)
+    return raised.value
+
+
+def test_the_first_answer_is_the_answer(scene: Scene) -> None:
+    answered = scene.call(scene.candidate("a", OK), scene.candidate("b", OK))
+    assert (answered.answer, answered.candidate.name) == (OK, "a")
+    assert [(one.provider, one.number, one.kind) for one in answered.tried] == [("a", 1, "answered")]
+
+
+def test_every_call_is_reserved_before_and_settled_after(scene: Scene) -> None:
+    scene.call(scene.candidate("a", SERVER, LIMITED, OK))
+    assert scene.events == [
+        ("reserve", "a", 1),
+        ("ask", "a", "1"),
+        ("settle", "call-1", "failed", None, None),
+        ("reserve", "a", 2),
+        ("ask", "a", "2"),
+        ("settle", "call-2", "not_charged", None, None),
+        ("reserve", "a", 3),
+        ("ask", "a", "3"),
+        ("settle", "call-3", "answered", OK.usage, OK.cost_usd),
+    ]
+
+
+@pytest.mark.parametrize("tries", [4, 2])
+def test_a_provider_is_asked_as_often_as_it_has_tries(scene: Scene, tries: int) -> None:
+    trouble = failed(scene, scene.candidate("a", SERVER, tries=tries))
+    assert len(scene.asked()) == tries == len(trouble.tried)
+    assert (trouble.kind, trouble.retryable) == ("server", True)
+    assert f"a said no ({tries} calls)" == str(trouble)
+
+
+def test_the_waits_grow_as_pinned(scene: Scene) -> None:
+    trouble = failed(scene, scene.candidate("a", SERVER))
+    assert [one.waited_s for one in trouble.tried] == [0.0, 0.375, 0.5625, 0.84375]
+    assert scene.clock.monotonic_s() - 1000.0 == pytest.approx(0.375 + 0.5625 + 0.84375)
+
+
+def test_a_provider_that_asks_to_be_left_alone_is(scene: Scene) -> None:
+    answered = scene.call(scene.candidate("a", {**LIMITED, "retry_after_s": 20.0}, SERVER, OK))
+    assert [one.waited_s for one in answered.tried] == [0.0, 20.0, 10.0]  # the jitter goes on from its own cap
+
+
+def test_a_long_wait_is_left_to_the_job_and_the_fallback_is_asked_at_once(scene: Scene) -> None:
+    slow = scene.candidate("a", {**LIMITED, "retry_after_s": 3600.0})
+    assert scene.call(slow, scene.candidate("b", OK)).candidate.name == "b"
+    assert scene.clock.monotonic_s() == 1000.0
+    assert scene.asked() == [("a", "1"), ("b", "2")]
+
+
+def test_the_job_waits_as_long_as_the_first_provider_wants_that_may_help(scene: Scene) -> None:
+    trouble = failed(
+        scene,
+        scene.candidate("a", {**LIMITED, "retry_after_s": 3600.0}),
+        scene.candidate("b", {**LIMITED, "retry_after_s": 600.0}),
+        scene.candidate("c", REFUSED),
+    )
+    assert (trouble.kind, trouble.retryable, trouble.retry_after_s) == ("refused", True, 600.0)
+    assert "a said no; b said no; c said no" in str(trouble)
+
+
+def test_the_job_need_not_wait_where_one_provider_asks_for_nothing(scene: Scene) -> None:
+    limited = scene.candidate("a", {**LIMITED, "retry_after_s": 3600.0})
+    assert failed(scene, limited, scene.candidate("b", SERVER)).retry_after_s is None
+
+
+def test_what_nobody_may_answer_is_not_worth_another_attempt(scene: Scene) -> None:
+    trouble = failed(scene, scene.candidate("a", REFUSED), scene.candidate("b", REFUSED))
+    assert not trouble.retryable
+    assert scene.asked() == [("a", "1"), ("b", "2")]
+
+
+def test_numbers_go_on_over_providers_and_from_where_the_caller_is(scene: Scene) -> None:
+    answered = scene.call(scene.candidate("a", REFUSED), scene.candidate("b", SERVER, OK), first_number=5)
+    assert [(one.provider, one.number) for one in answered.tried] == [("a", 5), ("b", 6), ("b", 7)]
+    assert scene.told == list(answered.tried)
+
+
+def test_a_violation_ends_it_at_once(scene: Scene) -> None:
+    bad = {"kind": "failed", "retryable": True, "violation": True}
+    trouble = failed(scene, scene.candidate("a", bad), scene.candidate("b", OK))
+    assert trouble.violation
+    assert not trouble.retryable
+    assert scene.asked() == [("a", "1")]
+
+
+def test_a_budget_ends_it_before_the_call(scene: Scene) -> None:
+    scene.budget = 0
+    with pytest.raises(BudgetExceeded, match=r"^nothing left$"):
+        scene.call(scene.candidate("a", SERVER), scene.candidate("b", OK))
+    assert scene.asked() == []
+
+
+def test_a_budget_that_refuses_another_try_does_not_hide_why_one_was_needed(scene: Scene) -> None:
+    scene.budget = 2
+    trouble = failed(scene, scene.candidate("a", SERVER), scene.candidate("b", OK))
+    assert str(trouble) == "a said no (2 calls). No further try was made: nothing left"
+    assert not trouble.retryable  # the next attempt of the job would be refused at once
+    assert len(scene.asked()) == 2
+    assert scene.ends() == ["failed", "failed"]
+    scene.budget = 3
+    again = failed(scene, scene.candidate("a", REFUSED), scene.candidate("b", OK))  # the fallback is too dear
+    assert str(again) == "a said no. No further try was made: nothing left"
+
+
+class Ended(BaseException):
+    pass
+
+
+def test_a_call_that_is_ended_from_outside_stays_unsettled(scene: Scene) -> None:
+    candidate = scene.candidate("a", SERVER)
+    candidate.provider.does = [Ended()]  # type: ignore[attr-defined]
+    with pytest.raises(Ended):
+        scene.call(candidate, scene.candidate("b", OK))
+    assert scene.ends() == []
+
+
+def test_a_wait_is_slept_in_slices(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        scene.clock.advance(seconds)
+
+    monkeypatch.setattr(scene.clock, "sleep", sleep)
+    scene.call(scene.candidate("a", {**LIMITED, "retry_after_s": 3.0}, OK))
+    assert max(slept) <= SLICE_S
+
+
+def test_no_call_lasts_beyond_the_deadline(scene: Scene) -> None:
+    first, second = scene.candidate("a", SERVER), scene.candidate("b", OK)
+    scene.call(first, second, deadline_s=1000.5)
+    timeouts = [request.timeout_s for request in first.provider.requests]  # type: ignore[attr-defined]
+    assert timeouts == pytest.approx([0.5, 0.125])  # and no wait of half a second for a third
+    assert scene.asked()[-1] == ("b", "3")
+
+
+def settings(**roles: RoleSettings) -> Settings:
+    return Settings(providers={"a": ProviderSettings(), "b": ProviderSettings()}, roles=roles)
+
+
+def test_a_role_asks_its_provider_and_then_its_fallbacks() -> None:
+    fallback = FallbackSettings(provider="b", model="small")
+    told = settings(DocWriter=RoleSettings(provider="a", model="big", fallbacks=(fallback,)))
+    assert asked_of(told, "DocWriter") == (FallbackSettings(provider="a", model="big"), fallback)
+
+
+def test_the_only_provider_is_everybodys() -> None:
+    told = Settings(providers={"a": ProviderSettings()}, roles={"DocWriter": RoleSettings(model="big")})
+    assert asked_of(told, "DocWriter") == (FallbackSettings(provider="a", model="big"),)
+    assert asked_of(told, "Architect") == (FallbackSettings(provider="a"),)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (settings(), "role R has no provider; set roles.R.provider \\(there are a, b\\)"),
+        (Settings(), "nobody can answer R: the config has no `providers`"),
+        (settings(R=RoleSettings(provider="A")), "role R asks provider A, which `providers` does not have"),
+        (
+            settings(R=RoleSettings(provider="a", fallbacks=(FallbackSettings(provider="bb"),))),
+            "did you mean b\\?",
+        ),
+    ],
+)
+def test_a_role_that_asks_nobody_is_told(told: Settings, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        asked_of(told, "R")
+
+
+def test_tries_can_be_written_down() -> None:
+    one = Tried(provider="a", model=None, number=1, kind="server", message="no", waited_s=0.0)
+    keys: Sequence[str] = list(one.to_json())
+    assert keys == ["provider", "model", "number", "kind", "message", "waited_s"]

@@ -1,0 +1,178 @@
+"""A RESP front in a thread of the test, over a file store of its own, and clients that know nothing of it.
+
+The program as a process is in test_program.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from farro import app
+from farro.agq.server import Options, Server
+from farro.config import reader
+from farro.config.settings import Settings
+from farro.doctor import root as roots
+from farro.host.clock import SystemClock
+from farro.jobs.ids import IdMint
+from farro.queue.admission import Gate
+from farro.queue.agent_rules import contract_of
+
+PATIENCE_S = 30.0
+
+
+class Front:
+    """One server. Everything that a test opens through it is closed with it."""
+
+    def __init__(self, root: Path, *, config_of: Mapping[str, Any] | None = None, **options: Any) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "agents-config.json").write_text(json.dumps({"durability": "process", **(config_of or {})}))
+        self.settings: Settings = reader.load(str(root))
+        roots.init(str(root), self.settings)
+        self.log: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.store = app.open_store(str(root), self.settings)
+        self.server = Server(
+            store=self.store,
+            library=app.library(str(root), self.settings),
+            options=Options(port=0, version="test", **{"beat_s": 0.2, "waits": False, **options}),
+            log=lambda level, message, fields: self.log.append((level, message, fields)),
+            mint=IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint,
+            gate=Gate.of(self.settings, user="tester", force=False),
+            contract=contract_of(str(root), self.settings),
+        )
+        self._open: list[Any] = []
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        assert self._started.wait(PATIENCE_S)
+
+    async def _serve(self) -> None:
+        await self.server.start()
+        self._started.set()
+        await self.server.ended()
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    def client(self, *, protocol: int = 2, **options: Any) -> redis.Redis:
+        """redis-py, one connection, so that a worker is one."""
+        made = connected(self.port, protocol=protocol, **options)
+        self._open.append(made)
+        return made
+
+    def raw(self) -> Raw:
+        made = Raw(self.port)
+        self._open.append(made)
+        return made
+
+    def status(self, job_id: str) -> str | None:
+        view = self.store.find(job_id)
+        return None if view is None else str(view.status)
+
+    def close(self) -> None:
+        for each in self._open:
+            each.close()
+        self.server.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        self.store.close()
+
+
+def connected(port: int, **options: Any) -> redis.Redis:
+    """No trying again behind our back: what goes wrong shall be seen."""
+    once = {"retry": Retry(NoBackoff(), 0), "socket_timeout": None}
+    return redis.Redis(port=port, decode_responses=True, single_connection_client=True, **{**once, **options})
+
+
+class Raw:
+    """A socket, for what no client would send."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def line(self) -> bytes:
+        said = b""
+        while not said.endswith(b"\r\n"):
+            piece = self.socket.recv(1)
+            if not piece:
+                break
+            said += piece
+        return said
+
+    def read(self, size: int) -> bytes:
+        said = b""
+        while len(said) < size:
+            piece = self.socket.recv(size - len(said))
+            if not piece:
+                break
+            said += piece
+        return said
+
+    def rest_until(self, end: bytes) -> bytes:
+        said = b""
+        while not said.endswith(end):
+            piece = self.socket.recv(1)
+            if not piece:
+                break
+            said += piece
+        return said
+
+    def rest(self) -> bytes:
+        """Everything until the server closes."""
+        said = b""
+        try:
+            while piece := self.socket.recv(65536):
+                said += piece
+        except ConnectionResetError:
+            pass
+        return said
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def command(*words: str | bytes) -> bytes:
+    parts = [word if isinstance(word, bytes) else word.encode() for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+def job(job_id: str, *commands: str, **more: Any) -> str:
+    """The memo's job: each command on the stdout of the one before it."""
+    steps: list[dict[str, Any]] = [
+        {
+            "step_number": at,
+            "tool": "unix",
+            "command": each,
+            "args": [],
+            **({"input_from_step": at - 1} if at > 1 else {}),
+        }
+        for at, each in enumerate(commands or ("true",), start=1)
+    ]
+    return json.dumps({"id": job_id, "plan_id": f"plan-of-{job_id}", "steps": steps, **more})
+
+
+def result(job_id: str, *, success: bool = True, stdout: str = "out\n", **more: Any) -> str:
+    step = {
+        "step_number": 1,
+        "stdout": stdout,
+        "stderr": "" if success else "no\n",
+        "exit_code": 0 if success else 3,
+        "success": success,
+    }
+    told = {"job_id": job_id, "plan_id": f"plan-of-{job_id}", "success": success, "step_results": [step], **more}
+    return json.dumps(told)

@@ -1,0 +1,210 @@
+"""The memo's rules of a job, each kept and each broken: what is refused is told with its place, and not queued."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from agq.stage import Front, command, job
+
+STEP = {"step_number": 1, "tool": "unix", "command": "true"}
+
+
+def plan(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "a", "plan_id": "p", "steps": list(steps or (STEP,)), **more}
+
+
+def without(data: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key != name}
+
+
+def second(**more: Any) -> dict[str, Any]:
+    return plan(STEP, {**STEP, "step_number": 2, **more})
+
+
+# rule → (what keeps it, what breaks it, what is said)
+RULES: dict[str, tuple[Any, Any, str]] = {
+    "a job has an id": (plan(), without(plan(), "id"), "id: is required"),
+    "a job has a plan_id": (plan(), without(plan(), "plan_id"), "plan_id: is required"),
+    "a job has steps": (plan(), without(plan(), "steps"), "steps: is required"),
+    "steps is an array": (plan(), plan() | {"steps": "true"}, "steps: must be a list, not text"),
+    "steps is not empty": (
+        plan(),
+        plan() | {"steps": []},
+        "steps: must have at least 1; it has 0; a plan has at least one step",
+    ),
+    "a step has a step_number": (
+        plan(),
+        plan(without(STEP, "step_number")),
+        "steps[0].step_number: is required",
+    ),
+    "a step has a tool": (plan(), plan(without(STEP, "tool")), "steps[0].tool: is required"),
+    "a step has a command": (plan(), plan(without(STEP, "command")), "steps[0].command: is required"),
+    "input_from_step is an earlier step": (
+        second(input_from_step=1),
+        second(input_from_step=7),
+        "steps[1].input_from_step: 7 is not an earlier step, and no step of this plan has that number",
+    ),
+    "no step reads itself": (
+        second(input_from_step=1),
+        second(input_from_step=2),
+        "steps[1].input_from_step: 2 is not an earlier step: it is this step itself",
+    ),
+    "no circle": (
+        second(input_from_step=1),
+        plan({**STEP, "input_from_step": 2}, {**STEP, "step_number": 2, "input_from_step": 1}),
+        "steps[0].input_from_step: 2 is not an earlier step; move it up in the list, or give the steps ids instead of "
+        "numbers, which may stand in any order",
+    ),
+    "at most 100 steps": (
+        plan(*({**STEP, "step_number": number} for number in range(1, 101))),
+        plan(*({**STEP, "step_number": number} for number in range(1, 102))),
+        "steps: may have at most 100; it has 101",
+    ),
+    "numbers are unique": (second(), plan(STEP, STEP), "steps[1].step_number: 1 is also steps[0]; ids are unique"),
+    "the role is the queue's": (
+        plan(role="Runner"),
+        plan(role="Architect"),
+        "role: is Architect, but queue:ready is the queue of Runner",
+    ),
+    "an id is an id": (plan(), plan() | {"id": "../../etc"}, "id: "),
+    "nothing unknown": (plan(name="x"), plan(nmae="x"), "nmae: "),
+    "a job holds its whole plan": (
+        plan(),
+        {"id": "a", "plan_id": "p", **STEP},
+        "job: this is the old single-step job; a job holds its whole plan",
+    ),
+    "a job is an object": (plan(), ["true"], "job: must be an object"),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_the_memo_is_kept(front: Front, rule: str) -> None:
+    good, bad, why = RULES[rule]
+    client = front.client()
+    with pytest.raises(redis.ResponseError) as refused:
+        client.lpush("queue:ready", json.dumps(bad))
+    assert str(refused.value).startswith(f"invalid job: {why}"), str(refused.value)
+    assert client.llen("queue:ready") == 0
+    assert front.store.list() == []
+    assert client.rpush("queue:ready", json.dumps(good)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "nonsense", '{"id": "a", "id": "b"}', "\x00", '{"a": NaN}', "[" * 5000])
+def test_what_is_no_json_is_refused_with_its_place(front: Front, text: str) -> None:
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: "):
+        front.client().lpush("queue:ready", text)
+
+
+def test_several_are_queued_together_or_not_at_all(front: Front) -> None:
+    client = front.client()
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: value 2: steps: is required"):
+        client.lpush("queue:ready", job("a"), '{"id": "b", "plan_id": "p"}', job("c"))
+    assert front.store.list() == []
+    client.lpush("queue:ready", job("c"))
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: id: c was submitted before with other content"):
+        client.lpush("queue:ready", job("a"), job("b"), job("c", "false"))
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: id: d is the id of two jobs here"):
+        client.lpush("queue:ready", job("d"), job("d", "false"))
+    assert [view.job_id for view in front.store.list()] == ["c"]
+
+
+def test_an_id_is_one_job_however_often_it_is_pushed(front: Front) -> None:
+    client = front.client()
+    for _ in range(3):
+        client.lpush("queue:ready", job("a"))
+    assert client.llen("queue:ready") == 1
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: id: a was submitted before with other content"):
+        client.lpush("queue:ready", job("a", "false"))
+
+
+def test_a_job_of_more_than_a_mebibyte_is_refused_and_the_connection_goes_on(front: Front) -> None:
+    client = front.client()
+    big = job("a", metadata={"x": "y" * (1 << 20)})
+    with pytest.raises(redis.ResponseError, match=r"^invalid job: job: [0-9]+ bytes; a job has at most 1048576"):
+        client.lpush("queue:ready", big)
+    assert client.ping() is True
+    assert client.lpush("queue:ready", job("a", metadata={"x": "y" * (1 << 19)})) == 1
+
+
+def test_pushes_of_many_clients_are_each_answered_for_themselves(make_front: Callable[..., Front]) -> None:
+    """They are taken to the store together; the bad ones among them spoil nobody else's."""
+    front = make_front(config_of={"capacity": {"roles": {"Runner": 30}}})
+    front.client().lpush("queue:ready", job("taken"))
+    raws = [front.raw() for _ in range(60)]
+    texts = [(job("taken", "false"), "{}", job(f"good-{number}"))[number % 3] for number in range(60)]
+    for raw, text in zip(raws, texts, strict=True):
+        raw.send(command("LPUSH", "queue:ready", text))
+    said = [raw.line() for raw in raws]
+    assert all(line.startswith(b"-ERR invalid job: id: taken was submitted before") for line in said[0::3])
+    assert all(line.startswith(b"-ERR invalid job: id: is required") for line in said[1::3])
+    assert all(line.startswith(b":") for line in said[2::3])
+    assert len(front.store.list()) == 21
+    more = [front.raw() for _ in range(20)]
+    for number, raw in enumerate(more):
+        raw.send(command("LPUSH", "queue:ready", job(f"more-{number}")))
+    busy = [raw.line()[:9] for raw in more].count(b"-ERR BUSY")
+    assert busy >= 1  # a cap is a brake: two batches may ask in the same moment, and both be let in
+    assert len(front.store.list()) == 21 + 20 - busy
+
+
+def test_a_full_queue_says_that_it_is_busy(make_front: Callable[..., Front]) -> None:
+    front = make_front(config_of={"capacity": {"roles": {"Runner": 2}}})
+    client = front.client()
+    assert client.lpush("queue:ready", job("a"), job("b")) == 2
+    with pytest.raises(redis.ResponseError, match=r"^BUSY no room for 1 more job: Runner has 2 of at most 2"):
+        client.lpush("queue:ready", job("c"))
+    assert front.status("c") is None
+    assert client.lpush("queue:ready", job("a")) >= 2, "what is there already is not added"
+
+
+def test_a_job_of_another_form_is_popped_in_the_memos(front: Front) -> None:
+    """Whatever was queued by other means: names become numbers, in the order in which they run."""
+    from farro.store.port import Submission
+
+    steps = [
+        {"id": "count", "command": "wc", "args": ["-l"], "input_from_step": "list", "timeout": 5},
+        {"id": "list", "command": "ls", "env": {"A": "1"}},
+    ]
+    front.store.enqueue(Submission(role="Runner", prompt={"steps": steps, "name": "both"}, job_id="x"))
+    client = front.client()
+    told = json.loads(client.rpop("queue:ready"))
+    assert told == {
+        "id": "x",
+        "plan_id": "x",
+        "name": "both",
+        "steps": [
+            {"step_number": 1, "tool": "unix", "command": "ls", "args": [], "env": {"A": "1"}},
+            {
+                "step_number": 2,
+                "tool": "unix",
+                "command": "wc",
+                "args": ["-l"],
+                "input_from_step": 1,
+                "timeout": 5.0,
+            },
+        ],
+    }
+    ended = [
+        {"step_number": 1, "stdout": "f\n", "stderr": "", "exit_code": 0, "success": True},
+        {"step_number": 2, "stdout": "1\n", "stderr": "", "exit_code": 0, "success": True, "duration_s": 0.5},
+    ]
+    client.set("job:x:result", json.dumps({"job_id": "x", "success": True, "step_results": ended}))
+    result = json.loads(client.get("job:x:result"))
+    assert [step["id"] for step in result["step_results"]] == ["list", "count"]
+    assert result["step_results"][1]["duration_s"] == 0.5
+    assert client.get("job:x:stdout") == "f\n1\n"
+
+
+def test_a_job_that_is_no_plan_fails_and_the_next_is_popped(front: Front) -> None:
+    from farro.store.port import Submission
+
+    front.store.enqueue(Submission(role="Runner", prompt={"steps": []}, job_id="bad"))
+    client = front.client()
+    client.lpush("queue:ready", job("good"))
+    assert json.loads(client.rpop("queue:ready"))["id"] == "good"
+    assert front.status("bad") == "failed"

@@ -1,0 +1,163 @@
+"""Places for runners: as many as there may be, freed by the kernel, waited for without polling; and their records."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farro.execution.runners import runner_slots
+from farro.execution.runners.runner_slots import Place, Places
+from farro.execution.stop import Stop
+from farro.host import process_identity
+from farro.host.clock import SystemClock
+from support import eventually
+
+HOLDER = """
+import sys, time
+from farro.execution.stop import Stop
+from farro.runners.places import Places
+from farro.system import process_identity
+from farro.system.clock import SystemClock
+place = Places(sys.argv[1], 1).take(tick=lambda: None, every_s=1.0, stop=Stop(SystemClock()))
+place.note({"job_id": "held", **process_identity.identity()})
+print("held", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    (tmp_path / "jobs").mkdir()
+    return str(tmp_path)
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    made = Stop(SystemClock())
+    yield made
+    made.close()
+
+
+def take(root: str, stop: Stop, limit: int = 2) -> Place | None:
+    return Places(root, limit).take(tick=lambda: None, every_s=0.05, stop=stop)
+
+
+def taken(root: str, stop: Stop, limit: int = 2) -> Place:
+    place = take(root, stop, limit)
+    assert place is not None
+    return place
+
+
+def test_there_are_as_many_places_as_the_limit_says(root: str, stop: Stop) -> None:
+    held = [taken(root, stop), taken(root, stop)]
+    assert len({place.path for place in held}) == 2
+    stop.request(0.0)
+    assert take(root, stop) is None
+    held[0].free()
+    again = taken(root, stop)
+    assert again.path == held[0].path
+    for place in (again, held[1]):
+        place.free()
+
+
+def test_whoever_waits_is_told_of_a_free_place(root: str, stop: Stop) -> None:
+    held = taken(root, stop, 1)
+    came: list[Place | None] = []
+    patient = Places(root, 1)
+    # A tick every ten minutes: only the bell can wake it in time.
+    thread = threading.Thread(target=lambda: came.append(patient.take(tick=lambda: None, every_s=600.0, stop=stop)))
+    thread.start()
+    eventually(_watching, "nobody waits")
+    held.free()
+    thread.join(60)
+    assert came[0] is not None
+    came[0].free()
+
+
+def test_many_threads_that_wait_have_one_place_after_the_other(root: str, stop: Stop) -> None:
+    shared = Places(root, 1)
+    held = taken(root, stop, 1)
+    at_once: list[int] = []
+    inside = threading.Lock()
+
+    def use() -> None:
+        place = shared.take(tick=lambda: None, every_s=600.0, stop=stop)
+        assert place is not None
+        at_once.append(inside.acquire(blocking=False))
+        inside.release()
+        place.free()
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(_watching, "nobody waits")
+    held.free()
+    for thread in threads:
+        thread.join(60)
+    assert at_once == [True] * 8
+
+
+def _watching() -> bool:
+    """Whether the waiter has its watch: an inotify instance with a watch in it."""
+    for name in os.listdir("/proc/self/fdinfo"):
+        try:
+            if "inotify wd:" in Path("/proc/self/fdinfo", name).read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_a_place_is_freed_by_the_death_of_its_holder_and_its_record_is_swept(root: str, stop: Stop) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, root], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert [record["pid"] for record in runner_slots.records(root)] == [holder.pid]
+    assert runner_slots.sweep(root) == []
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    assert runner_slots.records(root) == []
+    assert [record["job_id"] for record in runner_slots.sweep(root)] == ["held"]
+    assert runner_slots.sweep(root) == []
+    taken(root, stop, 1).free()
+
+
+def test_a_torn_record_is_nobody_and_is_swept(root: str, stop: Stop) -> None:
+    taken(root, stop, 1).free()
+    path = Path(root, runner_slots.FOLDER, "0")
+    path.write_text('{"job_id": "ha')
+    assert runner_slots.records(root) == []
+    assert runner_slots.sweep(root) == []
+    assert path.read_text() == ""
+
+
+def test_a_stale_record_whose_number_is_anothers_now_harms_nobody(root: str, stop: Stop) -> None:
+    taken(root, stop, 1).free()
+    innocent = subprocess.Popen(["sleep", "1000"])
+    try:
+        record = {**process_identity.identity_of(innocent.pid), "job_id": "gone"}
+        record["start"] = 1
+        Path(root, runner_slots.FOLDER, "0").write_text(json.dumps(record))
+        assert len(runner_slots.sweep(root)) == 1
+        assert innocent.poll() is None
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+def test_a_place_is_taken_over_a_stale_record(root: str, stop: Stop) -> None:
+    taken(root, stop, 1).free()
+    Path(root, runner_slots.FOLDER, "0").write_text('{"job_id": "gone"}\n')
+    place = taken(root, stop, 1)
+    assert runner_slots.records(root) == []
+    place.note({"job_id": "new"})
+    assert runner_slots.records(root) == [{"job_id": "new"}]
+    place.free()

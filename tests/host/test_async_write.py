@@ -1,0 +1,90 @@
+"""Writes that are under way while their caller goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farro.host import async_write, fs
+from farro.host.async_write import Ahead
+
+BLOCKS = 16
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "file"
+    found.write_bytes(bytes(BLOCKS * fs.BLOCK))
+    return found
+
+
+@pytest.fixture
+def fd(path: Path) -> Iterator[int]:
+    found = os.open(path, os.O_RDWR)
+    assert fs.pass_the_cache(found, True), "a filesystem on which nothing passes the page cache"
+    yield found
+    os.close(found)
+
+
+@pytest.fixture
+def writer() -> Iterator[Ahead]:
+    found = async_write.made()
+    assert found is not None, "no asynchronous writes here: a journal's records are written one by one"
+    yield found
+    found.close()
+    found.close()  # twice is no error
+
+
+def block(letter: bytes, number: int = 1) -> bytes:
+    return letter * fs.BLOCK * number
+
+
+def test_what_was_begun_is_there_when_it_has_ended(writer: Ahead, fd: int, path: Path) -> None:
+    for number in range(BLOCKS):
+        data = block(bytes([65 + number]))
+        fs.begin_write(writer, fd, str(path), data, number * fs.BLOCK)
+        fs.write_through(fd, str(path), data, number * fs.BLOCK, writer)
+    assert path.read_bytes() == b"".join(block(bytes([65 + number])) for number in range(BLOCKS))
+
+
+def test_a_write_whose_beginning_was_not_answered_is_over_before_the_next(writer: Ahead, fd: int, path: Path) -> None:
+    for _ in range(50):
+        fs.begin_write(writer, fd, str(path), block(b"a", BLOCKS), 0)  # and nobody asks for its end
+        fs.begin_write(writer, fd, str(path), block(b"b"), 0)
+        fs.write_through(fd, str(path), block(b"b"), 0, writer)
+        assert path.read_bytes() == block(b"b") + block(b"a", BLOCKS - 1)
+    fs.begin_write(writer, fd, str(path), block(b"c", BLOCKS), 0)
+    writer.settle()
+    fs.write_through(fd, str(path), block(b"d"), 0)
+    assert path.read_bytes() == block(b"d") + block(b"c", BLOCKS - 1)
+
+
+def test_what_is_under_way_is_over_when_it_is_closed(fd: int, path: Path) -> None:
+    writer = async_write.made()
+    assert writer is not None
+    fs.begin_write(writer, fd, str(path), block(b"a", BLOCKS), 0)
+    writer.close()
+    assert path.read_bytes() == block(b"a", BLOCKS)
+
+
+def test_what_cannot_be_begun_is_told_at_once(writer: Ahead, path: Path) -> None:
+    reader = os.open(path, os.O_RDONLY)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        fs.begin_write(writer, reader, str(path), block(b"a"), 0)
+    os.close(reader)
+    assert path.read_bytes() == bytes(BLOCKS * fs.BLOCK)
+
+
+def test_part_of_a_block_or_too_much_is_not_for_it(writer: Ahead) -> None:
+    assert writer.takes(block(b"a", BLOCKS))
+    assert not writer.takes(b"a")
+    assert not writer.takes(block(b"a", BLOCKS + 1))
+
+
+def test_on_an_unknown_machine_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_write, "_NUMBERS", {"pdp11": (1, 2, 3, 4)})
+    assert async_write.made() is None

@@ -1,0 +1,106 @@
+"""Counting the folders in a folder without reading it: on every filesystem that can be had here, the same number."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crash import seams
+from farro.host import folder_count
+from support import need
+
+
+def filled(folder: Path) -> Path:
+    """Three folders, one of them hidden, beside what is none."""
+    home = folder / "above" / "home"
+    for name in ("a", "b", ".c"):
+        (home / name).mkdir(parents=True)
+    (home / "file").write_text("x")
+    os.symlink("a", home / "link")
+    return home
+
+
+def agree(folder: Path) -> None:
+    folder_count._counted.clear()
+    home = filled(folder)
+    assert folder_count.count_subdirectories(str(home)) == 3
+    (home / "d").mkdir()
+    assert folder_count.count_subdirectories(str(home)) == 4
+    for name in ("a", "b", ".c", "d"):
+        (home / name).rmdir()
+    assert folder_count.count_subdirectories(str(home)) == 0
+    assert folder_count.count_subdirectories(str(home / "absent")) == 0
+
+
+def test_folders_are_counted_on_the_disk(tmp_path: Path) -> None:
+    agree(tmp_path)
+
+
+def test_folders_are_counted_in_memory(shm: Path) -> None:
+    agree(shm)
+
+
+def test_a_filesystem_that_keeps_count_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = filled(tmp_path)
+    need(os.lstat(home).st_nlink == 5, "this filesystem does not count folders")
+    folder_count._counted.clear()
+    folder_count.count_subdirectories(str(home))
+
+    def read(path: str) -> int:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(folder_count, "_read_directories", read)
+    assert folder_count.count_subdirectories(str(home)) == 3
+
+
+def test_a_filesystem_that_counts_wrongly_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some report two links for every folder, some count files too."""
+    home = filled(tmp_path)
+    real = os.lstat
+
+    for links in (2, 7):
+
+        def lied(path: str, links: int = links) -> os.stat_result:
+            return os.stat_result([*real(path)[:3], links, *real(path)[4:]])
+
+        folder_count._counted.clear()
+        monkeypatch.setattr(os, "lstat", lied)
+        assert folder_count.count_subdirectories(str(home)) == 3
+    folder_count._counted.clear()
+
+
+def test_a_count_announces_its_look(tmp_path: Path) -> None:
+    """A decision rests on it, so another actor may come between (the seam)."""
+    seam = seams.Errno(1, 5, after=False)
+    with seams.placed(seam):
+        folder_count.count_subdirectories(str(tmp_path))
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("kind", ["btrfs", "xfs", "ext4"])
+def test_folders_are_counted_on_other_filesystems(kind: str, shm: Path) -> None:
+    need(os.geteuid() == 0, "mounting needs root")
+    need(os.path.exists("/dev/loop-control"), "no loop devices")
+    maker = need(f"mkfs.{kind}")
+    with open("/proc/filesystems", encoding="utf-8") as file:
+        need(kind in file.read().split(), f"this kernel has no {kind}")
+    image, mount = shm / "image", shm / "mount"
+    mount.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(400 << 20)
+    subprocess.run([maker, "-q", str(image)], check=True, capture_output=True)
+    script = f"mount -o loop '{image}' '{mount}' && exec '{sys.executable}' -c \"$0\" '{mount}'"
+    code = (
+        "import sys; from pathlib import Path; from system.test_counting import agree; "
+        "home = Path(sys.argv[1], 'x'); home.mkdir(); agree(home)"
+    )
+    inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, code]
+    paths = [str(Path(__file__).parents[1])]
+    done = subprocess.run(
+        inside, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(paths)}
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,66 @@
+"""The sums of `farro stats`: percentiles that were measured, counts that add up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farro.queue.stats_math import TOTAL, Finished, Waiting, percentile, role_stats
+
+VALUES = st.lists(st.floats(min_value=0, max_value=1e9), min_size=1)
+SHARES = st.floats(min_value=0, max_value=1)
+ROLES = st.sampled_from(["Runner", "Architect"])
+STATUSES = st.sampled_from(["succeeded", "failed", "killed"])
+SECONDS = st.none() | st.floats(min_value=0, max_value=1e6)
+FINISHED = st.lists(st.builds(Finished, role=ROLES, status=STATUSES, latency_s=SECONDS, wait_s=SECONDS))
+STATES = st.sampled_from(["queued", "delayed", "waiting", "in_progress", "stale"])
+WAITING = st.lists(st.builds(Waiting, role=ROLES, state=STATES, age_s=SECONDS))
+
+
+@given(VALUES, SHARES)
+def test_a_percentile_is_one_of_the_values(values: list[float], share: float) -> None:
+    assert percentile(values, share) in values
+
+
+@given(VALUES, SHARES)
+def test_so_many_values_do_not_exceed_a_percentile_and_no_smaller_one_does(values: list[float], share: float) -> None:
+    found = percentile(values, share)
+    assert found is not None
+    assert sum(value <= found for value in values) >= share * len(values)
+    smaller = [value for value in values if value < found]
+    assert len(smaller) < max(1, share * len(values))
+
+
+@given(VALUES, SHARES, SHARES)
+def test_percentiles_grow_with_their_share(values: list[float], one: float, other: float) -> None:
+    low, high = percentile(values, min(one, other)), percentile(values, max(one, other))
+    assert low is not None
+    assert high is not None
+    assert low <= high
+    assert percentile(values, 0) == min(values)
+    assert percentile(values, 1) == max(values)
+
+
+def test_percentiles_of_known_values() -> None:
+    assert percentile([], 0.5) is None
+    assert percentile(list(range(1, 101)), 0.95) == 95
+    assert percentile([3, 1, 2], 0.5) == 2
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        percentile([1], 95)
+
+
+@given(WAITING, FINISHED)
+def test_the_total_is_the_sum_of_the_roles(waiting: list[Waiting], finished: list[Finished]) -> None:
+    parts = [role_stats(role, waiting, finished, window_s=600) for role in ("Runner", "Architect")]
+    total = role_stats(TOTAL, waiting, finished, window_s=600)
+    for name in ("queued", "delayed", "waiting", "in_progress", "stale", "succeeded", "failed", "killed"):
+        assert getattr(total, name) == sum(getattr(part, name) for part in parts)
+    assert total.throughput_per_min == pytest.approx(sum(part.throughput_per_min for part in parts))
+    assert total.failure_rate is None or 0 <= total.failure_rate <= 1
+
+
+def test_a_killed_job_is_no_failure() -> None:
+    ended = [Finished(role="R", status=status, latency_s=None, wait_s=None) for status in ("killed", "succeeded")]
+    assert role_stats("R", [], ended, window_s=60).failure_rate == 0
+    assert role_stats("R", [], ended[:1], window_s=60).failure_rate is None

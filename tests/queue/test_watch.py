@@ -1,0 +1,41 @@
+"""The picture of `farro watch`, on the file store: counted, not listed. On Redis: tests/store/redis/test_costs.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stage
+from farro.host.clock import SystemClock
+from farro.jobs.outcomes import Succeeded
+from farro.jobs.states import Status
+from farro.queue import tree
+from farro.queue.watch import Viewer
+from farro.store.port import Submission
+
+
+def test_looking_on_counts_what_is_queued_and_lists_none_of_it(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(shm / "root")
+    store = stage.open_files(stage.make(root))
+    first, *_ = store.enqueue_many([Submission(role="Runner", prompt=stage.plan(number)) for number in range(4)])
+    store.enqueue(stage.submission(9, job_id="dependent", metadata={"after": [first]}))
+    worker = store.join("ann", role="Runner")
+    claim = store.claim(worker)
+    assert claim is not None
+    looked_for: list[object] = []
+    entries = tree.entries
+
+    def listed(store_: object, statuses: object = None, **more: object) -> object:
+        looked_for.append(statuses)
+        return entries(store_, statuses, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tree, "entries", listed)
+    viewer = Viewer(store, root, SystemClock())
+    picture = viewer.picture(SystemClock().now())
+    assert picture.counts == {"Runner": {Status.QUEUED: 3, Status.IN_PROGRESS: 1}, "-": {Status.QUEUED: 1}}
+    assert (picture.running_total, picture.alive) == (1, {"Runner": 1})
+    assert not [asked for asked in looked_for if asked is None or Status.QUEUED in asked]  # type: ignore[operator]
+    store.commit(claim, Succeeded(report=stage.report(claim)))  # and what waited for it is queued
+    assert viewer.picture(SystemClock().now()).counts == {"Runner": {Status.QUEUED: 4, Status.SUCCEEDED: 1}}
+    store.close()

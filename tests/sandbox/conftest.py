@@ -1,0 +1,23 @@
+"""What the tests of this room share: a level that works here, or a loud skip."""
+
+from __future__ import annotations
+
+import pytest
+
+from farro.sandbox.levels import Sandbox
+from sandbox.ground import working
+
+
+@pytest.fixture(params=["A", "B"])
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    return working(request.param)
+
+
+@pytest.fixture
+def level_a() -> Sandbox:
+    return working("A")
+
+
+@pytest.fixture
+def level_b() -> Sandbox:
+    return working("B")

@@ -1,0 +1,158 @@
+"""Runs plans of one hostile step, or asks a hostile provider, as any user would: JSON in and out, a process for each.
+
+Started by ground.py, which looks at what came of it: `drive.py FD`, and a copy of it (copies.py) for each order.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import copies
+from farro.agents.providers.cli import CliProvider
+from farro.agents.providers.port import Message, ProviderTrouble, Reach, Request
+from farro.config.settings import ProviderSettings
+from farro.execution import process_watch
+from farro.execution.runner import Guarding, Work
+from farro.execution.stop import Stop
+from farro.execution.tools import Tools
+from farro.execution.work import Plans, perform_work
+from farro.host import process_tree
+from farro.host.clock import SystemClock
+from farro.host.process_limits import Limits
+from farro.jobs.outcomes import Failed, Succeeded
+from farro.sandbox import leftovers, level_a, levels, seccomp, syscalls, violations
+from farro.sandbox import limits as bounding
+
+
+def become(user: int) -> None:
+    """For good. It cannot be started as that user: its Python may lie where that one may not go."""
+    if user != os.geteuid():
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # its own files in /proc are its user's again
+
+
+def take_away(name: str) -> None:
+    """One protection of the sandbox, as if it had been forgotten."""
+    if name == "seccomp":
+        seccomp.program = lambda *_, **__: seccomp._line(0x06, 0x7FFF0000)
+    elif name == "landlock":
+        syscalls.landlock_enter = lambda _: None
+    elif name == "capabilities":
+        syscalls.drop_capabilities = lambda: None
+    elif name == "the comparison":
+        violations.changed = lambda *_, **__: []
+    elif name == "the end of strays":
+        leftovers.end = lambda _: None
+    elif name == "bounds":
+        bounding.Bounds.limits = lambda *_, **__: Limits()  # type: ignore[method-assign]
+        bounding.Bounds.exceeded = lambda *_: None  # type: ignore[method-assign]
+        bounding.cgroup_limits.make = lambda **_: None
+    elif name == "the pipe":
+        levels._piped = lambda path: os.open(path, os.O_RDONLY)
+    else:  # words of bubblewrap's command line
+        given = level_a.arguments
+        old, new = name.split(" -> ")
+        level_a.arguments = lambda *args, **more: _spelled(given(*args, **more), old.split(), new.split())
+
+
+def _spelled(words: list[str], old: list[str], new: list[str]) -> list[str]:
+    at = next(number for number in range(len(words)) if words[number : number + len(old)] == old)
+    return [*words[:at], *new, *words[at + len(old) :]]
+
+
+def main(order: dict[str, Any]) -> dict[str, Any]:
+    codecs.lookup("unicode_escape")  # found now: another user cannot go where root's Python lies
+    become(order["user"])
+    process_tree.adopt_orphans()
+    if order["without_cgroup"]:
+        bounding.cgroup_limits.make = lambda **_: None
+    for name in order["without"]:
+        take_away(name)
+    if order["way"] == "outlive":
+        process_watch._watches.add(object())  # type: ignore[arg-type]  # another plan runs here: its orphan may be that one's
+    inherited = os.open(f"{order['hostile']['out']}/file", os.O_RDWR)
+    os.set_inheritable(inherited, True)
+    if order["way"] == "inherited_descriptors" and order["level"] is None:
+        # What would happen if nobody closed them.
+        env = {**os.environ, "HOSTILE": json.dumps(order["hostile"])}
+        done = subprocess.run(order["command"], env=env, close_fds=False, check=False)
+        return {"succeeded": done.returncode == 0, "category": None, "message": ""}
+    if order["provider"]:
+        return as_provider(order)
+    step = {"id": "hostile", "command": order["command"][0], "args": order["command"][1:], "timeout": 60}
+    steps = [step]
+    if order["way"].startswith("stdin"):
+        steps = [{"id": "before", "command": "cat", "args": [f"{order['hostile']['out']}/file"]}, step]
+        step["input_from_step"] = "before"
+    prompt: dict[str, Any] = {"steps": steps}
+    if order["level"] is not None:
+        prompt["allowed_paths"] = ["in/"]
+    work = Work(
+        job_id="hostile",
+        prompt=prompt,
+        folder=order["attempt"],
+        marker=f"hostile-{order['root']}",
+        env={"PATH": os.environ["PATH"], "HOSTILE": json.dumps(order["hostile"])},
+        cwd=order["root"],
+        root=order["root"],
+        step_timeout_s=60,
+        durable=False,
+        guarding=Guarding(sandbox=order["level"] or "none", required=True, **order["guarding"]),
+    )
+    clock = SystemClock()
+    stop = Stop(clock)
+    came = perform_work(work, plans=Plans(), tools=Tools(), clock=clock, tick=lambda: None, stop=stop)
+    assert isinstance(came, Succeeded | Failed)
+    error = came.error if isinstance(came, Failed) else None
+    return {
+        "succeeded": error is None,
+        "category": None if error is None else error.category,
+        "message": "" if error is None else f"{error.message}\n{came.report.markdown}",
+        "left": process_tree.reap_adopted(),
+    }
+
+
+def as_provider(order: dict[str, Any]) -> dict[str, Any]:
+    """The same program as a role's provider: asked, and not believed."""
+    guarding = Guarding(sandbox=order["level"], required=True, **order["guarding"])
+    environ = {"PATH": os.environ["PATH"], "HOSTILE": json.dumps(order["hostile"])}
+    provider = CliProvider(
+        name="hostile",
+        settings=ProviderSettings(kind="cli", command=tuple(order["command"]), environment=("HOSTILE",)),
+        environ=environ,
+    )
+    marker = f"hostile-{order['root']}"
+    request = Request(
+        key="hostile/0001/1/1",
+        system="Be good.",
+        messages=(Message(author="user", text="untouched"),),
+        model=None,
+        max_output_tokens=1,
+        timeout_s=60,
+        folder=order["attempt"],
+        env={"FARRO_CLAIM": marker},
+        reach=Reach(root=order["root"], writable=("in/",), guarding=guarding),
+    )
+    category, message = None, ""
+    try:
+        provider.answer(request)
+    except ProviderTrouble as trouble:
+        category, message = "path_violation" if trouble.violation else "step_failed", str(trouble)
+    return {
+        "succeeded": category is None,
+        "category": category,
+        "message": message,
+        "left": process_tree.reap_adopted(),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(copies.await_order(int(sys.argv[1]))))))

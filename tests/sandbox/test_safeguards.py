@@ -1,0 +1,59 @@
+"""Each protection of the sandbox taken away: the hostile program gets out, so that the hostile suite would fail.
+
+The suite itself is test_hostile.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from farro.sandbox.levels import Sandbox
+from sandbox.ground import ground
+from support import need
+
+# what is taken away, the level, the way that is open then, whether only root can go it
+TAKEN = [
+    (("seccomp",), "A", "unix_socket", False),
+    (("seccomp",), "A", "userns", False),
+    (("seccomp",), "A", "io_uring", False),
+    (("seccomp",), "B", "udp", False),
+    (("seccomp",), "B", "unix_socket", False),
+    (("seccomp",), "B", "unix_datagram", False),
+    (("seccomp",), "B", "keys", False),
+    (("landlock",), "B", "create", False),
+    (("landlock",), "B", "truncate", False),
+    (("landlock",), "B", "kill", False),
+    (("landlock", "capabilities"), "B", "proc_pid_mem", False),
+    (("seccomp", "capabilities"), "B", "chroot", True),
+    (("the comparison",), "B", "chmod", False),
+    (("the comparison",), "B", "utime", False),
+    (("the pipe",), "A", "stdin_opened_again", False),
+    (("the pipe",), "B", "stdin_changed", False),
+    (("--unshare-net -> ",), "A", "tcp", False),
+    (("--unshare-net -> ",), "A", "udp", False),
+    (("--unshare-pid -> ",), "A", "kill", False),
+    (("--ro-bind / / -> --bind / /",), "A", "create", False),
+    (("--ro-bind / / -> --bind / /",), "A", "chmod", False),
+    (("--ro-bind /proc/sys /proc/sys -> ",), "A", "proc_sys", True),
+    (("bounds",), "A", "fork_bomb", False),
+    (("bounds",), "B", "memory", False),
+    (("the end of strays",), "B", "outlive", False),
+]
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize(("without", "level", "way", "only_root"), TAKEN, ids=lambda value: str(value))
+def test_without_it_there_is_a_way_out(without: tuple[str, ...], level: str, way: str, only_root: bool) -> None:
+    sandbox = Sandbox.available(level)  # type: ignore[arg-type]
+    need(sandbox.level == level, f"level {level} of the sandbox: {'; '.join(probe.why for probe in sandbox.probes)}")
+    need(not only_root or os.geteuid() == 0, "only root can go this way")
+    with ground(os.geteuid(), "/var/tmp") as place:  # what lies in /tmp is bound once more, read-only
+        came = place.run(
+            way, level, without=without, without_cgroup=way == "outlive", processes=60, memory_bytes=256 << 20
+        )
+        out = came.succeeded if way != "outlive" else bool(came.left)
+        assert out or came.changes, came.message
+        for pid in came.left:
+            os.kill(pid, 9)

@@ -1,0 +1,172 @@
+"""A slot that claims several small jobs: what it has not begun is kept from nobody."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from farro.errors import StorageTrouble
+from farro.execution.runners.inline import InlineRunner
+from farro.execution.step import Begun
+from farro.execution.stop import Stop
+from farro.execution.tools import Call, Tools
+from farro.host import processes
+from farro.host.clock import SystemClock
+from farro.jobs.states import Status
+from farro.store.port import Agent, Claim, Submission
+from farro.store.redis import RedisStore
+from farro.worker.perform import Performer
+from farro.worker.slot import ROW, Slot, Turn
+from redis_rig import Rig
+from support import eventually
+
+WAIT_S = 90.0
+CLOCK = SystemClock()
+
+
+class Hall:
+    """A slot over a store, and the tools `quick` and `long`, which waits for `go`."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self.store = store
+        self.go = threading.Event()
+        self.begun = threading.Event()
+        self.ran: list[str] = []
+        self.stop = Stop(CLOCK)
+        self.logged: list[str] = []
+        tools = Tools({"quick": lambda call: self.ran.append(call.job_id), "long": self._long, "fails": self._fails})
+        performer = Performer(
+            root=store.root, base_env={}, runner=InlineRunner(tools=tools, clock=CLOCK), clock=CLOCK, durable=False
+        )
+        self.slot = Slot(
+            store=store,
+            role="Runner",
+            name="w",
+            number=0,
+            tags=(),
+            performer=performer,
+            stop=self.stop,
+            clock=CLOCK,
+            log=self._log,
+        )
+        self.slot._reach = ROW  # as after many small jobs
+
+    def _long(self, call: Call) -> None:
+        self.ran.append(call.job_id)
+        self.begun.set()
+        self.go.wait(WAIT_S)
+
+    def _fails(self, call: Call) -> int:
+        self.ran.append(call.job_id)
+        return 3
+
+    def _log(self, level: str, message: str, fields: Any) -> None:
+        self.logged.append(message)
+
+    def enqueue(self, *tools: str, retries: int = 0) -> list[str]:
+        return self.store.enqueue_many(
+            [
+                Submission(
+                    role="Runner",
+                    job_id=f"{tool}-{number:02d}",
+                    prompt={
+                        "plan_id": "p",
+                        "steps": [{"step_number": 1, "tool": tool, "command": "x", "retries": retries}],
+                    },
+                )
+                for number, tool in enumerate(tools)
+            ]
+        )
+
+    def turns(self) -> threading.Thread:
+        """Until the long one has begun: where processors are busy a quick one may count as long before it."""
+
+        def turn() -> None:
+            while not self.begun.is_set():
+                self.slot.run_once()
+
+        thread = threading.Thread(target=turn)
+        thread.start()
+        return thread
+
+
+def test_small_jobs_are_done_in_a_row(rig: Rig) -> None:
+    store = rig.store(real=True)
+    hall = Hall(store)
+    ids = hall.enqueue(*["quick"] * 40)
+    while hall.slot.run_once() is Turn.WORKED:
+        pass
+    hall.slot.leave()
+    assert sorted(hall.ran) == sorted(ids), "each once, though where processors are busy some went back in between"
+    assert store.count()[Status.SUCCEEDED] == 40
+    assert hall.logged.count("job status changed") == 40
+
+
+def test_behind_a_job_that_takes_long_the_others_go_back(rig: Rig) -> None:
+    store = rig.store(real=True)
+    hall = Hall(store)
+    ids = hall.enqueue("quick", "long", *["quick"] * 6)
+    thread = hall.turns()
+    assert hall.begun.wait(WAIT_S)
+    try:
+        eventually(lambda: store.count().get(Status.QUEUED) == 6, "what was not begun is queued again")
+        eventually(lambda: store.count().get(Status.SUCCEEDED) == 1, "what was over before is committed")
+        other = store.join("other", role="Runner")
+        claim = store.claim(other)
+        assert claim is not None
+        assert claim.job_id == ids[2], "in its old place"
+        assert claim.attempt == 1
+    finally:
+        hall.go.set()
+        thread.join(WAIT_S)
+    hall.slot.leave()
+    assert store.count()[Status.SUCCEEDED] == 2
+
+
+def test_a_stopped_worker_hands_back_what_it_has_not_begun(rig: Rig) -> None:
+    store = rig.store(real=True)
+    hall = Hall(store)
+    hall.enqueue(*["quick"] * 8)
+    claim_some = store.claim_some
+
+    def stopped(*args: Any) -> Any:
+        claims = claim_some(*args)
+        hall.stop.request(5.0)
+        return claims
+
+    store.claim_some = stopped  # type: ignore[method-assign]
+    hall.slot.run_once()
+    hall.slot.leave()
+    assert hall.ran == []
+    assert store.count()[Status.QUEUED] == 8
+    assert all(view.lifecycle.attempt == 0 for view in store.list())
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["without children", "beside a command"])
+def test_what_is_over_is_committed_before_a_neighbour_is_tried_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """That may take as long as its retries; and the server may be away by then."""
+    monkeypatch.setattr(processes, "childless", lambda: alone)
+    store = rig.store(real=True)
+    hall = Hall(store)
+    hall.enqueue("quick", "fails", "quick", "quick", retries=1)
+    seen: list[int] = []
+    perform = hall.slot._perform
+
+    def away(agent: Agent, claim: Claim, begun: Begun | None) -> None:
+        if claim.job_id.startswith("quick"):
+            perform(agent, claim, begun)
+            return
+        seen.append(store.count()[Status.SUCCEEDED])
+        raise StorageTrouble("the server is away")
+
+    hall.slot._perform = away  # type: ignore[method-assign]
+    assert hall.slot._safely(hall.slot.run_once) is Turn.TROUBLE
+    assert seen == [3]
+    boss = store.join("b", role=None)
+    assert [done.job_id for done in store.recover(boss) if done.job_id] == ["fails-01"]
+    assert sorted(hall.ran) == ["fails-01", "quick-00", "quick-02", "quick-03"], "each once"
+    assert "job handed back, not begun" not in hall.logged

@@ -1,0 +1,298 @@
+"""Who is given which jobs on Redis, and who is woken for them: tags, rows, missing rights, workers that end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro.errors import AgentLost, NotPermitted, NotReplicated
+from farro.host.clock import SystemClock
+from farro.jobs.outcomes import Succeeded
+from farro.jobs.states import Status
+from farro.store.port import Claim, Submission
+from farro.store.queues import Paused
+from farro.store.redis import RedisStore, server
+from redis_rig import Rig
+from servers import RedisServer
+from stage import plan, report, submission
+from support import eventually
+
+WAIT_S = 90.0
+CLOCK = SystemClock()
+
+
+def tagged(job_id: str, *tags: str, **more: Any) -> Submission:
+    return Submission(role="Runner", prompt={**plan(1), "metadata": {"tags": list(tags)}}, job_id=job_id, **more)
+
+
+def names(claims: list[Claim]) -> list[str]:
+    return [claim.job_id for claim in claims]
+
+
+def ended(store: RedisStore, claims: list[Claim]) -> None:
+    store.commit_some([(claim, Succeeded(report=report(claim))) for claim in claims])
+
+
+# --- tags ---
+
+
+def test_a_job_that_a_row_leaves_in_its_queue_is_found_by_the_next(rig: Rig) -> None:
+    store = rig.store()
+    agent = store.join("w", role="Runner", tags=["gpu"])
+    store.enqueue(tagged("first", "gpu"))
+    store.enqueue(tagged("alone", "gpu", payload={"a.txt": b"x"}))  # with files: not in a row
+    store.enqueue(tagged("last", "gpu"))
+    found = []
+    while row := store.claim_some(agent, 4):
+        found.append(names(row))
+        ended(store, row)
+    assert found == [["first"], ["alone"], ["last"]]
+
+
+def test_a_row_of_several_queues_keeps_their_common_order(rig: Rig) -> None:
+    store = rig.store()
+    agent = store.join("w", role="Runner", tags=["gpu", "big"])
+    order = ["a", "b", "c", "d", "e", "f", "g"]
+    for name, tags in zip(order, [("gpu",), (), ("big",), ("gpu",), ("gpu", "big"), (), ("big",)], strict=True):
+        store.enqueue(tagged(name, *tags))
+    store.enqueue(tagged("anothers", "tpu"))
+    assert names(store.claim_some(agent, 4)) == order[:4]
+    assert names(store.claim_some(agent, 4)) == order[4:]
+    assert store.claim_some(agent, 4) == []
+    assert store.find("anothers") is not None
+
+
+def test_the_work_of_a_claim_is_that_of_the_sets_of_tags_not_of_the_row(rig: Rig) -> None:
+    store = rig.store()
+    agent = store.join("w", role="Runner", tags=["gpu"])
+    for number in range(40):
+        store.enqueue(tagged(f"other-{number}", f"t{number}"))
+        store.enqueue(tagged(f"gpu-{number}", "gpu"))
+
+    for limit in (1, 16):
+        store._ground.server.call("CONFIG", "RESETSTAT")
+        assert store.claim_some(agent, limit)
+        told = store._ground.server.call("INFO", "commandstats")
+        assert b"cmdstat_smembers:calls=1," in told, "once for a row, not once for each of its jobs"
+
+
+# --- rights ---
+
+
+def rights(rig: Rig, admin: RedisStore, user: str, without: str) -> None:
+    """The rights of the documentation, but one."""
+    line = (Path(__file__).parents[2] / "docs" / "redis.md").read_text().split("ACL SETUSER farro ")[1].splitlines()[0]
+    words = line.replace("PASSWORD", "secret").replace("NAME", rig.name).split()
+    assert f"+{without}" in words
+    admin._ground.server.call("ACL", "SETUSER", user, "reset", *(word for word in words if word != f"+{without}"))
+
+
+def test_where_a_right_is_missing_no_job_leaves_its_queue(rig: Rig) -> None:
+    admin = rig.store()
+    admin.enqueue_many([submission(number) for number in range(20)])
+    for right in ("incrby", "xadd"):
+        rights(rig, admin, "poor", right)
+        poor = rig.store(user="poor", password="secret")
+        agent = poor.join("w", role="Runner")
+        for limit in (1, 4, 16):
+            with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
+                poor.claim_some(agent, limit)
+        poor.close()
+    assert len(admin.claim_some(admin.join("w", role="Runner"), 16)) == 10
+    assert admin.count()[Status.QUEUED] == 10
+
+
+def test_who_may_not_wait_is_told_and_does_not_turn_in_place(rig: Rig) -> None:
+    admin = rig.store()
+    rights(rig, admin, "deaf", "bzpopmin")
+    store = rig.store(real=True, user="deaf", password="secret")
+    agent = store.join("w", role="Runner")
+    assert store.claim_some(agent, 1) == []
+    with pytest.raises(NotPermitted, match="bzpopmin"):
+        store.claim_next(agent, 1, WAIT_S)
+
+
+# --- waking ---
+
+
+class Waiting(threading.Thread):
+    """An agent that found nothing and now waits."""
+
+    def __init__(self, store: RedisStore, *tags: str) -> None:
+        super().__init__(daemon=True)
+        self.store = store
+        self.agent = store.join("w", role="Runner", tags=tags)
+        assert store.claim_some(self.agent, 1) == []
+        self.came: list[str] | Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.came = names(self.store.claim_next(self.agent, 1, WAIT_S))
+        except Exception as error:
+            self.came = error
+
+    def said(self) -> list[str] | Exception | None:
+        self.join(WAIT_S / 2)
+        assert not self.is_alive(), "it still waits"
+        return self.came
+
+
+def waits(store: RedisStore, count: int) -> None:
+    eventually(lambda: store._ground.server.call("CLIENT", "LIST").count(b"cmd=bzpopmin") == count)
+
+
+def test_a_bell_that_a_dead_worker_heard_rings_for_another(rig: Rig) -> None:
+    store = rig.store(real=True)
+    first = Waiting(rig.store(real=True))
+    waits(store, 1)
+    second = Waiting(rig.store(real=True))
+    waits(store, 2)
+    store._ground.server.call("ZADD", f"{store._ground.keys.prefix}leases", "-1", first.agent.id)  # it was fenced
+    store.enqueue(submission(job_id="j"))
+    assert isinstance(first.said(), AgentLost)
+    assert second.said() == ["j"]
+
+
+def test_a_delayed_job_is_begun_in_time_though_who_heard_of_it_has_ended(rig: Rig) -> None:
+    store = rig.store(real=True)
+    first = Waiting(rig.store(real=True))
+    waits(store, 1)
+    second = Waiting(rig.store(real=True))
+    waits(store, 2)
+    due = CLOCK.now() + timedelta(seconds=1)
+    store.enqueue(Submission(role="Runner", prompt=plan(1), job_id="late", not_before=due))
+    waits(store, 2)
+    first.store.wake("Runner")
+    assert first.said() == []
+    first.store.leave(first.agent)
+    assert second.said() == ["late"]
+    assert CLOCK.now() < due + timedelta(seconds=WAIT_S / 3), "not by the end of its wait"
+
+
+def test_whoever_waits_in_a_claim_is_woken_when_a_queue_goes_on(rig: Rig) -> None:
+    store = rig.store(real=True)
+    assert store.pause("Runner", Paused(by="ann", at="now"))
+    waiters = [Waiting(rig.store(real=True)), Waiting(rig.store(real=True), "gpu")]
+    waits(store, 1)
+    store.enqueue(tagged("heavy", "gpu"))
+    store.enqueue(submission(job_id="plain"))
+    assert store.count()[Status.QUEUED] == 2
+    assert all(waiter.is_alive() for waiter in waiters)
+    assert store.resume("Runner")
+    assert sorted(str(waiter.said()) for waiter in waiters) == ["['heavy']", "['plain']"]
+
+
+def test_a_call_that_comes_with_an_answer_is_heard(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has no turn for a moment: then both are there, the answer and the call."""
+    store = rig.store(real=True)
+    agent = store.join("w", role="Runner")
+    assert store.claim_some(agent, 1) == []
+    real, late = server.readable, [True]
+
+    def readable(sockets: Any, timeout_s: float) -> Any:
+        if late.pop() if late else False:
+            store._ground.server.call("ZADD", store._ground.keys.bell("Runner"), "0", "!")  # for a job that is gone
+            store.wake("Runner")
+            deadline = time.monotonic() + WAIT_S
+            while len(real(sockets, 0.01)) < 2 and time.monotonic() < deadline:
+                pass
+        return real(sockets, timeout_s)
+
+    monkeypatch.setattr(server, "readable", readable)
+    began_s = time.monotonic()
+    assert store.claim_next(agent, 1, WAIT_S) == []
+    assert time.monotonic() - began_s < WAIT_S / 2
+    assert late == []
+
+
+def test_a_process_with_many_descriptors_waits_too(rig: Rig) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(2048, min(4096, limits[1])), limits[1]))
+    many = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        store, other = rig.store(real=True), rig.store(real=True)
+        waiter = Waiting(store)
+        cursor = store.changes(None, role="Runner").cursor
+        waits(other, 1)
+        other.enqueue(submission(job_id="j"))
+        assert waiter.said() == ["j"]
+        assert store.changes(cursor, role="Runner", timeout_s=WAIT_S).items
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+# --- replicas ---
+
+
+def test_what_rides_with_a_commit_that_too_few_replicas_have_goes_back(rig: Rig) -> None:
+    """It was claimed on the master, and would count an attempt that nobody began."""
+    calm, strict = rig.store(), rig.store(wait_replicas=1, wait_s=0.02)
+    calm.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
+    agent = strict.join("w", role="Runner")
+    row = strict.claim_some(agent, 1)
+    with pytest.raises(NotReplicated):
+        strict.commit_and_claim(agent, [(row[0], Succeeded(report=report(row[0])))], 2)
+    assert [(view.job_id, view.status, view.lifecycle.attempt) for view in calm.list()] == [
+        ("j0", Status.SUCCEEDED, 1),
+        ("j1", Status.QUEUED, 0),
+        ("j2", Status.QUEUED, 0),
+    ]
+    assert [view.jobs for view in calm.agents()] == [()]
+
+
+def test_a_claim_that_is_refused_takes_nothing_from_the_commit_it_rode_with(tmp_path: Path) -> None:
+    server = RedisServer(folder=tmp_path / "redis").start()
+    rig = Rig(tmp_path, server.url)
+    try:
+        store = rig.store()
+        store.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
+        agent = store.join("w", role="Runner")
+        row = store.claim_some(agent, 1)
+        store._ground.server.call("CONFIG", "SET", "maxmemory", "1")  # full: no further job is begun
+        told, claims = store.commit_and_claim(agent, [(row[0], Succeeded(report=report(row[0])))], 2)
+        assert [getattr(life, "status", life) for life in told] == [Status.SUCCEEDED]
+        assert claims == []
+        assert store.count()[Status.QUEUED] == 2
+    finally:
+        rig.close()
+        server.stop()
+
+
+def test_slots_promise_while_others_leave(rig: Rig) -> None:
+    """Folders of attempts: what one slot was promised is not forgotten because another goes."""
+    store = rig.store()
+    space: Any = store._ground.workspace
+    for agent in ("stays", "goes"):
+        space._agent_home(agent)
+    before, forgotten, over = sys.getswitchinterval(), [], threading.Event()
+    sys.setswitchinterval(1e-6)
+
+    def promise() -> None:
+        for number in range(3000):
+            folder, _ = space.promise("stays", f"j{number}", 1, lambda: None)
+            if folder.rsplit("/", 2)[0] not in space._promised:
+                forgotten.append(number)
+            space._promised.discard(folder.rsplit("/", 2)[0])
+        over.set()
+
+    thread = threading.Thread(target=promise)
+    thread.start()
+    try:
+        while not over.is_set():
+            space._promised.update(f"x/goes/{number}" for number in range(20))
+            space.leave("goes")
+    finally:
+        thread.join()
+        sys.setswitchinterval(before)
+    assert forgotten == []

@@ -1,0 +1,167 @@
+"""What a job costs the server: round trips, and that none grows with the backlog. Many jobs at once, lists, pruning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from farro.errors import IdConflict, NameTaken
+from farro.jobs.outcomes import Succeeded
+from farro.jobs.states import Status
+from farro.queue.watch import Viewer
+from farro.store.port import Submission
+from farro.store.redis import RedisStore
+from redis_rig import Rig
+from servers import RedisServer
+from stage import plan, report, submission
+
+
+def calls(store: RedisStore) -> dict[str, int]:
+    """How often the server was asked for each command, those of scripts included."""
+    told = store._ground.server.call("INFO", "commandstats").decode()
+    return {name: int(count) for name, count in re.findall(r"cmdstat_([^:]+):calls=(\d+)", told)}
+
+
+def cost_of_a_job(store: RedisStore, number: int) -> tuple[int, dict[str, int]]:
+    """Round trips and commands of an enqueue, a claim, its heartbeats and a commit."""
+    agent = store.join("w", role="Runner", tags=("gpu",))
+    before, asked = calls(store), store._ground.server.requests
+    store.enqueue(submission(number))
+    claim = store.claim(agent)
+    assert claim is not None
+    for _ in range(10):
+        store.heartbeat(agent)
+        store.heartbeat(agent, claim)
+    store.commit(claim, Succeeded(report=report(claim)))
+    asked = store._ground.server.requests - asked
+    after = calls(store)
+    store.leave(agent)
+    spent = {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
+    spent.pop("info", None)
+    return asked, spent
+
+
+def test_a_job_takes_three_round_trips_whatever_the_backlog(rig: Rig, figure: Callable[..., None]) -> None:
+    store = rig.store()
+    costs = []
+    for backlog in (100, 3000):
+        tagged = [Submission(role="Runner", prompt=plan(n, metadata={"tags": ["gpu", "big"]})) for n in range(10)]
+        store.enqueue_many([submission(n) for n in range(backlog - store.load("Runner") - 10)] + tagged)
+        assert store.load("Runner") >= backlog - 10
+        cost_of_a_job(store, 0)  # the first one sends its scripts
+        costs.append(cost_of_a_job(store, 1))
+    assert costs[0] == costs[1]
+    assert costs[0][0] == 3
+    figure("redis: round trips of a job", costs[0][0])
+    figure("redis: commands of a job, those of its scripts included", sum(costs[0][1].values()))
+
+
+def test_looking_costs_as_much_as_what_is_looked_for(rig: Rig) -> None:
+    store = rig.store()
+    store.enqueue_many([submission(n, job_id=f"j{n:04d}") for n in range(2500)])
+    agent = store.join("w", role="Runner")
+    claim = store.claim(agent)
+    assert claim is not None
+
+    def asked(call: Callable[[], object]) -> int:
+        before = store._ground.server.requests
+        call()
+        return store._ground.server.requests - before
+
+    boss = store.join("b", role=None)
+    store.recover(boss)  # the first of each sends its script
+    store.kill(boss, "j0199")
+    assert asked(lambda: store.find("j0100")) == 1
+    assert asked(store.count) == 1
+    assert asked(lambda: store.load(None)) == 1
+    assert asked(lambda: store.pending("Runner")) == 1
+    assert asked(lambda: store.list(statuses=[Status.IN_PROGRESS])) <= 4
+    assert asked(lambda: store.recover(boss)) == 1
+    assert asked(lambda: store.kill(boss, "j0200")) == 2
+    assert [view.job_id for view in store.list(limit=3)] == ["j0000", "j0001", "j0002"]
+    assert len(store.list()) == 2500
+
+
+def test_many_jobs_are_sent_in_parts_and_compared_before(rig: Rig) -> None:
+    store = rig.store()
+    store.enqueue(submission(1, job_id="taken"))
+    before = store._ground.server.requests
+    many = [submission(n, job_id=f"m{n}") for n in range(1000)]
+    with pytest.raises(IdConflict, match="taken"):
+        store.enqueue_many([*many, submission(2, job_id="taken")])
+    assert store.load("Runner") == 1
+    assert store.enqueue_many(many) == [f"m{n}" for n in range(1000)]
+    assert store._ground.server.requests - before < 20
+    assert store.load("Runner") == 1001
+    large = [Submission(role="Runner", prompt=plan(n), payload={"x": b"x" * 3_000_000}) for n in range(4)]
+    before = store._ground.server.requests
+    store.enqueue_many(large)
+    assert store._ground.server.requests - before == 4, "a part is bounded by its size too"
+
+
+def test_finished_jobs_are_removed_with_all_that_was_theirs(rig: Rig) -> None:
+    store = rig.store()
+    boss, agent = store.join("b", role=None), store.join("w", role="Runner")
+    job = Submission(role="Runner", prompt=plan(), job_id="done", payload={"a": b"1"})
+    store.enqueue_named("nightly", job)
+    claim = store.claim(agent)
+    assert claim is not None
+    assert store.remove(boss, ["done", "nobody"]) == [], "it is not final"
+    store.commit(claim, Succeeded(report=report(claim)))
+    with pytest.raises(NameTaken):
+        store.enqueue_named("nightly", submission())
+    store.enqueue(submission(job_id="open"))
+    assert store.remove(boss, ["done", "open", "nobody"]) == ["done"]
+    assert (store.find("done"), store.named("nightly"), dict(store.names())) == (None, None, {})
+    assert [view.job_id for view in store.list()] == ["open"]
+    keys = store._ground.keys
+    assert store._ground.server.calls([("EXISTS", keys.job("done")), ("EXISTS", keys.files("done"))]) == [0, 0]
+    assert store.enqueue_named("nightly", submission(2, job_id="done")) == "done", "the id and the name are free again"
+
+
+def test_the_common_log_tells_what_every_machine_did(rig: Rig) -> None:
+    here, there = rig.store(), rig.store()
+    job_id = here.enqueue(submission())
+    other = there.enqueue(submission())
+    agent = there.join("w", role="Runner")
+    claim = there.claim(agent)
+    assert claim is not None
+    there.commit(claim, Succeeded(report=report(claim)))
+    here.note("cap_refused", user="bob")
+    told = list(here.audit_lines())
+    assert [line["event"] for line in told] == ["enqueued", "enqueued", "claimed", "committed", "cap_refused"]
+    mine = list(there.audit_lines(0, job_id))
+    assert [(line["event"], line.get("actor")) for line in mine][1:] == [("claimed", agent.id), ("committed", agent.id)]
+    assert all(line["ts"].endswith("Z") for line in told)
+    assert [line["job_id"] for line in there.audit_lines(0, other)] == [other]
+    assert list(here.audit_lines(4_000_000_000_000)) == []
+    # What the process told its own audit log is what the common one has, but for the times.
+    plain = [{name: value for name, value in line.items() if name != "ts"} for line in told]
+    assert plain == [{"actor": "submitter", **line} for line in rig.audited]
+
+
+def test_a_feed_that_was_cut_off_says_so(redis_server: RedisServer, rig: Rig) -> None:
+    store = rig.store(keep_changes=10, keep_audit=10)
+    cursors = {role: store.changes(None, role=role).cursor for role in ("Runner", None)}
+    for n in range(400):  # the server cuts its streams in whole nodes of a hundred entries
+        store.enqueue(submission(n))
+    for role, cursor in cursors.items():
+        late = store.changes(cursor, role=role)
+        assert late.gap
+        assert not store.changes(late.cursor, role=role).gap
+
+
+def test_to_look_on_costs_the_same_whatever_the_backlog(rig: Rig) -> None:
+    store = rig.store()
+    viewer = Viewer(store, store.root, rig.clock)
+    viewer.picture(rig.clock.now())
+    asked = []
+    for count in (1, 1100):
+        store.enqueue_many([submission(n) for n in range(count)])
+        before = store._ground.server.requests
+        picture = viewer.picture(rig.clock.now())
+        asked.append(store._ground.server.requests - before)
+    assert asked[0] == asked[1]
+    assert picture.counts == {"Runner": {Status.QUEUED: 1101}}

@@ -1,0 +1,88 @@
+"""A server that comes back without its last moments: a crash with appendfsync everysec, a failover to a replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farro.jobs.outcomes import ErrorInfo, Succeeded, Unroutable
+from farro.jobs.states import Status
+from farro.store.redis import RedisStore
+from redis_rig import Rig
+from stage import report, submission
+
+
+def saved(store: RedisStore) -> dict[bytes, bytes]:
+    """Everything of this store, as the server has it now."""
+    server, prefix = store._ground.server, store._ground.keys.prefix
+    keys = server.call("KEYS", prefix.replace("{", "\\{").replace("}", "\\}") + "*")
+    return {key: server.call("DUMP", key) for key in keys}
+
+
+def rolled_back(store: RedisStore, to: dict[bytes, bytes]) -> None:
+    server = store._ground.server
+    for key in saved(store):
+        server.call("DEL", key)
+    for key, data in to.items():
+        server.call("RESTORE", key, 0, data)
+
+
+def status(store: RedisStore, job_id: str) -> Any:
+    view = store.find(job_id)
+    return view and view.status
+
+
+def test_an_attempt_whose_commit_the_server_lost_stays_in_nobodys_hands(rig: Rig) -> None:
+    store = rig.store(lease_s=30.0)
+    agent = store.join("w", role="Runner")
+    store.enqueue(submission(job_id="j"))
+    claim = store.claim(agent)
+    assert claim is not None
+    before = saved(store)
+    store.commit(claim, Succeeded(report=report(claim)))
+    rolled_back(store, before)
+    assert status(store, "j") is Status.IN_PROGRESS
+    assert store.claim(agent) is None, "its agent lives on, and does not know that it has a job"
+    assert status(store, "j") is Status.STALE
+    boss = store.join("b", role=None)
+    store.settle_stale(boss, "j")
+    again = store.claim(agent)
+    assert again is not None
+    assert again.attempt == 2
+    store.commit(again, Succeeded(report=report(again)))
+    assert status(store, "j") is Status.SUCCEEDED
+
+
+def test_it_is_noticed_while_there_is_other_work_too(rig: Rig) -> None:
+    store = rig.store()
+    agent = store.join("w", role="Runner")
+    store.enqueue(submission(1, job_id="j"))
+    store.enqueue(submission(2, job_id="k"))
+    claim = store.claim(agent)
+    assert claim is not None
+    before = saved(store)
+    store.commit(claim, Succeeded(report=report(claim)))
+    rolled_back(store, before)
+    other = store.claim(agent)
+    assert other is not None
+    assert (other.job_id, status(store, "j"), status(store, "k")) == ("k", Status.STALE, Status.IN_PROGRESS)
+    store.commit(other, Succeeded(report=report(other)))
+
+
+def test_what_an_agent_holds_and_knows_of_is_left_to_it(rig: Rig) -> None:
+    store = rig.store()
+    agent = store.join("w", role="Runner")
+    for n in range(3):
+        store.enqueue(submission(n, job_id=f"j{n}"))
+    mine = store.enqueue_claimed(agent, submission(7, job_id="mine"))
+    claims = [mine, *(store.claim(agent) for _ in range(2))]
+    marked = store.claim(agent)
+    assert marked is not None
+    away = ErrorInfo(category="manager_away", message="away")
+    store.commit(marked, Unroutable(error=away, report=report(marked)))
+    assert store.claim(agent) is None
+    for claim in claims:
+        assert claim is not None
+        store.heartbeat(agent, claim)
+        assert store.commit(claim, Succeeded(report=report(claim))).status is Status.SUCCEEDED
+    done = store.recover(store.join("d", role=None))
+    assert [(each.job_id, each.what) for each in done] == [(marked.job_id, "rolled_forward")]

@@ -1,0 +1,166 @@
+"""Components, and what farro starts for swarms, while the bus is away: they wait, and tell then what they did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from farro.cli.daemon_process import Signals
+from farro.config.settings import Settings
+from farro.errors import BusTrouble
+from farro.swarm import service
+from farro.swarm.bus.files import FilesBus
+from farro.swarm.bus.files.consumer import FilesConsumer
+from farro.swarm.bus.port import Binding, Bus, Message
+from farro.swarm.cli import daemons
+from farro.swarm.component import Component, testing
+from farro.swarm.component import run as running
+from farro.swarm.component.testing import trial
+from swarm.component.bench import run
+
+
+class Away(FilesBus):
+    """A bus of which some calls do not work for now."""
+
+    gone: ClassVar[set[str]] = set()
+    missed: ClassVar[list[str]] = []
+
+    def _check(self, what: str) -> None:
+        if what in self.gone:
+            self.missed.append(what)
+            raise BusTrouble(f"no {what} now")
+
+    async def declare(
+        self, queue: str, bindings: Sequence[Binding] = (), *, dead_letters: str | None = None, exclusive: bool = False
+    ) -> None:
+        if queue.startswith("ph.control."):  # of the component itself
+            self._check("declare")
+        await super().declare(queue, bindings, dead_letters=dead_letters, exclusive=exclusive)
+
+    async def publish(self, exchange: str, message: Message) -> None:
+        if message.key.startswith("ev."):
+            self._check("publish")
+        await super().publish(exchange, message)
+
+    async def consume(self, queue: str, *, prefetch: int = 1) -> FilesConsumer:
+        self._check(f"consume {queue}")
+        return await super().consume(queue, prefetch=prefetch)
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> type[Away]:
+    monkeypatch.setattr(testing, "FilesBus", Away)
+    monkeypatch.setattr(running, "AGAIN_S", 0.01)
+    monkeypatch.setattr(running, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(Away, "gone", set())
+    monkeypatch.setattr(Away, "missed", [])
+    return Away
+
+
+def copier() -> Component[Any]:
+    bee: Component[Any] = Component("copier")
+
+    @bee.transform
+    def copy(item: Any) -> Any:
+        return item
+
+    return bee
+
+
+async def missed(away: type[Away], what: str) -> None:
+    """Until that was tried twice: whoever gave up at the first would be over."""
+    before = away.missed.count(what)
+    while away.missed.count(what) < before + 2:
+        await asyncio.sleep(0.01)
+
+
+def test_a_component_waits_for_a_bus_that_is_away(shm: Path, away: type[Away]) -> None:
+    async def play() -> None:
+        away.gone = {"declare"}
+
+        async def back() -> None:
+            await missed(away, "declare")
+            away.gone = set()
+
+        returning = asyncio.create_task(back())
+        async with trial(copier(), str(shm / "bus"), inputs=["raw"], outputs=["done"]) as it:
+            await returning
+            away.gone = {"publish"}
+            asking = [asyncio.create_task(it.enable()), asyncio.create_task(it.feed("raw", 1))]
+            await missed(away, "publish")  # what it did, and its beats, are told to nobody
+            away.gone = set()
+            assert (await asking[0]).enabled is True  # by a beat
+            assert await it.next("done") == 1
+            await asking[1]
+
+    run(play)
+
+
+def test_a_workload_reads_all_of_its_queues_or_none(shm: Path, away: type[Away]) -> None:
+    """One of two could not be had: the component is not enabled, and the next time it reads both."""
+
+    async def play() -> None:
+        async with trial(copier(), str(shm / "bus"), inputs=["raw", "late"], outputs=["done"]) as it:
+            away.gone = {"consume ph.trial.late"}
+            told = await it.enable()
+            assert (told.enabled, "no consume" in told.data["update"]["error"]) == (False, True)
+            away.gone = set()
+            assert (await it.enable()).enabled is True
+            await it.feed("late", 2)
+            assert await it.next("done") == 2
+
+    run(play)
+
+
+def test_a_reader_that_met_trouble_reads_on(shm: Path, away: type[Away], monkeypatch: pytest.MonkeyPatch) -> None:
+    take, troubles = FilesConsumer._take, [OSError(5, "Input/output error")]
+
+    def sometimes(self: FilesConsumer, room: int, *, recovering: bool) -> list[tuple[str, Message]]:
+        if troubles and self._queue == "ph.trial.raw":
+            raise troubles.pop()
+        return take(self, room, recovering=recovering)
+
+    async def play() -> None:
+        async with trial(copier(), str(shm / "bus"), inputs=["raw"], outputs=["done"]) as it:
+            monkeypatch.setattr(FilesConsumer, "_take", sometimes)
+            await it.enable()
+            await it.feed("raw", 3)
+            assert await it.next("done") == 3
+            assert not troubles
+
+    run(play)
+
+
+def test_an_orchestrator_waits_for_a_broker_that_is_not_up_yet(monkeypatch: pytest.MonkeyPatch, shm: Path) -> None:
+    """As after a boot: nobody would start it again."""
+    tries: list[str] = []
+    lived: list[Bus] = []
+
+    async def open_bus(root: str, settings: Settings) -> Bus:
+        tries.append(root)
+        if len(tries) < 3:
+            raise BusTrouble("nobody answers")
+        return FilesBus(str(shm / "bus"))
+
+    class Once:
+        def __init__(self, bus: Bus) -> None:
+            lived.append(bus)
+
+        async def run(self) -> None:
+            if len(tries) == 3:
+                raise BusTrouble("gone as it began")
+
+        def stop(self) -> None: ...
+
+    logged: list[str] = []
+    monkeypatch.setattr(service, "open_bus", open_bus)
+    monkeypatch.setattr(daemons, "AGAIN_S", 0.0)
+    log = lambda level, message, fields: logged.append(message)  # noqa: E731
+    signals = object.__new__(Signals)
+    signals._stop, signals._early = None, False
+    asyncio.run(daemons._run("root", Settings(), Once, signals, log))
+    assert (len(tries), len(lived), len(logged)) == (4, 2, 3)

@@ -1,0 +1,222 @@
+"""A swarm under test: a bus, a controller that lives and ends, real processes, and everything that is said.
+
+    def test_something(play: Play) -> None:           # on each bus
+        async def act(hive: Hive) -> None:
+            async with hive.controller():
+                await hive.ask(Signal.TEMPLATE, plan)
+        play(act)
+
+`play` is a fixture of this suite. Whatever was said while `act` ran is judged when it ends (capture).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from farro.documents import Document
+from farro.errors import BadDocument
+from farro.host.clock import SystemClock
+from farro.jobs.times import timestamp
+from farro.swarm import plan
+from farro.swarm.bus.open import opened
+from farro.swarm.bus.port import Binding, Bus, Consumer, Message
+from farro.swarm.controller.actions import Ground, environment
+from farro.swarm.controller.controller import Controller
+from farro.swarm.publish import Voice
+from farro.swarm.wire import messages, names
+from farro.swarm.wire.names import Scope, Signal
+from farro.worker.process_runtime import ProcessRuntime
+from support import ROOT
+from swarm.capture import Capture
+
+PATIENCE_S = 90.0
+SWARM = "demo"
+Act = Callable[["Hive"], Awaitable[None]]
+Play = Callable[[Act], None]
+
+
+def bee(role: str, *, takes: str | None = None, gives: str | None = None, **more: Any) -> dict[str, Any]:
+    work = {**({"in": takes} if takes else {}), **({"out": gives} if gives else {})}
+    return {"role": role, "command": ["python", "-m", "swarms.bees", role], "work": work, **more}
+
+
+PIPELINE = {
+    "id": SWARM,
+    "bees": [
+        bee("sink", takes="done"),
+        bee("processor", takes="raw", gives="done", instances=2),
+        bee("generator", gives="raw"),
+    ],
+}
+
+
+class Hive:
+    """A swarm under test: its bus, its processes, and everything that is said on the control exchange."""
+
+    def __init__(self, address: str, folder: Path, bus: Bus, events: Consumer) -> None:
+        self.address = address
+        self.folder = folder
+        self.bus = bus
+        self.heard: list[tuple[str, dict[str, Any], str]] = []
+        self._events = events
+        self.sink = folder / "sink"
+        self.sink.touch()
+        self.runtime = ProcessRuntime(str(folder / "components"), SystemClock())
+        self._came = asyncio.Condition()
+        self.logged: list[tuple[str, str, dict[str, Any]]] = []  # by the controller
+        self.capture: Capture
+        self.members: set[tuple[str, str]] = {(names.CONTROLLER, "demo-marshal")}
+        self.suffixes: set[str] = set()
+
+    def _log(self, level: str, message: str, fields: Any) -> None:
+        self.logged.append((level, message, dict(fields)))
+
+    async def listen(self) -> None:
+        async for delivery in self._events:
+            message = delivery.message
+            with contextlib.suppress(ValueError):  # a test may say what is no JSON
+                said = json.loads(message.body)
+                async with self._came:
+                    self.heard.append((message.key, said if isinstance(said, dict) else {}, message.message_id))
+                    self._came.notify_all()
+            await delivery.ack()
+
+    def broke(self, task: asyncio.Task[None]) -> None:
+        """A controller that ended by an exception: nothing will come any more."""
+        self.failure = task.exception()
+        for other in asyncio.all_tasks():
+            if other is not task:
+                other.cancel(f"the controller broke: {self.failure!r}")
+
+    async def until(self, wanted: Callable[[str, dict[str, Any]], bool], after: int = 0) -> dict[str, Any]:
+        async with self._came:
+            while True:
+                for key, body, _ in self.heard[after:]:
+                    if wanted(key, body):
+                        return body
+                await self._came.wait()
+
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[Controller]:
+        """One life of the controller; its components go on after it."""
+        home = self.folder / "swarm"
+        (home / "logs").mkdir(parents=True, exist_ok=True)
+        ground = Ground(
+            swarm=SWARM,
+            instance="demo-marshal",
+            bus_address=self.address,
+            folder=str(home),
+            cwd=ROOT,
+            env={**environment(), "SINK": str(self.sink), "PYTHONPATH": f"{ROOT}/tests:{ROOT}/src"},
+        )
+        bus = await opened(self.address, durable=False)
+        made = Controller(ground, bus, self.runtime, log=self._log, now=now, durable=False)
+        before = len(self.heard)
+        running = asyncio.create_task(made.run())
+        running.add_done_callback(lambda task: task.cancelled() or task.exception() is None or self.broke(task))
+        try:
+            await self.until(lambda key, body: key == "ev.ready.swarm-controller.demo-marshal", after=before)
+            yield made
+        finally:
+            made.stop()
+            await asyncio.gather(running)
+            await bus.close()
+
+    async def send(
+        self, sig: Signal, args: dict[str, Any] | None = None, *, key: str | None = None, **scope: str
+    ) -> str:
+        """A signal as the orchestrator sends it; its correlation id."""
+        correlation = str(uuid.uuid4())
+        self._note(sig, args)
+        about = Scope(swarm=SWARM, **scope)
+        told = messages.ControlSignal(
+            correlation_id=correlation,
+            idempotency_key=key or correlation,
+            signal=sig.value,
+            timestamp=now(),
+            swarm_id=SWARM,
+            role=about.role,
+            instance=about.instance,
+            args=args,
+        )
+        of_key = Scope(role=about.role, instance=about.instance) if sig.of_component else Scope(swarm=SWARM)
+        await Voice(self.bus, now)._send(names.signal_key(sig, of_key), told, correlation)
+        return correlation
+
+    async def forge(self, key: str, body: bytes | dict[str, Any], message_id: str | None = None) -> None:
+        """Anything, under any key."""
+        own = message_id or str(uuid.uuid4())
+        self.capture.forged(own)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        await self.bus.publish(names.CONTROL, Message(key=key, body=data, message_id=own))
+
+    async def status(self, role: str, instance: str) -> dict[str, Any]:
+        """What it says of itself now."""
+        own = await self.send(Signal.STATUS, role=role, instance=instance)
+        return await self.until(lambda key, body: body.get("data", {}).get("correlationId") == own)
+
+    def _note(self, sig: Signal, args: dict[str, Any] | None) -> None:
+        """What a plan brings with it, to be taken away afterwards."""
+        if sig is Signal.TEMPLATE:
+            with contextlib.suppress(BadDocument):
+                wanted = plan.load(Document(args, "template"))
+                self.members |= {(one.role, one.instance) for one in wanted.members()}
+                self.suffixes |= {one for bee in wanted.bees for one in (*bee.work.inputs, *bee.work.outputs)}
+
+    def queues(self) -> list[str]:
+        work = [names.work_queue(SWARM, suffix) for suffix in sorted(self.suffixes)]
+        return [*work, *map(names.dead_letters, work), *(names.control_queue(*one) for one in sorted(self.members))]
+
+    async def ask(self, sig: Signal, args: dict[str, Any] | None = None, **scope: str) -> dict[str, Any]:
+        """A signal, and its confirmation."""
+        correlation = await self.send(sig, args, **scope)
+        return await self.confirmed(correlation)
+
+    async def confirmed(self, correlation: str) -> dict[str, Any]:
+        return await self.until(lambda key, body: body.get("correlationId") == correlation and _confirms(key))
+
+    def confirmations(self, correlation: str) -> list[str]:
+        """Distinct ones, by their message ids."""
+        found = [own for key, body, own in self.heard if _confirms(key) and body.get("correlationId") == correlation]
+        return sorted(set(found))
+
+
+def _confirms(key: str) -> bool:
+    return key.startswith(("ev.ready.", "ev.error."))
+
+
+def now() -> str:
+    return timestamp(datetime.now(UTC))
+
+
+def played(act: Act, address: str, folder: Path, *, queen: str | None = None, capture: str | None = None) -> None:
+    """Run it, with time for everything, and leave nothing behind. `queen`, `capture`: other addresses of the same bus,
+    for whoever sends signals, and for whoever hears everything."""
+
+    async def bounded() -> None:
+        bus = await opened(queen or address, durable=False)
+        listener = names.control_queue("listener", uuid.uuid4().hex[:8])
+        await bus.declare(listener, [Binding(names.CONTROL, "ev.#")])
+        hive = Hive(address, folder, bus, await bus.consume(listener, prefetch=200))
+        listening = asyncio.create_task(hive.listen())
+        try:
+            async with asyncio.timeout(PATIENCE_S), Capture.of(capture or address, [SWARM]) as hive.capture:
+                await act(hive)
+                await hive.capture.check()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            hive.runtime.stop([seen.name for seen in hive.runtime.list()], 5)
+            for queue in (listener, *hive.queues()):
+                await bus.delete(queue)
+            await bus.close()
+
+    asyncio.run(bounded())

@@ -1,0 +1,124 @@
+"""Which bus a root's swarms have: a folder, or a broker whose password is nowhere but in the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from farro.config import reader
+from farro.errors import InputError
+from farro.swarm import service
+from farro.swarm.controller.actions import environment
+from flows.program import Program
+from flows.roots import empty, farro, fresh_root  # noqa: F401 - fixtures
+from servers import free_port
+from support import eventually
+
+
+def root(folder: Path, **settings: object) -> str:
+    (folder / "agents-config.json").write_text(json.dumps({"version": "1.0.0", **settings}))
+    return str(folder)
+
+
+def address(path: str) -> str:
+    return service.bus_address(path, reader.load(path))
+
+
+def test_the_bus_is_a_folder_of_the_root_unless_the_config_says_otherwise(tmp_path: Path) -> None:
+    assert address(root(tmp_path)) == f"files:{tmp_path}/bus"
+    assert address(root(tmp_path, bus="files:other")) == f"files:{tmp_path}/other"
+    assert address(root(tmp_path, bus="files:/elsewhere")) == "files:/elsewhere"
+    assert address(root(tmp_path, bus="amqp://here:5672/")) == "amqp://here:5672/"
+
+
+def test_the_password_of_a_broker_is_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = root(tmp_path, bus="amqp://here:5672/x", amqp={"user": "a@b", "password": "${FARRO_BROKER}"})
+    monkeypatch.delenv("FARRO_BROKER", raising=False)
+    with pytest.raises(InputError, match=r"FARRO_BROKER is not set, and amqp\.password needs it"):
+        address(path)
+    monkeypatch.setenv("FARRO_BROKER", "p/w")
+    assert address(path) == "amqp://a%40b:p%2Fw@here:5672/x"
+    settings = reader.load(path)
+    assert settings.secret_variables() == ("FARRO_BROKER",)
+    assert "p/w" not in repr(settings)
+    assert "FARRO_BROKER" not in environment()
+    assert environment(settings.secret_variables())["FARRO_BROKER"] == "p/w"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"bus": "amqp://a:b@here/"}, "bus: must hold no user and no password"),
+        ({"bus": "redis://here"}, 'bus: must be "files"'),
+        ({"amqp": {"password": "hunter2"}}, "amqp.password: must be a variable of the environment"),
+    ],
+)
+def test_a_wrong_bus_is_told_and_no_password_repeated(tmp_path: Path, settings: dict[str, object], told: str) -> None:
+    with pytest.raises(reader.ConfigError) as caught:
+        reader.load(root(tmp_path, **settings))
+    assert told in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "a:b@" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", [("swarm", "create", "demo"), ("up", "--detach")])
+def test_without_the_password_nothing_is_asked_and_nobody_started(farro: Program, command: tuple[str, ...]) -> None:  # noqa: F811
+    """Else commands lie there, and are carried out long after by whoever has it."""
+    root(farro.path, bus="amqp://127.0.0.1:1/", amqp={"user": "a", "password": "${FARRO_BROKER}"})
+    told = farro.run(*command, code=2)
+    assert "the variable FARRO_BROKER is not set, and amqp.password needs it" in told.err
+    assert farro.living() == []
+    assert not (farro.path / "swarms").exists()
+
+
+def test_who_waits_for_an_orchestrator_without_a_broker_is_told_why(farro: Program) -> None:  # noqa: F811
+    port = free_port()
+    root(farro.path, bus=f"amqp://127.0.0.1:{port}/")
+    told = farro.run("swarm", "create", "demo", "--timeout", "8s", code=1)
+    assert "still waiting; the orchestrator says: " in told.err
+    assert f"127.0.0.1:{port}" in told.err
+    farro.run("down", code=0)
+    assert farro.living() == []
+
+
+def test_who_looks_at_a_swarm_that_nothing_is_heard_of_is_told_what_its_orchestrator_says(farro: Program) -> None:  # noqa: F811
+    farro.run("swarm", "create", "demo", code=0)
+    pid = farro.run("ps", "--json", code=0).json["orchestrator"]["pid"]
+    os.kill(pid, signal.SIGSTOP)  # it is there, and starts nobody
+    try:
+        record = json.loads((farro.path / "swarms/components/demo-marshal.json").read_text())
+        os.kill(record["pid"], signal.SIGKILL)
+        with (farro.path / "swarms/orchestrator/orchestrator.log").open("a") as log:
+            log.write(json.dumps({"level": "error", "message": "the broker is away"}) + "\n")
+
+        def told(*command: str) -> bool:
+            return "farro: the orchestrator says: the broker is away\n" in farro.run(*command, code=0).err
+
+        for command in (("swarm", "status", "demo"), ("swarm", "ls"), ("ps",)):
+            eventually(lambda command=command: told(*command), f"{command} does not tell of it")  # type: ignore[misc]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    farro.run("swarm", "remove", "demo", code=0)
+    farro.run("down", code=0)
+
+
+def test_who_does_not_wait_for_a_component_is_told_where_to_look(farro: Program) -> None:  # noqa: F811
+    """At its swarm: a component has no status of its own."""
+    (farro.path / "demo.json").write_text(
+        json.dumps(
+            {
+                "id": "demo",
+                "bees": [{"role": "a", "command": ["sleep", "1000"]}],
+                "timeouts": {"provision": 1, "stop": 1},
+            }
+        )
+    )
+    farro.run("swarm", "apply", "demo.json", code=1)
+    told = farro.run("swarm", "config", "a", "demo-a", "x=1", "--timeout", "0.1s", code=1)
+    assert "it goes on: farro swarm status demo\n" in told.err
+    farro.run("swarm", "remove", "demo", code=0)
+    farro.run("down", code=0)

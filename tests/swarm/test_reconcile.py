@@ -1,0 +1,228 @@
+"""Reconciling and aggregating: a controller's decisions, played against components that do as they like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farro.swarm import order, plan, status
+from farro.swarm.reconcile import Do, Target, Verdict, Wanted, reconcile
+from farro.swarm.status import Seen
+
+MUTE = "demo-mod was not healthy 20 s after its launch: it never said anything"
+TIMES = plan.Timeouts(provision=20, ready=60, start=10, start_total=40, stop=8)
+
+
+def chain(*roles: str, instances: int = 1) -> plan.SwarmPlan:
+    bees = tuple(
+        plan.Bee(
+            role=role,
+            command=("x",),
+            instances=instances,
+            work=plan.Work(inputs=(f"q{n}",) if n else (), outputs=(f"q{n + 1}",)),
+        )
+        for n, role in enumerate(roles)
+    )
+    return plan.SwarmPlan(id="demo", bees=bees, timeouts=TIMES)
+
+
+@dataclass
+class Habit:
+    """How a component behaves: seconds until it answers, or never."""
+
+    healthy_after_s: float | None = 1.0
+    enables_after_s: float | None = 1.0
+    disables_after_s: float | None = 1.0
+    dies_at_s: float | None = None
+
+
+@dataclass
+class World:
+    """Components, a clock, and a controller that does nothing but what it is told."""
+
+    swarm: plan.SwarmPlan
+    habits: dict[str, Habit] = field(default_factory=dict)
+    now_s: float = 0.0
+    seen: dict[str, Seen] = field(default_factory=dict)
+    wishes: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    done: list[Do] = field(default_factory=list)
+    watch: Callable[[Do], None] = lambda one: None
+
+    def drive(self, target: Target, most_s: float = 200.0) -> Verdict:
+        wanted = Wanted(plan=self.swarm, order=order.order(self.swarm), target=target, begun_s=self.now_s)
+        self.seen = {name: replace(one, asked_s=None) for name, one in self.seen.items()}  # a new command asks anew
+        end_s = self.now_s + most_s
+        while True:
+            self._live()
+            verdict = reconcile(wanted, self.seen, self.now_s)
+            for one in verdict.do:
+                self.watch(one)
+                self._do(one)
+                self.done.append(one)
+            if verdict.done or verdict.failed or self.now_s > end_s:
+                return verdict
+            assert verdict.next_s is not None
+            self.now_s += 1.0
+
+    def _do(self, one: Do) -> None:
+        found = self.seen.get(one.instance, Seen())
+        match one.what:
+            case "launch":
+                assert not found.launched
+                found = Seen(launched=True, alive=True, launched_s=self.now_s, starts=found.starts + 1, enabled=False)
+            case "enable" | "disable":
+                self.wishes[one.instance] = (one.what == "enable", self.now_s)
+                found = replace(found, asked_s=self.now_s)
+            case "force":
+                found = replace(found, alive=False, forced=True, enabled=False)
+            case "deprovision":
+                found = replace(found, launched=False, alive=False)
+            case "poll":
+                pass  # its health endpoint says what its status would
+        self.seen[one.instance] = found
+
+    def _live(self) -> None:
+        for name, found in self.seen.items():
+            habit = self.habits.get(name, Habit())
+            if not found.launched or not found.alive:
+                continue
+            if habit.dies_at_s is not None and self.now_s >= habit.dies_at_s:
+                self.seen[name] = replace(found, alive=False, failure="exited with 1 and is not started again")
+                continue
+            up = habit.healthy_after_s is not None and self.now_s - (found.launched_s or 0) >= habit.healthy_after_s
+            if up:
+                found = replace(found, healthy=True, word_s=self.now_s)
+                wish = self.wishes.get(name)
+                after_s = habit.enables_after_s if wish and wish[0] else habit.disables_after_s
+                if wish is not None and after_s is not None and self.now_s - wish[1] >= after_s:
+                    found = replace(found, enabled=wish[0])
+            self.seen[name] = found
+
+
+def names(done: list[Do], what: str) -> list[str]:
+    return [one.instance for one in done if one.what == what]
+
+
+def test_a_swarm_is_provisioned_started_stopped_and_removed_in_order() -> None:
+    world = World(chain("gen", "mod", "sink"))
+    assert world.drive(Target.PROVISIONED).done
+    assert names(world.done, "launch") == ["demo-gen", "demo-mod", "demo-sink"]
+    assert all(one.enabled is False and one.healthy for one in world.seen.values())
+    assert world.drive(Target.ENABLED).done
+    assert names(world.done, "enable") == ["demo-gen", "demo-mod", "demo-sink"]
+    assert world.drive(Target.DISABLED).done
+    assert names(world.done, "disable") == ["demo-sink", "demo-mod", "demo-gen"]
+    assert all(one.launched for one in world.seen.values())  # stop is not remove
+    assert world.drive(Target.GONE).done
+    assert names(world.done, "deprovision") == ["demo-sink", "demo-mod", "demo-gen"]
+    assert len(world.done) == len(set(world.done)) or names(world.done, "poll")  # nothing is asked twice
+
+
+def test_nothing_is_enabled_before_what_it_reads_from() -> None:
+    world = World(chain("gen", "mod", "sink", instances=2), habits={"demo-gen-2": Habit(enables_after_s=7)})
+
+    def watch(one: Do) -> None:
+        if one.what == "enable" and "gen" not in one.instance:
+            before = "gen" if "mod" in one.instance else "mod"
+            assert all(world.seen[f"demo-{before}-{number}"].enabled for number in (1, 2)), one
+
+    assert world.drive(Target.PROVISIONED).done
+    world.watch = watch
+    assert world.drive(Target.ENABLED).done
+
+
+@pytest.mark.parametrize(
+    ("habit", "target", "code", "told"),
+    [
+        (Habit(healthy_after_s=None), Target.PROVISIONED, "PROVISION_TIMEOUT", MUTE),
+        (Habit(enables_after_s=None), Target.ENABLED, "START_TIMEOUT", "demo-mod was not enabled 10 s after it was"),
+        (Habit(dies_at_s=1), Target.PROVISIONED, "COMPONENT_FAILED", "demo-mod exited with 1"),
+    ],
+)
+def test_a_failure_removes_nothing(habit: Habit, target: Target, code: str, told: str) -> None:
+    world = World(chain("gen", "mod", "sink"), habits={"demo-mod": habit})
+    verdict = world.drive(Target.PROVISIONED)
+    if target is Target.ENABLED:
+        assert verdict.done
+        verdict = world.drive(target)
+    assert verdict.code == code
+    assert verdict.failed is not None
+    assert verdict.failed.startswith(told)
+    assert not {one.what for one in world.done} & {"deprovision", "force", "disable"}
+    assert all(one.launched for one in world.seen.values())
+
+
+def test_the_whole_swarm_has_its_time_too() -> None:
+    world = World(chain(*"abcdefgh"), habits={f"demo-{role}": Habit(enables_after_s=9) for role in "abcdefgh"})
+    assert world.drive(Target.PROVISIONED).done
+    verdict = world.drive(Target.ENABLED)
+    assert (verdict.code, verdict.failed) == ("START_TIMEOUT", "demo-e was not enabled when the swarm's 40 s were over")
+
+
+def test_who_does_not_stop_is_ended_by_force_and_stops_nobody_else() -> None:
+    world = World(chain("gen", "mod", "sink"), habits={"demo-mod": Habit(disables_after_s=None)})
+    assert world.drive(Target.PROVISIONED).done
+    assert world.drive(Target.ENABLED).done
+    verdict = world.drive(Target.DISABLED)
+    assert (verdict.done, verdict.degraded) == (True, ("demo-mod",))
+    assert names(world.done, "force") == ["demo-mod"]
+    assert status.aggregate(world.seen, world.seen, world.now_s).health == "Degraded"
+    assert world.drive(Target.GONE).done
+
+
+def test_a_component_that_says_nothing_is_asked_over_http() -> None:
+    world = World(chain("gen"), habits={"demo-gen": Habit(healthy_after_s=5)})
+    assert world.drive(Target.PROVISIONED).done
+    assert names(world.done, "poll")
+
+
+habits = st.builds(
+    Habit,
+    healthy_after_s=st.none() | st.floats(0, 30),
+    enables_after_s=st.none() | st.floats(0, 15),
+    disables_after_s=st.none() | st.floats(0, 15),
+    dies_at_s=st.none() | st.floats(0, 60),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(habits, min_size=3, max_size=3), st.lists(st.sampled_from(list(Target)[:3]), min_size=1, max_size=4))
+def test_every_command_ends_and_none_deletes_unasked(behaviour: list[Habit], targets: list[Target]) -> None:
+    world = World(chain("gen", "mod", "sink"))
+    world.habits = dict(zip(["demo-gen", "demo-mod", "demo-sink"], behaviour, strict=True))
+    for target in targets:
+        verdict = world.drive(target)
+        assert verdict.done or verdict.failed
+        assert (verdict.failed is None) == (verdict.code is None)
+        if verdict.done and target is Target.ENABLED:
+            assert all(one.enabled and one.alive for one in world.seen.values())
+        if verdict.done and target is Target.DISABLED:
+            assert not any(one.enabled and one.alive for one in world.seen.values())
+    assert not names(world.done, "deprovision")
+    assert world.drive(Target.GONE).done
+    assert not any(one.launched for one in world.seen.values())
+
+
+# --- the aggregate ---
+
+
+def test_an_aggregate_is_as_old_as_the_oldest_word_in_it() -> None:
+    seen = {
+        "a": Seen(launched=True, alive=True, word_s=95.0, healthy=True, enabled=True),
+        "b": Seen(launched=True, alive=True, word_s=80.0, healthy=True, enabled=False),
+    }
+    told = status.aggregate(["a", "b"], seen, now_s=100.0)
+    assert (told.health, told.reason) == ("Healthy", None)
+    assert (told.watermark_s, told.max_staleness_s) == (80.0, 20.0)
+    assert (told.desired, told.healthy, told.running, told.enabled) == (2, 2, 1, 1)
+    later = status.aggregate(["a", "b"], seen, now_s=111.0)
+    assert (later.health, later.reason) == ("Unknown", "b said nothing for 31 s")
+    assert (later.healthy, later.running) == (1, 1)  # an old word counts for nothing
+    third = status.aggregate(["a", "b", "c"], seen, now_s=100.0)
+    assert (third.health, third.reason, third.watermark_s) == ("Unknown", "c never said anything", None)
+    seen["b"] = replace(seen["b"], healthy=False)
+    assert status.aggregate(["a", "b"], seen, now_s=111.0).reason == "b says that it is not healthy"

@@ -1,0 +1,320 @@
+"""`farro up`, `down`, `ps`: a root's own services as a swarm, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farro.doctor import root
+from farro.sandbox import paths
+from flows.program import FARRO, PATIENCE_S, Program, marked, once_endless, shell
+from servers import RabbitServer, RedisServer
+from support import eventually
+
+ALL = ["farro-manager", "farro-watchdog", "farro-worker-1", "farro-worker-2"]
+SETTINGS = {"watchdog": {"every_s": 0.1}, "retry": {"base_s": 0.01, "max_delay_s": 0.05}}
+
+
+@pytest.fixture
+def farro(tmp_path: Path) -> Iterator[Program]:
+    made = Program(tmp_path)
+    made.run("init", code=0)
+    (tmp_path / "agents-config.json").write_text(json.dumps(SETTINGS))
+    yield made
+    left = made.run("down")
+    made.clean_up()
+    assert left.code == 0, left.err
+
+
+def ps(farro: Program) -> dict[str, dict[str, Any]]:
+    return {line["name"]: line for line in farro.run("ps", "--json", code=0).json["components"]}
+
+
+def orchestrator(farro: Program) -> int:
+    pid: int = farro.run("ps", "--json", code=0).json["orchestrator"]["pid"]
+    return pid
+
+
+def pids(farro: Program) -> dict[str, int]:
+    return {name: line["pid"] for name, line in ps(farro).items()}
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def kill(*victims: int) -> None:
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    for pid in victims:
+        eventually(lambda pid=pid: gone(pid), f"{pid} lives")  # type: ignore[misc]
+
+
+def test_a_life_in_the_background(farro: Program) -> None:
+    """Up; a worker is killed in the middle of a job; the orchestrator is killed; up again; down."""
+    assert farro.run("ps", code=0).out == "nothing runs here; `farro up` starts what a root needs\n"
+    (farro.path / ".gitignore").write_text(root._IGNORED_BEFORE[0])  # a root of an older farro
+    told = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
+    assert [(one["name"], one["what"]) for one in told] == [(name, "started") for name in ALL]
+    assert "\n/swarms/\n" in (farro.path / ".gitignore").read_text()
+    lines = ps(farro)
+    assert list(lines) == ALL
+    for one in told:
+        line = lines[one["name"]]
+        assert (line["pid"], line["state"], line["enabled"]) == (one["pid"], "Running", True)
+        assert (line["restarts"], line["swarm"], Path(line["log"]).exists()) == (0, "farro", True)
+        assert line["uptime_s"] >= 0
+    assert "2 worker" not in farro.run("status", code=0).out  # four slots, of two workers
+    text = farro.run("ps", code=0).out.splitlines()
+    assert text[0].split() == ["COMPONENT", "ROLE", "STATE", "PID", "UP", "RESTARTS", "LOG"]
+    assert text[-2] == "swarm farro: Running, Healthy"
+
+    farro.enqueue(once_endless(), "--id", "long")
+    eventually((farro.path / "started").exists, "the step did not start")
+    kill(lines["farro-worker-1"]["pid"], lines["farro-worker-2"]["pid"])
+    eventually(lambda: farro.status("long") == "succeeded", "nobody goes on with the job")
+    assert [hop["reason"] for hop in farro.job("long")["hops"]] == ["agent_died", "requeued", "committed"]
+    assert marked(farro.path) == []
+    eventually(lambda: ps(farro)["farro-worker-2"]["restarts"] == 1, "nobody counts")
+
+    farro.run("swarm", "config", "worker", "farro-worker-2", "--disable", code=0)
+    off = farro.run("up", "--detach", "--no-web", code=0)
+    assert "farro-worker-2 disabled" in off.out  # what somebody said of one alone holds
+    farro.run("swarm", "config", "worker", "farro-worker-2", "--enable", code=0)
+
+    assert "go on as it said then" not in off.err
+    (farro.path / "agents-config.json").write_text(json.dumps({**SETTINGS, "retry": {"base_s": 0.02}}))
+    old = farro.run("up", "--detach", "--no-web", code=0).err
+    assert re.search(
+        "agents-config.json was changed at .* after these were started.*farro-manager, farro-watchdog", old
+    )
+    assert "`farro down` and `farro up` start them anew" in old
+    assert farro.run("up", "--detach", "--no-web", "--json", code=0).json["old_config"] == ALL
+
+    before, queen = pids(farro), orchestrator(farro)
+    kill(queen)
+    again = farro.run("up", "--detach", "--no-web", "--json", code=0).json["components"]
+    assert {one["what"] for one in again} == {"already runs"}
+    assert pids(farro) == before  # adopted
+    eventually(lambda: orchestrator(farro) not in (None, queen), "nobody is launched anew")
+
+    farro.run("down", code=0)
+    assert all(map(gone, before.values()))
+    assert farro.living() == []
+
+
+def test_everything_that_farro_makes_in_a_root_is_its_own(farro: Program) -> None:
+    """Else a job that may write there steers it: no sandbox would keep it from that."""
+    farro.run("up", "--detach", "--workers", "1", code=0)
+    job = farro.enqueue(shell("echo hi"))
+    eventually(lambda: farro.status(job) == "succeeded", "nobody works")
+    farro.run("down", code=0)
+    made = set(os.listdir(farro.path)) - {".gitignore", "job.json"}
+    assert {"swarms", "bus", "jobs"} <= made
+    assert [name for name in sorted(made) if not paths.is_own(name)] == []
+
+
+class Front:
+    """`farro up` in the foreground, and what it says."""
+
+    def __init__(self, farro: Program, *options: str) -> None:
+        self._said = farro.path / "front.txt"
+        with self._said.open("wb") as out:
+            self.process = subprocess.Popen(
+                [FARRO, "up", *options], cwd=farro.path, env=farro.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        eventually(lambda: "Running. Ctrl-C" in self.said() or self.process.poll() is not None, "it does not come up")
+        assert self.process.poll() is None, self.said()
+
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def ended(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_the_end_of_the_foreground_is_the_end_of_everything(farro: Program, number: signal.Signals) -> None:
+    front = Front(farro, "--no-web", "--workers", "1")
+    job = farro.enqueue(shell("echo hi $FARRO_BUS"))  # the broker's password is not for jobs
+    eventually(lambda: farro.status(job) == "succeeded", "nobody works")
+    assert farro.run("logs", job, code=0).out == "hi\n"
+    kill(pids(farro)["farro-watchdog"])
+    eventually(lambda: "farro-watchdog running" in front.said(), "nobody tells that it died and lives again")
+    ended = r"\d\d:\d\d:\d\d UTC  farro-watchdog ended by signal 9; its log: swarms/farro/logs/farro-watchdog\.log\n"
+    assert re.search(ended, front.said()), front.said()
+    assert "provisioning" not in front.said()
+    front.process.send_signal(number)
+    assert front.ended() == 0, front.said()
+    assert front.said().count("stopped") == 3, front.said()
+    assert farro.living() == []
+
+
+def test_a_second_ctrl_c_does_not_wait(farro: Program) -> None:
+    front = Front(farro, "--no-web", "--workers", "1")
+    worker = pids(farro)["farro-worker"]
+    os.kill(worker, signal.SIGSTOP)  # it will not end by itself
+    front.process.send_signal(signal.SIGINT)
+    eventually(lambda: "stopping …" in front.said(), "it does not begin to stop")
+    front.process.send_signal(signal.SIGINT)
+    assert front.ended() == 130, front.said()
+    assert farro.living() == []
+    assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3
+
+
+def test_down_at_once_waits_for_nobody_and_up_goes_on(farro: Program) -> None:
+    farro.run("up", "--detach", "--no-web", "--workers", "1", code=0)
+    worker = pids(farro)["farro-worker"]
+    os.kill(worker, signal.SIGSTOP)
+    told = farro.run("down", "--kill", "--json", code=0).json["components"]
+    assert {one["what"] for one in told} == {"killed"}
+    assert {one["name"] for one in told} == {"farro-manager", "farro-watchdog", "farro-worker"}
+    assert farro.living() == []
+    shown = farro.run("ps", code=0)
+    assert [line["state"] for line in ps(farro).values()] == ["Stopped"] * 3, shown.out
+    assert shown.out.splitlines()[-1].startswith("swarm farro: not running (it was Running when it was killed")
+    assert "`farro up` starts it again" in shown.out
+    assert (shown.err, "Provisioning" in shown.out) == ("", False)
+    assert "what it said last" in farro.run("swarm", "status", "farro", code=0).out
+    assert farro.run("down", "--kill", "--json", code=0).json["components"][0]["what"] == "was gone"
+    again = farro.run("up", "--detach", "--no-web", "--workers", "1", "--json", code=0).json["components"]
+    assert {one["what"] for one in again} == {"started"}
+
+
+def test_a_root_whose_jobs_lie_in_redis_and_whose_signals_go_over_rabbitmq(
+    farro: Program, tmp_path: Path, redis_server: RedisServer, rabbit_server: RabbitServer
+) -> None:
+    there = {"store": redis_server.url, "redis": {"name": f"up-{tmp_path.name}"[:60]}}
+    bus = {"bus": f"amqp://127.0.0.1:{rabbit_server.port}/", "amqp": {"user": "guest", "password": "${SECRET}"}}
+    (tmp_path / "agents-config.json").write_text(json.dumps({**SETTINGS, **there, **bus}))
+    farro.env["SECRET"] = "guest"
+    farro.run("up", "--detach", "--no-web", code=0)
+    assert sorted(ps(farro)) == ALL
+    farro.run("enqueue", "--id", "one", "--", "echo", "done", code=0)
+    farro.run("wait", "one", code=0)
+    assert farro.run("logs", "one", code=0).out == "done\n"
+    for pid in pids(farro).values():
+        assert "guest" not in Path(f"/proc/{pid}/cmdline").read_text()
+    kill(pids(farro)["farro-worker-1"])
+    eventually(lambda: ps(farro)["farro-worker-1"]["restarts"] == 1, "it is not started again")
+    farro.run("down", code=0)
+    assert farro.living() == []
+
+
+def test_a_front_that_is_killed_leaves_what_the_next_one_adopts(farro: Program) -> None:
+    front = Front(farro, "--no-web", "--workers", "1")
+    before = pids(farro)
+    front.process.send_signal(signal.SIGKILL)
+    front.ended()
+    assert not any(map(gone, before.values()))
+    assert {
+        one["what"] for one in farro.run("start", "--no-web", "--workers", "1", "--json", code=0).json["components"]
+    } == {"already runs"}
+    assert pids(farro) == before
+
+
+BRIEF = """
+import os, sys
+from farro.component import Component
+bee = Component(sys.argv[1])
+@bee.service
+def leave(stop):
+    while not os.path.exists("go"):
+        if stop.wait(0.05):
+            return
+    if sys.argv[2] == "eat":
+        kept = [b"x" * (1 << 20) for _ in range(600)]
+        stop.wait()
+    print("out of ideas", file=sys.stderr, flush=True)
+    sys.exit(int(sys.argv[2]))
+bee.run()
+"""
+
+
+def test_a_plan_of_ones_own_with_limits_and_restarts(farro: Program) -> None:
+    python = sys.executable
+
+    def brief(role: str, code: int, restart: str) -> dict[str, Any]:
+        return {"role": role, "command": [python, "-c", BRIEF, role, str(code)], "restart": restart}
+
+    hog = {"role": "hog", "command": [python, "-c", BRIEF, "hog", "eat"], "restart": "never"}
+    bees = [
+        {**hog, "limits": {"memory_bytes": 400 << 20}},
+        brief("once", 0, "on-failure"),
+        brief("fails", 3, "never"),
+        brief("again", 3, "on-failure"),
+    ]
+    plan = {"id": "farro", "bees": bees}
+    path = farro.path / "own.json"
+    path.write_text(json.dumps(plan))
+    wrong = farro.path / "wrong.json"
+    wrong.write_text(json.dumps({**plan, "id": "other"}))
+    assert "the swarm is farro" in farro.run("up", "--detach", "--plan", str(wrong), code=2).err
+    farro.run("up", "--detach", "--plan", str(path), code=0)
+    (farro.path / "go").touch()
+
+    def becomes(name: str, state: str) -> None:
+        eventually(lambda: ps(farro)[name]["state"] == state, f"{name} does not become {state}")
+
+    becomes("farro-hog", "Failed")
+    becomes("farro-fails", "Failed")
+    becomes("farro-once", "Stopped")
+    eventually(lambda: ps(farro)["farro-again"]["restarts"] >= 2, "it is not started again")
+    lines = ps(farro)
+    log = "swarms/farro/logs/farro-fails.log"
+    said = f"{log} ends with: out of ideas"
+    assert lines["farro-fails"]["failure"] == f"ended with exit code 3, and restarts never; {said}"
+    assert "and restarts never; " in lines["farro-hog"]["failure"]
+    shown = farro.run("ps", code=0).out.splitlines()
+    assert shown[3].split()[:3] == ["farro-fails", "fails", "Failed"]  # and not the whole story in a column
+    assert f"farro-fails failed: it {lines['farro-fails']['failure']}" in shown
+    assert (lines["farro-once"]["failure"], lines["farro-once"]["restarts"]) == (None, 0)
+
+
+def test_other_swarms_are_left_alone(farro: Program) -> None:
+    other = {"id": "other", "bees": [{"role": "sleeper", "command": [sys.executable, "-c", BRIEF, "sleeper", "0"]}]}
+    (farro.path / "other.json").write_text(json.dumps(other))
+    farro.run("swarm", "apply", "other.json", code=0)
+    farro.run("up", "--detach", "--no-web", "--workers", "1", code=0)
+    assert set(ps(farro)) == {"farro-manager", "farro-watchdog", "farro-worker", "other-sleeper"}
+    done = farro.run("down", code=0)
+    assert "left as they are, with their orchestrator: swarm other" in done.err
+    assert list(ps(farro)) == ["other-sleeper"]
+    assert orchestrator(farro) is not None
+    done = farro.run("down", "--kill", code=0)
+    assert "left as they are, with their orchestrator: swarm other" in done.err
+    assert done.out == ""
+    assert orchestrator(farro) is not None
+    farro.run("swarm", "remove", "other", code=0)
+    assert "only an orchestrator ran here" in farro.run("down", code=0).out
+    assert farro.run("down", code=0).out == "nothing runs in the background here\n"
+    assert farro.living() == []
+
+
+def test_roles_with_a_provider_have_workers(farro: Program) -> None:
+    from farro.config import reader
+    from farro.swarm import own_swarm
+
+    settings = {
+        **SETTINGS,
+        "providers": {"one": {"kind": "cli", "command": ["true"]}},
+        "roles": {"Tester": {"provider": "one"}},
+    }
+    assert own_swarm.roles(reader.load(str(farro.path))) == ("Runner",)
+    (farro.path / "agents-config.json").write_text(json.dumps(settings))
+    agents = ("SeniorEngineer", "JuniorEngineer", "Architect", "CodeReviewer", "DocWriter", "Tester")
+    assert own_swarm.roles(reader.load(str(farro.path))) == ("Runner", *agents)
+    plan = own_swarm.default_plan("/srv/farro", program=("farro",), roles=("Runner", "DocWriter"), web=True)
+    assert [bee["role"] for bee in plan["bees"]] == ["manager", "watchdog", "worker", "worker-docwriter", "web"]

@@ -1,0 +1,243 @@
+"""Who is let in: every route is asked without a token, with a wrong one, from a foreign page and by a foreign name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farro.web import access_keys
+from farro.web.access import HEADERS, cookie_name, sign
+from farro.web.routes import ENDPOINTS
+from http_stage import TOKEN, Front
+from support import eventually
+
+KEY = hashlib.sha256(f"farro session {TOKEN}".encode()).digest()
+_STREAMS = ("/api/events", "/api/jobs/x/logs/stream", "/api/jobs/x/logs/whole")
+APART = (("GET", "/"), ("GET", "/page/x"), *(("GET", path) for path in _STREAMS))
+ROUTES = sorted({(one.method, re.sub(r"{[^}]*}", "x", one.path)) for one in ENDPOINTS} | set(APART))
+
+
+def test_the_table_of_routes_is_whole(front: Front) -> None:
+    told = {re.sub(r"{[^}]*}", "x", route.path) for route in front.web.routes}
+    assert told == {path for _, path in ROUTES} | {"/healthz"}
+
+
+def test_every_route_wants_a_token(front: Front) -> None:
+    for method, path in ROUTES:
+        for token in (None, "wrong", "", TOKEN + "x", TOKEN[:-1], "ä"):
+            headers = {} if token is None else {"Authorization": f"Bearer {token}".encode().decode("latin-1")}
+            answer = front.ask(method, path, token=None, headers=headers)
+            assert answer.status == 401, (method, path, token)
+            assert "bearer" in answer.headers["www-authenticate"].lower()
+
+
+def test_every_route_refuses_a_foreign_host_though_the_token_is_right(front: Front) -> None:
+    foreign = ("evil.example", f"evil.example:{front.port}", "127.0.0.1.evil.example", "10.0.0.1", "", "[::1", "a b")
+    for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/login?code=x"), ("POST", "/logout")):
+        for host in foreign:
+            answer = front.ask(method, path, headers={"Host": host})
+            assert answer.status in (400, 403), (method, path, host)
+            assert answer.status == 400 or answer.code == "forbidden_host"
+
+
+def test_every_route_refuses_a_foreign_origin_though_the_token_is_right(front: Front) -> None:
+    foreign = (
+        "http://evil.example",
+        "null",
+        f"http://127.0.0.1:{front.port + 1}",
+        f"http://localhost:{front.port}",
+        "",
+    )
+    for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/login?code=x"), ("POST", "/logout")):
+        for origin in foreign:
+            answer = front.ask(method, path, headers={"Origin": origin})
+            assert (answer.status, answer.code) == (403, "forbidden_origin"), (method, path, origin)
+
+
+def test_our_own_names_and_our_own_page_are_let_in(front: Front) -> None:
+    for host in (front.host, f"localhost:{front.port}", "localhost", f"[::1]:{front.port}", f"127.0.0.2:{front.port}"):
+        assert front.get("/api", headers={"Host": host, "Origin": f"http://{host}"}).status == 200, host
+
+
+def test_a_name_of_the_config_is_let_in_and_addresses_are_where_it_listens_beyond_loopback(
+    make_front: Callable[..., Front],
+) -> None:
+    front = make_front(config_of={"web": {"hosts": ["Farro.example"]}}, beyond=True)
+    for host, status in (("farro.example", 200), ("192.0.2.7:8420", 200), ("other.example", 403)):
+        assert front.get("/api", headers={"Host": host}).status == status, host
+
+
+def test_a_link_works_once_and_its_session_reads_and_changes(front: Front) -> None:
+    link = front.link()
+    first, second = front.get(link, token=None), front.get(link, token=None)
+    assert (first.status, second.status) == (303, 401)
+    assert b"farro web --link" in second.body
+    assert b"used already" in second.body
+    kept = first.headers["set-cookie"]
+    assert "httponly" in kept.lower()
+    assert "samesite=strict" in kept.lower()
+    cookie = {"Cookie": kept.partition(";")[0]}
+    assert front.get("/api", token=None, headers=cookie).status == 200
+    again = front.get(link, token=None, headers=cookie)
+    assert (again.status, again.headers["location"]) == (303, "/")
+    own = {**cookie, "Origin": f"http://{front.host}"}
+    assert front.post("/api/jobs", {"command": ["true"]}, token=None, headers=own).status == 201
+    assert front.post("/logout", token=None, headers=own).status == 204
+
+
+def test_the_token_is_its_owners_alone_wherever_the_folder_is_copied_to(front: Front) -> None:
+    (front.root / "jobs/.web").chmod(0o755)
+    access_keys.token(str(front.root), os.urandom)
+    access_keys.code(str(front.root), os.urandom)
+    kept = [path for path in (front.root / "jobs/.web").rglob("*") if path.is_file() and path.name != "address"]
+    assert len(kept) >= 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+
+
+@pytest.mark.parametrize("left", [b"", b"\n", bytes(49)], ids=["nothing", "a line", "zeros"])
+def test_a_token_that_lost_its_bytes_is_made_anew(tmp_path: Path, left: bytes) -> None:
+    """After a power cut the file may be there and empty: everybody could have said what it holds."""
+    (tmp_path / "jobs/.web").mkdir(parents=True)
+    (tmp_path / "jobs/.web/token").write_bytes(left)
+    made = access_keys.token(str(tmp_path), os.urandom)
+    assert len(made) == 48
+    assert access_keys.token(str(tmp_path), os.urandom) == made
+    assert (tmp_path / "jobs/.web/token").stat().st_mode & 0o077 == 0
+
+
+def test_a_change_by_cookie_needs_the_origin_of_our_own_page(front: Front) -> None:
+    kept = front.get(front.link(), token=None).headers["set-cookie"].partition(";")[0]
+    for method, path in ROUTES:
+        if method == "POST":
+            answer = front.ask(method, path, {}, token=None, headers={"Cookie": kept})
+            assert (answer.status, answer.code) == (403, "forbidden_origin"), path
+
+
+@pytest.mark.parametrize("value", ["", "x", "9999999999.", "9999999999.00", "-1.x", "1.x", "9" * 400 + ".x", "a=b; c"])
+def test_a_session_that_was_not_signed_here_is_none(front: Front, value: str) -> None:
+    assert front.get("/api", token=None, headers={"Cookie": f"{cookie_name(KEY)}={value}"}).status == 401
+
+
+def session(until_s: int) -> str:
+    return f"{cookie_name(KEY)}={until_s}.{sign(KEY, str(until_s))}"
+
+
+def test_cookies_of_other_programs_of_this_machine_do_not_hide_ours(front: Front) -> None:
+    for other in ('pref={"a": [1, 2]}; x', "a b=c", "=", "farro_session=1.x; farro_session_00000000=2.y"):
+        cookie = {"Cookie": f"{other}; {session(4_000_000_000)}"}
+        assert front.get("/api", token=None, headers=cookie).status == 200, other
+
+
+def test_two_servers_of_one_machine_keep_their_sessions_apart() -> None:
+    assert cookie_name(b"one") != cookie_name(b"two")
+
+
+def test_who_signed_out_is_out_though_the_cookie_was_kept(front: Front) -> None:
+    cookie = {"Cookie": session(4_000_000_000), "Origin": f"http://{front.host}"}
+    assert front.post("/logout", token=None, headers=cookie).status == 204
+    assert front.get("/api", token=None, headers=cookie).status == 401
+    assert front.get("/api", token=None, headers={"Cookie": session(4_000_000_001)}).status == 200
+
+
+def test_a_stream_ends_with_the_session_that_opened_it(front: Front) -> None:
+    soon = session(int(time.time()) + 3)
+    answer = front.get("/api/events", token=None, headers={"Cookie": soon})  # reads to the end
+    assert answer.status == 200
+    assert b"event: hello" in answer.body
+
+
+def test_a_session_is_over_after_a_week(front: Front) -> None:
+    for until_s, status in ((4_000_000_000, 200), (1_000_000_000, 401)):
+        cookie = {"Cookie": session(until_s)}
+        assert front.get("/api", token=None, headers=cookie).status == status
+
+
+def test_every_answer_carries_the_headers_that_bind_a_browser(front: Front) -> None:
+    for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/nothing"), ("DELETE", "/api"), ("GET", "/login")):
+        if path.endswith(("/api/events", "/stream")):
+            continue
+        answer = front.ask(method, path)
+        for name in HEADERS:
+            assert name.lower() in answer.headers, (path, name)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "unsafe-eval" not in answer.headers["content-security-policy"]
+        assert "cache-control" in answer.headers
+
+
+def test_the_first_page_asks_for_the_link_where_there_is_no_session(front: Front) -> None:
+    answer = front.get("/", token=None)
+    assert answer.status == 401
+    assert answer.headers["content-type"].startswith("text/html")
+    assert b"farro web --link" in answer.body
+
+
+def test_a_server_that_only_shows_changes_nothing(make_front: Callable[..., Front]) -> None:
+    front = make_front(config_of={"web": {"read_only": True}})
+    for one in ENDPOINTS:
+        if one.method == "POST" and not one.harmless:
+            body = {"plan": {}, "note": "n", "role": "Runner", "text": "t", "action": "kill", "jobs": ["x"]}
+            path = re.sub(r"{[^}]*}", "x", one.path)
+            known = {name: body[name] for name in body if name in getattr(one.body, "__dataclass_fields__", {})}
+            answer = front.post(path, known)
+            assert (answer.status, answer.code) == (403, "read_only"), path
+    assert front.post("/api/plans/check", {"plan": {"steps": []}}).status == 200
+    assert front.post("/api/jobs/x/replay").status == 404
+    assert not (front.root / "policy.lock.json").exists()
+    assert front.listed() == []
+
+
+def test_bodies_are_bounded_and_must_be_json(front: Front) -> None:
+    big = b'{"note": "' + b"x" * (1 << 20) + b'"}'
+    assert front.post("/api/jobs", big).status == 413
+    assert front.ask("POST", "/api/jobs", b"a=b", headers={"Content-Type": "text/plain"}).status == 415
+    assert (
+        front.ask("POST", "/api/jobs", b"{}", headers={"Content-Type": "application/x-www-form-urlencoded"}).status
+        == 415
+    )
+    for wrong in (b"{", b"[1]", b'{"a": NaN}', b'{"command": ["x"], "command": ["y"]}', b"\xff", b"[" * 100_000):
+        answer = front.post("/api/jobs", wrong)
+        assert answer.status == 422, wrong[:20]
+
+
+def test_a_connection_that_says_nothing_is_closed(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farro.web.server.HEAD_S", 0.2)
+    with socket.create_connection(("127.0.0.1", front.port)) as silent:
+        silent.settimeout(30)
+        silent.sendall(b"GET /api HTT")
+        assert silent.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", front.port)) as slow:  # the first request is nobody's proof of manners
+        slow.settimeout(30)
+        slow.sendall(f"GET /healthz HTTP/1.1\r\nHost: {front.host}\r\n\r\n".encode())
+        said = b""
+        while not said.endswith(b"}"):
+            said += slow.recv(4096)
+        slow.sendall(b"GET /api HTT")
+        assert slow.recv(100) == b""
+
+
+def test_what_is_no_http_is_answered_or_closed_and_the_server_lives(front: Front) -> None:
+    for told in (
+        b"*1\r\n$4\r\nPING\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"A" * 100_000 + b"\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", front.port)) as rough:
+            rough.settimeout(30)
+            rough.sendall(told)
+            rough.shutdown(socket.SHUT_WR)
+            while True:
+                try:
+                    if not rough.recv(65536):
+                        break
+                except ConnectionResetError:
+                    break
+    eventually(lambda: front.get("/healthz").status == 200)

@@ -1,0 +1,42 @@
+"""The server's own clock: it wakes once a second for the date in its answers, and at once when it shall leave."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import uvicorn
+
+from farro.web import server as serving
+from http_stage import Front
+from support import PATIENCE_S, eventually
+
+
+def test_the_date_of_an_answer_is_that_of_the_clock(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = "Thu, 01 Jan 2099 00:00:00 GMT"
+    assert front.get("/healthz").headers["date"] != later
+    monkeypatch.setattr("uvicorn.server.formatdate", lambda *args, **more: later)
+    eventually(lambda: front.get("/healthz").headers["date"] == later)
+
+
+def test_a_server_that_nobody_asks_sleeps_until_it_shall_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "TICK_S", 3600.0)
+    server = serving.Unhurried(uvicorn.Config(app=""))
+    looks: list[bool] = []
+
+    async def look(counter: int) -> bool:
+        looks.append(server.should_exit)
+        return server.should_exit
+
+    monkeypatch.setattr(server, "on_tick", look)
+
+    async def life() -> None:
+        running = asyncio.create_task(server.main_loop())
+        await asyncio.sleep(0.3)  # uvicorn itself would have looked three times more
+        server.should_exit = True
+        server.call()
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+    asyncio.run(life())
+    assert looks == [False, True]
