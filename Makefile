@@ -1,6 +1,6 @@
 # Every target sets itself up: .venv and, for the tests, the Debian packages. Nothing is installed twice.
 #
-#   make test SUITES="rules contracts"    only those suites (lint, format, imports and types are suites too)
+#   make test SUITES="jobs contracts"    only those suites (lint, format, imports and types are suites too)
 #   make test ARGS="-k lease -x"          handed to pytest
 #   make test PYTHON=python3.13           makes .venv anew with that interpreter
 
@@ -20,7 +20,7 @@ help: ## show this list
 demo: base ## a task from idea to documents, offline, watched live (ARGS="--keep", "--plans": commands, and a kill)
 	@$(python) -m farro demo $(ARGS)
 
-test: dev packages ## all checks and all suites: what CI runs (SUITES="rules crash", ARGS="-k name")
+test: dev packages ## all checks and all suites: what CI runs (SUITES="jobs crash", ARGS="-k name")
 	@$(python) scripts/suites.py --suites "$(SUITES)" -- $(ARGS)
 
 coverage: dev packages ## make test, and a list of the branches of src that no test takes (SUITES, ARGS as there)

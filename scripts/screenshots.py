@@ -1,6 +1,6 @@
 """Draws docs/images: every page of the dashboard, light and dark, over a root that is made for it.
 
-What the pages show lives in src/farro/fronts/http/page; what they promise is tested in tests/browser.
+What the pages show lives in src/farro/web/page; what they promise is tested in tests/browser.
 
     scripts/packages.sh chromium fonts-inter fonts-jetbrains-mono
     .venv/bin/python scripts/screenshots.py [NAME…]

@@ -23,7 +23,7 @@ PROMPT = {"plan_id": "bench", "steps": [{"step_number": 1, "tool": "noop", "comm
 
 
 class Counting:
-    """A seam that counts. Every mutating call of farro goes through it (system/fs.py)."""
+    """A seam that counts. Every mutating call of farro goes through it (host/fs.py)."""
 
     def __init__(self) -> None:
         self.counted: Counter[str] = Counter()

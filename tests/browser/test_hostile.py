@@ -18,7 +18,7 @@ from browser.site import HOSTILE, Site, program
 from support import ROOT
 
 Come = Callable[..., Visit]
-PAGE = Path(ROOT, "src/farro/fronts/http/page")
+PAGE = Path(ROOT, "src/farro/web/page")
 SOURCES = sorted(path for path in PAGE.rglob("*") if path.suffix in (".js", ".html", ".css", ".svg"))
 
 AWAITED = {"history": "hostile", "job/hostile-1?tab=result": "1 of 1 steps succeeded"}

@@ -270,7 +270,7 @@ def test_no_path_is_built_from_what_is_no_name(folder: str, name: str) -> None:
 
 VICTIM = """
     import asyncio, os, sys
-    from farro.buses.files import FilesBus
+    from farro.swarm.bus.files import FilesBus
     from farro.swarm.bus.port import Binding, Message
 
     async def main():

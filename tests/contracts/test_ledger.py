@@ -298,8 +298,8 @@ RACER = """
     from decimal import Decimal
     from contracts.test_ledger import charge, limits, NOON
     from farro.errors import BudgetExceeded
-    from farro.stores.files.ledger import FilesLedger
-    from farro.system.clock import ManualClock
+    from farro.store.files.ledger import FilesLedger
+    from farro.host.clock import ManualClock
     ledger = FilesLedger(sys.argv[1], ManualClock(NOON), durable=False)
     made = 0
     print("ready", flush=True)

@@ -227,8 +227,8 @@ LAUNCH = """
 import json, os, sys
 from farro.errors import AlreadyRunning
 from farro.worker.runtime import Component
-from farro.runtimes.process import ProcessRuntime
-from farro.system.clock import SystemClock
+from farro.worker.process_runtime import ProcessRuntime
+from farro.host.clock import SystemClock
 folder = sys.argv[1]
 runtime = ProcessRuntime(folder + "/components", SystemClock())
 component = Component(name="one", argv=("sh", "-c", "echo up; exec sleep 100000"), env=dict(os.environ), cwd=folder,

@@ -78,7 +78,7 @@ import sys
 sys.path[:0] = [{tests!r}, {source!r}]
 import stage
 from farro.errors import Lost
-from farro.kernel.outcome import Succeeded
+from farro.jobs.outcomes import Succeeded
 store = stage.open_files({root!r}, seed={seed})
 agent = store.join("real", role="Runner")
 claim = store.claim(agent)

@@ -303,7 +303,7 @@ def test_a_task_that_arrived_in_the_sealed_folder_is_taken_back_or_was_taken(ben
 ADDER = """
 import random, sys
 from farro.errors import Refused
-from farro.tasks import add_task
+from farro.execution.task_file import add_task
 name = sys.argv[1]
 dice = random.Random(name)
 sys.stdin.readline()

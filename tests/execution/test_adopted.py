@@ -18,7 +18,7 @@ WORKER = """
 import sys, threading, time
 from pathlib import Path
 from execution.bench import Bench, shell
-from farro.system import process_tree
+from farro.host import process_tree
 
 def benched(name):
     folder = Path(sys.argv[1], name)

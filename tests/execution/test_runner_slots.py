@@ -23,9 +23,9 @@ from support import eventually
 HOLDER = """
 import sys, time
 from farro.execution.stop import Stop
-from farro.runners.places import Places
-from farro.system import process_identity
-from farro.system.clock import SystemClock
+from farro.execution.runners.runner_slots import Places
+from farro.host import process_identity
+from farro.host.clock import SystemClock
 place = Places(sys.argv[1], 1).take(tick=lambda: None, every_s=1.0, stop=Stop(SystemClock()))
 place.note({"job_id": "held", **process_identity.identity()})
 print("held", flush=True)

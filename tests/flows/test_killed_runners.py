@@ -20,7 +20,7 @@ SEAM = """
 import os, signal, sys
 
 if sys.argv[1:2] == ["run-job"]:
-    from farro.system import fs
+    from farro.host import fs
 
     class Killer:
         def __init__(self, job, folder):

@@ -45,7 +45,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 HOLD = """
 import sys
-from farro.system import leases
+from farro.host import leases
 lease = leases.create(sys.argv[1], b"me")
 print("held", flush=True)
 sys.stdin.read()
@@ -77,7 +77,7 @@ def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
 
 SPAWN = """
 import subprocess, sys
-from farro.system import leases
+from farro.host import leases
 lease = leases.create(sys.argv[1], b"me")
 child = subprocess.Popen(["sleep", "600"])
 loose = subprocess.Popen(["sleep", "600"], close_fds=False)
@@ -99,7 +99,7 @@ def test_a_subprocess_does_not_inherit_the_lease(tmp_path: Path) -> None:
 
 FORK = """
 import os, sys
-from farro.system import leases
+from farro.host import leases
 lease = leases.create(sys.argv[1], b"me")
 folder = leases.take(sys.argv[2])
 ready, tell = os.pipe()

@@ -443,7 +443,7 @@ def test_a_process_is_known_while_it_becomes_another(starter: Starter, tmp_path:
 
 ADOPTING = """
 import os, sys
-from farro.system import processes, process_tree
+from farro.host import processes, process_tree
 assert processes.any_left()   # not known before
 assert processes.adopt_orphans()
 assert not processes.any_left()
@@ -549,7 +549,7 @@ def test_a_pid_that_changes_hands_before_the_pin_is_not_killed(
 
 IN_CGROUP = """
 import os, sys
-from farro.system import processes
+from farro.host import processes
 path = processes.own_cgroup()
 assert path, 'no cgroup'
 assert open('/proc/self/cgroup').read().splitlines()[-1].endswith(os.path.basename(path))
@@ -586,7 +586,7 @@ def test_what_escaped_every_other_way_dies_with_the_cgroup_of_its_worker(starter
 
 WORKER = """
 import json, sys
-from farro.system import enclosure
+from farro.host import worker_processes as enclosure
 enclosure.enclose()
 print(json.dumps(dict(enclosure.identity())), flush=True)
 sys.stdin.read()

@@ -42,7 +42,7 @@ markers = ["linux: x", "torture: x"]
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The scripts and the head of the tests, with another src: one choice that this machine has, one test."""
-    own = {"pyproject.toml": PYPROJECT, "src/farro/choice.py": CHOICE, "tests/rules/test_choice.py": TEST}
+    own = {"pyproject.toml": PYPROJECT, "src/farro/choice.py": CHOICE, "tests/jobs/test_choice.py": TEST}
     own["src/farro/__init__.py"] = ""
     copied = ("suites", "branches"), ("conftest", "support", "measured", "servers")
     for name in (*(f"scripts/{one}" for one in copied[0]), *(f"tests/{one}" for one in copied[1])):
@@ -105,8 +105,8 @@ def test_a_branch_that_no_test_takes_fails_the_run(project: Path) -> None:
 
 
 def test_some_suites_are_measured_only_when_asked_and_never_judged(project: Path) -> None:
-    assert "branches" not in suites(project, "--suites", "rules")
-    said = suites(project, "--suites", "rules", "--branches")
+    assert "branches" not in suites(project, "--suites", "jobs")
+    said = suites(project, "--suites", "jobs", "--branches")
     assert "50% of   2  src/farro/choice.py: 6→past" in said
     assert "Not judged" in said
     assert said.endswith("1 passed, 0 failed, 0 skipped\n")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from farro.app import checks as app_checks
-from farro.operations.profile import CHECKLIST
+from farro.doctor.conformance_profile import CHECKLIST
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "doctor.md").read_text(encoding="utf-8")

@@ -74,7 +74,7 @@ def test_a_skip_is_a_failure_in_ci(
     report = suites.Report(name="t", passed=1, skips=["t::x: NEEDED: strace"])
     monkeypatch.setenv("CI", ci)
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["suites.py", "--suites", "rules"])
+    monkeypatch.setattr(sys, "argv", ["suites.py", "--suites", "jobs"])
     monkeypatch.setattr(suites, "run_all", lambda *_, **__: [report])
     assert suites.main() == code
     assert capsys.readouterr().out.splitlines()[-1] == last

@@ -234,8 +234,8 @@ def _eventually(what: Callable[[], bool]) -> None:
 
 WRITER = """
 import os, sys, time
-from farro.observe.audit import *
-from farro.system.clock import SystemClock
+from farro.log.audit import *
+from farro.host.clock import SystemClock
 folder, me, until = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
 policy = AuditPolicy(max_bytes=int(sys.argv[4]), keep=1000, quota_bytes=1 << 40, flush_s=0.01, strict=me.endswith("0"))
 log = AuditLog(folder, actor=me, clock=SystemClock(), policy=policy)

@@ -31,7 +31,7 @@ def test_every_tool_that_is_named_exists_and_has_the_argument() -> None:
 def test_every_command_that_texts_name_exists() -> None:
     """Else an agent would be sent to a shell for something that is not there either."""
     named = set(wording.TOOLS)
-    for room in ("operations", "stores", "kernel", "plans", "roles", "observe"):
+    for room in ("queue", "store", "jobs", "plans", "roles", "log"):
         for file in (Path(package.__file__).parent / room).rglob("*.py"):
             named.update(re.findall(r"`farro ([a-z][a-z -]*)", file.read_text()))
     known = set(program.list_commands(None))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Where the hostile program is let loose: a root with an allowed folder and one beside it, a victim, and servers.
 
-What it tries lives in hostile.py; what it is held by, in src/farro/guard.
+What it tries lives in hostile.py; what it is held by, in src/farro/sandbox.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def test_no_complaint_tells_a_secret() -> None:
 def test_no_traceback_tells_a_secret() -> None:
     code = """
         import sys, threading
-        from farro.guard.redaction import Redactor, guard_tracebacks
+        from farro.sandbox.redaction import Redactor, guard_tracebacks
         guard_tracebacks(Redactor({"KEY": "canary-0123456789"}))
         def fail():
             raise ValueError("no: canary-0123456789")

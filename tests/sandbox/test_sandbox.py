@@ -461,7 +461,7 @@ def test_the_files_that_a_disk_has_room_for_are_counted_where_it_has_such_a_numb
 
 IN_A_CONTAINER = """
 import struct, subprocess, threading
-from farro.guard import kernel_calls, strays
+from farro.sandbox import syscalls as kernel_calls, leftovers as strays
 
 def filtered():
     kernel_calls.no_new_privileges()

@@ -159,8 +159,8 @@ def test_what_an_update_changed_holds_when_its_component_is_started_again(shm: P
 
 HOLDER = """
 import subprocess, sys, time
-from farro.services.swarms import alone
-from farro.system.clock import SystemClock
+from farro.swarm import single_process as alone
+from farro.host.clock import SystemClock
 lease = alone.hold(sys.argv[1], "a holder", SystemClock())
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 print(child.pid, flush=True)
