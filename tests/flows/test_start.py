@@ -10,7 +10,7 @@ import pytest
 
 from flows.program import Program, steps
 
-LIBRARIES = ("pydantic", "rich", "structlog", "ruamel", "psutil", "cronsim", "sortedcontainers")
+LIBRARIES = ("pydantic", "rich", "ruamel", "psutil", "cronsim", "sortedcontainers")
 SLOW = ("asyncio", "email", "difflib", "hashlib", "subprocess")  # of the standard library
 SCRIPT = """
 import sys
