@@ -123,8 +123,8 @@ def test_a_refused_bulk_action_says_why(fresh: Site, visit: Come) -> None:
     program(fresh.root, "worker", "--drain")
     expect(page.locator(".lane[data-state=succeeded] [data-job=quick]")).to_be_visible()
     asked = """async () => {
-      const { doToMany } = await import("/page/js/acts.js");
-      window.answered = doToMany("kill", ["quick", "nobody"]);
+      const { actOnJobs } = await import("/page/js/job_actions.js");
+      window.answered = actOnJobs("kill", ["quick", "nobody"]);
     }"""
     page.evaluate(asked)
     page.get_by_role("dialog").get_by_role("button", name="Kill 2").click()
@@ -168,8 +168,8 @@ def test_what_was_typed_stays_when_the_server_refuses_it(fresh: Site, visit: Com
 
 
 SPLIT = """async (line) => {
-  const { words } = await import("/page/js/new_job.js");
-  try { return words(line); } catch (error) { return error.message; }
+  const { splitCommandLine } = await import("/page/js/command_line.js");
+  try { return splitCommandLine(line); } catch (error) { return error.message; }
 }"""
 LINES = (
     r'printf "a\nb\n"',

@@ -26,7 +26,7 @@ def test_the_overview_shows_queues_charts_workers_and_cost(furnished: Site, visi
     expect(lane).to_contain_text("1 delayed")
     expect(page.get_by_role("img", name="Jobs that ended")).to_be_visible()
     expect(page.get_by_role("img", name="Latency, last")).to_be_visible()
-    expect(page.get_by_role("region", name="Workers")).to_contain_text("Nobody works here")
+    expect(page.get_by_role("region", name="Workers")).to_contain_text("No workers")
     expect(page.get_by_role("region", name="Cost today")).to_contain_text("$0.06")
     page.get_by_role("link", name="Inbox").click()
     expect(page).to_have_title("(3) Inbox · farro")
@@ -230,7 +230,7 @@ def test_the_head_of_every_lane_has_room(fresh: Site, visit: Come, width: int) -
 
 
 TIMES = """async () => {
-  const { ago, dayClock, now } = await import("/page/js/words.js");
+  const { ago, dayClock, now } = await import("/page/js/format.js");
   const away = (seconds) => ago(new Date(now() + seconds * 1000).toISOString());
   const [today, year] = [new Date(now()), new Date(now()).getFullYear()];
   const other = new Date(year, today.getMonth() < 6 ? 11 : 0, 15, 12, 30, 15);

@@ -1,52 +1,80 @@
-/* The colours of programs: the sequences that set them (SGR) become names of classes, and text stays text. Every other
- * sequence is left to plain(), which shows it by name. */
+/* Colours in the output of programs: the escape sequences that set them (SGR) become class names. Every other escape
+ * sequence stays in the text, where `safeText` makes it visible. */
 
 // eslint-disable-next-line no-control-regex
-const COLOURS = /\u001b\[([0-9;:]*)m/g;
-const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
+const COLOUR_SEQUENCE = /\u001b\[([0-9;:]*)m/g;
+const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 
-export const bare = (text) => text.replace(COLOURS, "");
+/* Codes that set or clear one thing. Colours are added below. */
+const CHANGES = new Map([
+  [1, { bold: true }],
+  [2, { dim: true }],
+  [3, { italic: true }],
+  [4, { underlined: true }],
+  [22, { bold: false, dim: false }],
+  [23, { italic: false }],
+  [24, { underlined: false }],
+  [39, { ink: null }],
+  [49, { ground: null }],
+]);
+COLOURS.forEach((colour, index) => {
+  CHANGES.set(30 + index, { ink: colour }).set(90 + index, { ink: colour });
+  CHANGES.set(40 + index, { ground: colour }).set(100 + index, { ground: colour });
+});
+const EXTENDED = new Map([
+  [38, "ink"],
+  [48, "ground"],
+]);
 
-/* text, in the style that holds at its beginning → [{text, name}], and the style that holds at its end. */
-export function coloured(text, style = {}) {
+export const withoutColours = (text) => text.replace(COLOUR_SEQUENCE, "");
+
+/* Split `text`, which begins in `style`, into { parts: [{ text, className }], style at its end }. */
+export function splitColours(text, style = {}) {
   const parts = [];
-  let at = 0;
-  for (const found of text.matchAll(COLOURS)) {
-    if (found.index > at) parts.push({ text: text.slice(at, found.index), name: named(style) });
-    style = changed(style, found[1]);
-    at = found.index + found[0].length;
+  let position = 0;
+  let current = style;
+  for (const match of text.matchAll(COLOUR_SEQUENCE)) {
+    if (match.index > position) {
+      parts.push({ text: text.slice(position, match.index), className: styleClass(current) });
+    }
+    current = applyCodes(current, match[1]);
+    position = match.index + match[0].length;
   }
-  if (at < text.length) parts.push({ text: text.slice(at), name: named(style) });
-  return { parts, style };
+  if (position < text.length) parts.push({ text: text.slice(position), className: styleClass(current) });
+  return { parts, style: current };
 }
 
-function changed(style, codes) {
-  const next = { ...style };
-  const list = (codes || "0").split(/[;:]/).map(Number);
-  for (let i = 0; i < list.length; i += 1) {
-    const code = list[i];
-    if (code === 0) for (const name of Object.keys(next)) delete next[name];
-    else if (code === 1) next.bold = true;
-    else if (code === 2) next.dim = true;
-    else if (code === 3) next.slanted = true;
-    else if (code === 4) next.underlined = true;
-    else if (code === 22) { delete next.bold; delete next.dim; }
-    else if (code === 23) delete next.slanted;
-    else if (code === 24) delete next.underlined;
-    else if (code >= 30 && code <= 37) next.ink = NAMES[code - 30];
-    else if (code >= 90 && code <= 97) next.ink = NAMES[code - 90];
-    else if (code === 39) delete next.ink;
-    else if (code >= 40 && code <= 47) next.ground = NAMES[code - 40];
-    else if (code >= 100 && code <= 107) next.ground = NAMES[code - 100];
-    else if (code === 49) delete next.ground;
-    else if (code === 38 || code === 48) { // of 256, or of all: of those we have the first sixteen
-      const which = code === 38 ? "ink" : "ground";
-      if (list[i + 1] === 5) { if (list[i + 2] < 16) next[which] = NAMES[list[i + 2] % 8]; else delete next[which]; i += 2; } else if (list[i + 1] === 2) { delete next[which]; i += 4; }
-    }
+function applyCodes(style, sequence) {
+  const codes = (sequence || "0").split(/[;:]/).map(Number);
+  let next = { ...style };
+  for (let index = 0; index < codes.length; index += 1) {
+    const code = codes[index];
+    if (code === 0) next = {};
+    else if (CHANGES.has(code)) Object.assign(next, CHANGES.get(code));
+    else if (EXTENDED.has(code)) index += applyExtended(next, EXTENDED.get(code), codes.slice(index + 1));
   }
   return next;
 }
 
-/* On a coloured ground the ink is the page's own: only so is the text sure to be seen. */
-const named = ({ ink, ground, bold, dim, slanted, underlined }) =>
-  [ground ? `ground-${ground}` : ink ? `ink-${ink}` : dim ? "dim" : "", bold ? "bold" : "", slanted ? "slanted" : "", underlined ? "underlined" : ""].filter(Boolean).join(" ");
+/* "5;n" is one of 256 colours, of which the first sixteen have names here; "2;r;g;b" is any colour and has none.
+ * Return how many codes it used. */
+function applyExtended(style, field, [kind, number]) {
+  if (kind === 5) {
+    style[field] = number < 16 ? COLOURS[number % 8] : null;
+    return 2;
+  }
+  if (kind === 2) {
+    style[field] = null;
+    return 4;
+  }
+  return 0;
+}
+
+/* On a coloured ground the text keeps the page's own colour: otherwise it might not be legible. */
+function styleClass({ ink, ground, bold, dim, italic, underlined }) {
+  let colour = "";
+  if (ground) colour = `ground-${ground}`;
+  else if (ink) colour = `ink-${ink}`;
+  else if (dim) colour = "dim";
+  return [colour, bold && "bold", italic && "italic", underlined && "underlined"].filter(Boolean).join(" ");
+}

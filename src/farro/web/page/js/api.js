@@ -1,73 +1,97 @@
-/* Asking the server: one function a verb, errors with the server's own words. Events live in live.js. */
+/* Requests to the server: one function per HTTP verb. Errors carry the server's own words. */
 
-/* Longer than the server itself waits for its store (30 s): who hears nothing by then hears nothing at all. */
-const PATIENCE_MS = 40_000;
+/* Longer than the server itself waits for its store (30 s): after this time no answer will come. */
+const TIMEOUT_MS = 40_000;
 
 export class ApiError extends Error {
   constructor(status, code, message, problems) {
     super(message);
-    this.status = status;
+    this.status = status; // 0: the server did not answer
     this.code = code;
     this.problems = problems || [];
   }
+
+  get unreachable() {
+    return this.status === 0;
+  }
 }
 
-export const query = (fields) => {
-  const parts = new URLSearchParams();
+/* { role: "Runner", tag: null, status: ["a", "b"] } → "?role=Runner&status=a&status=b" */
+export function query(fields) {
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(fields)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== null && one !== undefined && one !== "" && one !== false) parts.append(name, String(one));
+    for (const item of Array.isArray(value) ? value : [value]) {
+      const absent = item === null || item === undefined || item === "" || item === false;
+      if (!absent) parameters.append(name, String(item));
     }
   }
-  const text = parts.toString();
+  const text = parameters.toString();
   return text ? `?${text}` : "";
-};
+}
 
 export const path = (...parts) => `/api/${parts.map(encodeURIComponent).join("/")}`;
 
-const patient = (signal) => { const late = AbortSignal.timeout(PATIENCE_MS); return signal ? AbortSignal.any([signal, late]) : late; };
+export const get = (address, signal) => request("GET", address, undefined, signal);
+export const post = (address, body = {}) => request("POST", address, body);
 
-/* Whoever asked and left is told so; of everything else that ends a request without an answer the same is known. */
-function unanswered(error, method) {
-  if (error.name === "AbortError") return error;
-  const late = error.name === "TimeoutError" && method !== "GET";
-  return new ApiError(0, "unreachable", late ? "The server does not answer. Whether it did what you asked is not known: look before you ask again." : "The server does not answer.");
+/* The text of a file, or null where it is not a text. */
+export async function getText(address, signal) {
+  try {
+    const response = await fetch(address, { signal: withTimeout(signal), credentials: "same-origin" });
+    if (!response.ok) throw new ApiError(response.status, "error", `The server answered ${response.status}.`);
+    const kind = response.headers.get("Content-Type") || "";
+    return kind.startsWith("text/") ? await response.text() : null;
+  } catch (error) {
+    throw error instanceof ApiError ? error : noAnswer(error, "GET");
+  }
 }
 
-async function ask(method, address, body, signal) {
-  const options = { method, signal: patient(signal), credentials: "same-origin", cache: "no-store", headers: { Accept: "application/json" } };
-  if (body !== undefined) {
-    options.body = JSON.stringify(body);
-    options.headers["Content-Type"] = "application/json";
-  }
-  let answer;
+async function request(method, address, body, signal) {
+  const headers = { Accept: "application/json" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let response;
   let text;
   try {
-    answer = await fetch(address, options);
-    text = await answer.text();
+    response = await fetch(address, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: withTimeout(signal),
+      credentials: "same-origin",
+      cache: "no-store",
+    });
+    text = await response.text();
   } catch (error) {
-    throw unanswered(error, method);
+    throw noAnswer(error, method);
   }
-  if (answer.status === 204) return null;
-  let data = null;
-  try { data = JSON.parse(text); } catch { /* not JSON: told below */ }
-  if (!answer.ok) {
-    const told = (data && data.error) || {};
-    if (answer.status === 401) throw new ApiError(401, "unauthorized", "Signed out. Get a new link with: farro web --link");
-    throw new ApiError(answer.status, told.code || "error", told.message || `The server answered ${answer.status}.`, told.problems);
-  }
+  if (response.status === 204) return null;
+  const data = parseJson(text);
+  if (!response.ok) throw refusal(response.status, (data && data.error) || {});
   return data;
 }
 
-export const get = (address, signal) => ask("GET", address, undefined, signal);
-export const post = (address, body = {}) => ask("POST", address, body);
+function withTimeout(signal) {
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
+  return signal ? AbortSignal.any([signal, timeout]) : timeout;
+}
 
-export async function text(address, signal) {
+function parseJson(text) {
   try {
-    const answer = await fetch(address, { signal: patient(signal), credentials: "same-origin" });
-    if (!answer.ok) throw new ApiError(answer.status, "error", `The server answered ${answer.status}.`);
-    return (answer.headers.get("Content-Type") || "").startsWith("text/") ? await answer.text() : null;
-  } catch (error) {
-    throw error instanceof ApiError ? error : unanswered(error, "GET");
+    return JSON.parse(text);
+  } catch {
+    return null;
   }
+}
+
+function refusal(status, { code = "error", message, problems }) {
+  if (status === 401) return new ApiError(401, "unauthorized", "Signed out. Get a new link with: farro web --link");
+  return new ApiError(status, code, message || `The server answered ${status}.`, problems);
+}
+
+/* An aborted request stays an AbortError: its page was left. Every other failure without an answer means the same. */
+function noAnswer(error, method) {
+  if (error.name === "AbortError") return error;
+  const mayHaveHappened = error.name === "TimeoutError" && method !== "GET";
+  const advice = " It is not known whether it did what you asked: check before you ask again.";
+  return new ApiError(0, "unreachable", `The server does not answer.${mayHaveHappened ? advice : ""}`);
 }

@@ -1,158 +1,219 @@
-/* The page as a whole: which page is shown, what all of them share, when it is drawn again. */
+/* The dashboard as a whole: which page is shown, what all pages share, and when the page is drawn. */
 import { get } from "./api.js";
+import { announce } from "./dialogs.js";
+import { EventStream } from "./event_stream.js";
+import { setServerTime } from "./format.js";
 import { frame } from "./frame.js";
-import { keys } from "./keys.js";
-import { listen } from "./live.js";
-import { say } from "./overlay.js";
-import { board } from "./pages/board.js";
-import { history } from "./pages/history.js";
-import { inbox } from "./pages/inbox.js";
-import { job } from "./pages/job.js";
-import { nowhere } from "./pages/nowhere.js";
-import { overview } from "./pages/overview.js";
-import { swarms } from "./pages/swarms.js";
-import { tasks } from "./pages/tasks.js";
-import { plain } from "./plain.js";
+import { BoardPage } from "./pages/board.js";
+import { HistoryPage } from "./pages/history.js";
+import { InboxPage } from "./pages/inbox.js";
+import { JobPage } from "./pages/job.js";
+import { NotFoundPage } from "./pages/not_found.js";
+import { OverviewPage } from "./pages/overview.js";
+import { SwarmsPage } from "./pages/swarms.js";
+import { TasksPage } from "./pages/tasks.js";
+import { safeText } from "./safe_text.js";
+import { listenToKeys } from "./shortcuts.js";
+import { throttled } from "./throttle.js";
 import { draw } from "./view.js";
-import { serverTime } from "./words.js";
 
-const PAGES = { "": overview, overview, board, job, jobs: job, tasks, task: tasks, inbox, swarms, swarm: swarms, history };
-const NAMING = new Set([job, tasks, inbox, swarms]); // those of which an address names one thing
-const SECTION = { "": "overview", job: "board", jobs: "board", task: "tasks", swarm: "swarms" };
-const RELOAD_MS = 1000;
-const TICK_MS = 1000;
+/* First part of an address → page class, section that the navigation marks */
+const PAGES = {
+  "": [OverviewPage, "overview"],
+  overview: [OverviewPage, "overview"],
+  board: [BoardPage, "board"],
+  job: [JobPage, "board"],
+  jobs: [JobPage, "board"],
+  tasks: [TasksPage, "tasks"],
+  task: [TasksPage, "tasks"],
+  inbox: [InboxPage, "inbox"],
+  swarms: [SwarmsPage, "swarms"],
+  swarm: [SwarmsPage, "swarms"],
+  history: [HistoryPage, "history"],
+};
+const PAGES_WITH_ID = new Set([JobPage, TasksPage, InboxPage, SwarmsPage]);
+const COUNTED = [
+  ...["queued", "delayed", "waiting", "in_progress", "succeeded", "failed", "stale", "killed"],
+  ...["workers", "busy"],
+];
+const LINK_IN_TITLE = { lost: " · no connection", silent: " · no answer" };
+const CLOCK_MS = 1000;
 
-/* What pages and the frame share. Pages read it; only this module writes it. */
-const shared = { info: null, queues: null, total: null, waiting: null, firing: 0, link: "joining", trouble: null, swarms: null };
+/* What pages and the frame share. Only this module writes it. */
+const shared = {
+  info: null, // the answer of /api
+  queues: null,
+  total: null,
+  waiting: null, // questions in the inbox
+  firing: 0, // alerts
+  link: "joining", // the state of the event stream
+  trouble: null, // the error of a server that does not answer or refuses the session
+};
 
-let shown = null;
+let page = null;
 let route = null;
-let drawn = 0;
+let stream = null;
+let frameRequest = 0;
 
-/* "#/job/ID?tab=logs" → {page, args, query} */
-export function readRoute(hash) {
+/* "#/job/ID?tab=output" → { page: "job", args: ["ID"], query } */
+function readRoute(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  const parts = path.split("/").map(decodePart);
   return { page: parts[0], args: parts.slice(1).filter(Boolean), query: new URLSearchParams(search) };
 }
 
+function decodePart(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/* Draw with the next frame of the browser, once however often it is called. */
 function redraw() {
-  if (drawn) return;
-  drawn = requestAnimationFrame(() => {
-    drawn = 0;
-    if (!shown) return;
-    const title = shown.title();
-    document.title = plain(`${shared.waiting ? `(${shared.waiting}) ` : ""}${title} · farro${{ lost: " · no connection", silent: " · no answer" }[shared.link] || ""}`);
-    if (shown.before) shown.before();
-    draw(document.getElementById("app"), frame({ shared, section: SECTION[route.page] || route.page || "overview", shown, live, redraw }));
-    if (shown.after) shown.after();
-  });
+  if (!frameRequest) frameRequest = requestAnimationFrame(drawNow);
 }
 
-/* At most once a second, however many events arrive; at once after a quiet time. Never two at a time. */
-export function paced(work, pause = RELOAD_MS) {
-  let last = 0;
-  let timer = 0;
-  let busy = false;
-  const run = async () => {
-    timer = 0;
-    busy = true;
-    last = Date.now();
-    try { await work(); } finally { busy = false; if (timer === -1) { timer = 0; call(); } }
-  };
-  const call = () => {
-    if (busy) timer = -1;
-    else if (!timer) timer = setTimeout(run, Math.max(0, last + pause - Date.now()));
-  };
-  call.stop = () => clearTimeout(timer);
-  return call;
+function drawNow() {
+  frameRequest = 0;
+  if (!page) return;
+  const [, section = route.page] = knownPage(route) || [];
+  const waiting = shared.waiting ? `(${shared.waiting}) ` : "";
+  document.title = safeText(`${waiting}${page.title()} · farro${LINK_IN_TITLE[shared.link] || ""}`);
+  if (page.beforeDraw) page.beforeDraw();
+  draw(document.getElementById("app"), frame({ shared, section, page, stream, redraw }));
+  if (page.afterDraw) page.afterDraw();
 }
 
-/* What a page may use of the whole. `load` keeps an answer's error for its view, and tells a lost server once. */
+/* What a page may use of the whole. */
 const context = {
   shared,
   redraw,
-  paced,
   readOnly: () => Boolean(shared.info && shared.info.read_only),
+
+  /* Change the address. `replace` keeps the shown page and adds nothing to the browser's history. */
   go(hash, { replace = false } = {}) {
-    if (replace) window.history.replaceState(null, "", hash);
-    else location.hash = hash;
-    if (replace) route = readRoute(hash);
+    if (!replace) {
+      location.hash = hash;
+      return;
+    }
+    window.history.replaceState(null, "", hash);
+    route = readRoute(hash);
   },
-  /* A queue was paused (told: by, at, why) or goes on (null): seen at once, before the server tells it to all. */
-  queuePaused(role, told) {
-    const queue = (shared.queues || []).find((one) => one.role === role);
-    if (queue) queue.paused = told;
+
+  /* Return a throttled function that runs `work`, then redraws. onError(error): `work` failed, and was not aborted. */
+  loader(work, { pauseMs, onError }) {
+    return throttled(async () => {
+      try {
+        await work();
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        noteTrouble(error);
+        onError(error);
+      }
+      redraw();
+    }, pauseMs);
+  },
+
+  /* Show at once that a queue was paused ({ by, at, why }) or resumed (null), before the server tells every page. */
+  setQueuePause(role, pause) {
+    const queue = (shared.queues || []).find((other) => other.role === role);
+    if (queue) queue.paused = pause;
     redraw();
-  },
-  failed(error) {
-    if (error.name === "AbortError") return;
-    if (error.status === 0 || error.status === 401) { shared.trouble = error; redraw(); }
   },
 };
 
-function follow() {
+function noteTrouble(error) {
+  if (error.unreachable || error.status === 401) shared.trouble = error;
+}
+
+const knownPage = ({ page: name }) => (Object.hasOwn(PAGES, name) ? PAGES[name] : null);
+
+function showRoute() {
   const next = readRoute(location.hash);
-  const known = Object.hasOwn(PAGES, next.page) ? PAGES[next.page] : null;
-  if (known === job && !next.args.length) { location.replace("#/board"); return; }
-  const make = known && next.args.length <= (NAMING.has(known) ? 1 : 0) ? known : nowhere;
-  if (shown && shown.stay && route && PAGES[route.page] === make && shown.stay(next)) { route = next; redraw(); return; }
-  if (shown && shown.stop) shown.stop();
+  const [KnownPage] = knownPage(next) || [];
+  if (KnownPage === JobPage && !next.args.length) {
+    location.replace("#/board");
+    return;
+  }
+  const fits = KnownPage && next.args.length <= (PAGES_WITH_ID.has(KnownPage) ? 1 : 0);
+  if (page && page.stop) page.stop();
   route = next;
-  shown = make(context, next);
+  page = fits ? new KnownPage(context, next) : new NotFoundPage();
   redraw();
   requestAnimationFrame(() => {
     window.scrollTo(0, 0);
-    document.getElementById("main")?.focus({ preventScroll: true });
-    say(shown.title());
+    focusContent();
+    announce(page.title());
   });
 }
 
-const refresh = {
-  info: paced(async () => { try { shared.info = await get("/api"); serverTime(shared.info.now); shared.trouble = null; } catch (error) { context.failed(error); } redraw(); }),
-  queues: paced(async () => { try { const told = await get("/api/queues"); shared.queues = told.queues; shared.total = told.total; } catch (error) { context.failed(error); } redraw(); }, 2000),
-  inbox: paced(async () => { try { shared.waiting = (await get("/api/inbox")).waiting.length; } catch (error) { context.failed(error); } redraw(); }, 2000),
-  alerts: paced(async () => { try { shared.firing = (await get("/api/alerts")).firing; } catch (error) { context.failed(error); } redraw(); }, 10_000),
+const focusContent = () => document.getElementById("main")?.focus({ preventScroll: true });
+
+const sharedLoader = (work, pauseMs) => context.loader(work, { pauseMs, onError: () => {} });
+const load = {
+  info: sharedLoader(async () => {
+    shared.info = await get("/api");
+    setServerTime(shared.info.now);
+    shared.trouble = null;
+  }),
+  queues: sharedLoader(async () => {
+    const { queues, total } = await get("/api/queues");
+    Object.assign(shared, { queues, total });
+  }, 2000),
+  inbox: sharedLoader(async () => {
+    shared.waiting = (await get("/api/inbox")).waiting.length;
+  }, 2000),
+  alerts: sharedLoader(async () => {
+    shared.firing = (await get("/api/alerts")).firing;
+  }, 10_000),
 };
 
-function heard(kind, data) {
-  if (kind === "hello" || kind === "gap" || kind === "ready") {
-    if (data.at) serverTime(data.at);
-    for (const one of Object.values(refresh)) one();
-  } else if (kind === "counts") {
-    const before = new Map((shared.queues || []).map((queue) => [queue.role, queue]));
-    shared.queues = data.queues.map((queue) => ({ workers: 0, busy: 0, ...before.get(queue.role), ...queue }));
-    shared.total = sum(shared.queues, shared.total);
-  } else if (kind === "workers") refresh.queues();
-  else if (kind === "changes") {
-    if (data.jobs.some((one) => one.role === "Manager" || one.was_role === "Manager")) refresh.inbox();
-    if (data.jobs.some((one) => one.status === "in_progress" || one.was === "in_progress")) refresh.queues();
-    refresh.alerts();
-  }
-  if (shown && shown.heard) shown.heard(kind, data);
+function onEvent(kind, data) {
+  if (["hello", "gap", "ready"].includes(kind)) {
+    setServerTime(data.at);
+    for (const loadOne of Object.values(load)) loadOne();
+  } else if (kind === "counts") mergeCounts(data.queues);
+  else if (kind === "workers") load.queues();
+  else if (kind === "changes") onChanges(data.jobs);
+  if (page && page.onEvent) page.onEvent(kind, data);
   redraw();
 }
 
-const sum = (queues, before) => {
-  const total = { ...before, role: "*" };
-  for (const field of ["queued", "delayed", "waiting", "in_progress", "succeeded", "failed", "stale", "killed", "workers", "busy"]) {
-    total[field] = queues.reduce((all, queue) => all + (queue[field] || 0), 0);
-  }
-  return total;
-};
+function onChanges(jobs) {
+  if (jobs.some((job) => job.role === "Manager" || job.was_role === "Manager")) load.inbox();
+  if (jobs.some((job) => job.status === "in_progress" || job.was === "in_progress")) load.queues();
+  load.alerts();
+}
 
-function linked(state) {
-  const before = shared.link;
+function mergeCounts(queues) {
+  const before = new Map((shared.queues || []).map((queue) => [queue.role, queue]));
+  shared.queues = queues.map((queue) => ({ workers: 0, busy: 0, ...before.get(queue.role), ...queue }));
+  const sums = COUNTED.map((field) => [field, shared.queues.reduce((sum, queue) => sum + (queue[field] || 0), 0)]);
+  shared.total = { ...shared.total, role: "*", ...Object.fromEntries(sums) };
+}
+
+function onLink(state) {
+  const isApart = (link) => link === "lost" || link === "silent";
+  const wasApart = isApart(shared.link);
   shared.link = state;
-  const apart = (link) => link === "lost" || link === "silent";
-  if (apart(state) && !apart(before)) say("The server does not answer. Trying again.");
-  if (state === "live") { shared.trouble = null; if (apart(before)) say("The server answers again."); }
+  if (isApart(state) && !wasApart) announce("The server does not answer. Trying again.");
+  if (state === "live") {
+    shared.trouble = null;
+    if (wasApart) announce("The server answers again.");
+  }
   redraw();
 }
 
-document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); document.getElementById("main")?.focus(); });
-window.addEventListener("hashchange", follow);
-keys(() => shown, context);
-follow();
-const live = listen(heard, linked);
-setInterval(() => { if (!document.hidden) redraw(); }, TICK_MS);
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address must keep naming the page
+  document.getElementById("main")?.focus();
+});
+window.addEventListener("hashchange", showRoute);
+listenToKeys(() => page, context);
+showRoute();
+stream = new EventStream(onEvent, onLink);
+setInterval(() => {
+  if (!document.hidden) redraw(); // ages such as "3s ago" move on
+}, CLOCK_MS);

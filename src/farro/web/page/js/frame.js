@@ -1,72 +1,160 @@
-/* The frame around the shown page: navigation, head, banner. What stands inside comes from the page. */
+/* The frame around every page: navigation, head, and the banner about the connection. */
 import { post } from "./api.js";
-import { grain, icon } from "./icons.js";
-import { toast } from "./overlay.js";
+import { toast } from "./dialogs.js";
+import { count } from "./format.js";
+import { icon, logo } from "./icons.js";
+import { showShortcuts } from "./shortcuts.js";
 import { h } from "./view.js";
-import { count } from "./words.js";
-import { showKeys } from "./keys.js";
+import { button } from "./widgets.js";
 
+/* [address, name, shortcut, what its count means, class of the count] */
 const PLACES = [
-  ["overview", "Overview", "g o"], ["board", "Board", "g b"], ["tasks", "Tasks", "g t"],
-  ["inbox", "Inbox", "g i"], ["swarms", "Swarms", "g s"], ["history", "History", "g h"],
+  ["overview", "Overview", "g o", "alerts", "calls fires"],
+  ["board", "Board", "g b", "queued and running", ""],
+  ["tasks", "Tasks", "g t", "", ""],
+  ["inbox", "Inbox", "g i", "wait for you", "calls"],
+  ["swarms", "Swarms", "g s", "", ""],
+  ["history", "History", "g h", "", ""],
 ];
-const LINKS = { live: "Live", joining: "Connecting", lost: "No connection", silent: "No answer", paused: "Paused" };
-const APART = { lost: "No connection to the server.", silent: "The server does not answer." };
-const THEMES = { system: ["half", "as the system"], light: ["sun", "light"], dark: ["moon", "dark"] };
+const LINK_NAMES = {
+  live: "Live",
+  joining: "Connecting",
+  lost: "No connection",
+  silent: "No answer",
+  paused: "Paused",
+};
+const LINK_PROBLEMS = { lost: "No connection to the server.", silent: "The server does not answer." };
+const THEMES = ["system", "light", "dark"];
+const THEME_ICONS = { system: "half", light: "sun", dark: "moon" };
+const THEME_NAMES = { system: "as the system", light: "light", dark: "dark" };
 
-export function theme() { return document.documentElement.dataset.theme || "system"; }
+const currentTheme = () => document.documentElement.dataset.theme || "system";
 
-export function switchTheme() {
-  const order = ["system", "light", "dark"];
-  const next = order[(order.indexOf(theme()) + 1) % order.length];
+function switchTheme() {
+  const next = THEMES[(THEMES.indexOf(currentTheme()) + 1) % THEMES.length];
   if (next === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = next;
   try {
     if (next === "system") localStorage.removeItem("farro.theme");
     else localStorage.setItem("farro.theme", next);
-  } catch { /* no storage: for this visit */ }
+  } catch {
+    // Storage is blocked: the theme holds until the page is closed.
+  }
 }
 
-export function frame({ shared, section, shown, live, redraw }) {
-  const { info, total } = shared;
-  const counts = { board: total && total.queued + total.in_progress, inbox: shared.waiting, overview: shared.firing };
-  const root = info ? info.root.replace(/\/+$/, "").split("/").pop() || info.root : "";
-  const [sign, told] = THEMES[theme()];
+/* shared: what all pages know; section: the place to mark; page: the shown page; stream: the event stream */
+export function frame({ shared, section, page, stream, redraw }) {
   return [
-    h("nav.nav", { "aria-label": "Pages", key: "nav" },
-      h("a.brand", { href: "#/overview", "aria-label": "farro, overview" }, grain(20), "farro", h("span.where.clip", { title: info ? info.root : "" }, root)),
-      PLACES.map(([name, text, key]) => h("a.to", { key: name, href: `#/${name}`, "aria-current": section === name ? "page" : null, title: `${text} (${key})` },
-        icon(name, 16), h("span", text),
-        counts[name] ? h("span.count", { class: { inbox: "calls", overview: "calls fires" }[name] || "", title: { inbox: "wait for you", overview: "alerts", board: "queued and running" }[name] }, count(counts[name])) : null)),
-      h("div.foot",
-        h("div.pulse", { "data-link": shared.link }, h("i"), LINKS[shared.link], info && info.read_only ? ", read-only" : "", h("span.end", info ? info.version : "")),
-        h("div.tools",
-          h("button.button.ghost.icon", { type: "button", "aria-label": `Colours: ${told}. Switch`, title: `Colours: ${told}`, on: { click: () => { switchTheme(); redraw(); } } }, icon(sign)),
-          h("button.button.ghost.icon", { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", on: { click: showKeys } }, icon("keyboard")),
-          h("button.button.ghost.icon", { type: "button", "aria-label": "Sign out", title: "Sign out", on: { click: signOut } }, icon("out"))))),
-    h("div.page", { key: "page" },
-      banner(shared, live),
-      h("header.head", { key: "head" }, shown.crumb ? h("a.crumb", { href: shown.crumb()[0] }, shown.crumb()[1]) : null, h("h1.clip", shown.heading ? shown.heading() : shown.title()), h("div.row.end", shown.actions ? shown.actions() : null)),
-      h("main", { id: "main", tabindex: -1, key: "main" }, shown.view())),
+    h(
+      "nav.nav",
+      { "aria-label": "Pages", key: "nav" },
+      brand(shared.info),
+      placeLinks(shared, section),
+      foot(shared, redraw),
+    ),
+    h(
+      "div.page",
+      { key: "page" },
+      banner(shared, stream),
+      head(page),
+      h("main", { id: "main", tabindex: -1, key: "main" }, page.view()),
+    ),
   ];
 }
 
-/* The session ends on the server; what answers then says how to come back. */
-async function signOut() {
-  try { await post("/logout"); location.replace("/"); } catch (error) { toast("error", `Not signed out. ${error.message}`); }
+function brand(info) {
+  const folder = info ? info.root.replace(/\/+$/, "").split("/").pop() || info.root : "";
+  return h(
+    "a.brand",
+    { href: "#/overview", "aria-label": "farro, overview" },
+    logo(20),
+    "farro",
+    h("span.where.clip", { title: info ? info.root : "" }, folder),
+  );
 }
 
-function banner(shared, live) {
-  if (shared.trouble && shared.trouble.status === 401) {
-    return h("div.banner", { role: "alert", key: "banner" }, icon("alert"), h("span", "Signed out."), h("span.soft", "Get a new link with "), h("code.mono", "farro web --link"));
+function placeLinks({ total, waiting, firing }, section) {
+  const counts = { board: total && total.queued + total.in_progress, inbox: waiting, overview: firing };
+  return PLACES.map(([place, name, shortcut, meaning, countClass]) => {
+    const properties = {
+      key: place,
+      href: `#/${place}`,
+      "aria-current": section === place ? "page" : null,
+      title: `${name} (${shortcut})`,
+    };
+    const number = counts[place] ? h("span.count", { class: countClass, title: meaning }, count(counts[place])) : null;
+    return h("a.to", properties, icon(place, 16), h("span", name), number);
+  });
+}
+
+function foot({ info, link }, redraw) {
+  const readOnly = info && info.read_only ? ", read-only" : "";
+  return h(
+    "div.foot",
+    h("div.pulse", { "data-link": link }, h("i"), LINK_NAMES[link], readOnly, h("span.end", info ? info.version : "")),
+    h("div.tools", themeButton(redraw), shortcutsButton(), signOutButton()),
+  );
+}
+
+function themeButton(redraw) {
+  const theme = currentTheme();
+  const label = `Colours: ${THEME_NAMES[theme]}`;
+  const onClick = () => {
+    switchTheme();
+    redraw();
+  };
+  return toolButton(THEME_ICONS[theme], onClick, { "aria-label": `${label}. Switch`, title: label });
+}
+
+const shortcutsButton = () =>
+  toolButton("keyboard", showShortcuts, { "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)" });
+
+const signOutButton = () => toolButton("signOut", signOut, { "aria-label": "Sign out", title: "Sign out" });
+
+const toolButton = (name, onClick, properties) =>
+  h("button.button.ghost.icon", { type: "button", on: { click: onClick }, ...properties }, icon(name));
+
+/* End the session at the server. The page at "/" then says how to sign in again. */
+async function signOut() {
+  try {
+    await post("/logout");
+    location.replace("/");
+  } catch (error) {
+    toast("error", `Not signed out. ${error.message}`);
   }
-  if (APART[shared.link]) {
-    return h("div.banner", { role: "alert", key: "banner" }, icon("alert"), h("span", APART[shared.link]),
-      h("span.soft", "What you see is the last that was heard. Trying again by itself."),
-      h("button.button.end", { type: "button", on: { click: () => live.retry() } }, "Try now"));
+}
+
+function head(page) {
+  const [address, name] = page.parent || [];
+  return h(
+    "header.head",
+    { key: "head" },
+    address ? h("a.crumb", { href: address }, name) : null,
+    h("h1.clip", page.heading ? page.heading() : page.title()),
+    h("div.row.end", page.actions ? page.actions() : null),
+  );
+}
+
+function banner({ trouble, link, info }, stream) {
+  if (trouble && trouble.status === 401) {
+    return alertBanner(
+      h("span", "Signed out."),
+      h("span.soft", "Get a new link with "),
+      h("code.mono", "farro web --link"),
+    );
   }
-  if (shared.info && !shared.info.ready) {
-    return h("div.banner", { role: "status", key: "banner", "data-state": "running" }, `Reading the store: ${count(shared.info.loaded)} of ${count(shared.info.jobs)} jobs`);
+  if (LINK_PROBLEMS[link]) {
+    return alertBanner(
+      h("span", LINK_PROBLEMS[link]),
+      h("span.soft", "The page shows the last known state and keeps trying to reconnect."),
+      button("Try now", () => stream.retryNow(), { kind: "end" }),
+    );
+  }
+  if (info && !info.ready) {
+    const progress = `Reading the store: ${count(info.loaded)} of ${count(info.jobs)} jobs`;
+    return h("div.banner", { role: "status", key: "banner", "data-state": "running" }, progress);
   }
   return null;
 }
+
+const alertBanner = (...content) => h("div.banner", { role: "alert", key: "banner" }, icon("alert"), content);

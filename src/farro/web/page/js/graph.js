@@ -1,87 +1,127 @@
-/* Draws what depends on what: nodes in columns, edges as curves. Used for plans and for swarms; what a node says is
- * told by the caller. */
+/* Draw a graph: nodes in columns, edges as curves. Used for the steps of a plan and the components of a swarm. */
 import { h } from "./view.js";
 
-/* nodes: [{id, level?}], edges: [{from, to, ...}] → columns by the longest way from a beginning. */
-export function levels(nodes, edges) {
-  const level = new Map(nodes.map((node) => [node.id, 0]));
-  const goes = edges.filter((edge) => level.has(edge.from) && level.has(edge.to) && edge.from !== edge.to);
-  for (let turn = 0; turn < nodes.length; turn += 1) { // a cycle stops growing after as many turns as there are nodes
+const PADDING = 4;
+const DEFAULT_SIZE = { width: 176, height: 44, gapX: 48, gapY: 14 }; // of a node, and between nodes
+
+/* SVG text does not clip itself. */
+export const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+/* The column of each node, by the longest path from a node without predecessors: Map of id → column. */
+export function columnsOf(nodes, edges) {
+  const column = new Map(nodes.map(({ id }) => [id, 0]));
+  const known = edges.filter(({ from, to }) => column.has(from) && column.has(to) && from !== to);
+  // In a cycle columns would grow for ever: stop after as many rounds as there are nodes.
+  for (let round = 0; round < nodes.length; round += 1) {
     let moved = false;
-    for (const { from, to } of goes) {
-      if (level.get(to) < level.get(from) + 1 && level.get(from) + 1 < nodes.length) { level.set(to, level.get(from) + 1); moved = true; }
+    for (const { from, to } of known) {
+      const next = column.get(from) + 1;
+      if (column.get(to) < next && next < nodes.length) {
+        column.set(to, next);
+        moved = true;
+      }
     }
     if (!moved) break;
   }
-  return level;
+  return column;
 }
 
-export function layout(nodes, edges, { width = 176, height = 44, gapX = 48, gapY = 14 } = {}) {
-  const level = levels(nodes, edges);
-  const columns = [];
-  for (const node of nodes) (columns[level.get(node.id)] ||= []).push(node);
-  const filled = columns.filter(Boolean);
-  const place = new Map();
-  // Twice: each column ordered by where its sources stand, so that fewer edges cross.
-  filled.forEach((column, x) => {
-    if (x) {
-      const middle = (node) => {
-        const from = edges.filter((edge) => edge.to === node.id && place.has(edge.from)).map((edge) => place.get(edge.from).y);
-        return from.length ? from.reduce((sum, y) => sum + y, 0) / from.length : Infinity;
-      };
-      const order = new Map(column.map((node, i) => [node, [middle(node), i]]));
-      column.sort((a, b) => order.get(a)[0] - order.get(b)[0] || order.get(a)[1] - order.get(b)[1]);
-    }
-    column.forEach((node, y) => place.set(node.id, { x: x * (width + gapX), y: y * (height + gapY) }));
+/* Positions of the nodes, by id, and the size of the whole. */
+function arrange(nodes, edges, { width, height, gapX, gapY }) {
+  const columnOf = columnsOf(nodes, edges);
+  const byColumn = [];
+  for (const node of nodes) (byColumn[columnOf.get(node.id)] ||= []).push(node);
+  const columns = byColumn.filter(Boolean);
+  const columnHeight = (column) => column.length * (height + gapY) - gapY;
+  const wholeHeight = Math.max(...columns.map(columnHeight), height);
+  const positions = new Map();
+  columns.forEach((column, index) => {
+    const top = (wholeHeight - columnHeight(column)) / 2;
+    sortBySources(column, edges, positions).forEach((node, row) => {
+      positions.set(node.id, { x: index * (width + gapX), row, y: top + row * (height + gapY) });
+    });
   });
-  const tallest = Math.max(...filled.map((column) => column.length), 1);
-  const whole = { w: filled.length * (width + gapX) - gapX, h: tallest * (height + gapY) - gapY };
-  filled.forEach((column) => {
-    const shift = (whole.h - (column.length * (height + gapY) - gapY)) / 2;
-    column.forEach((node) => { place.get(node.id).y += shift; });
-  });
-  return { place, whole, size: { width, height } };
+  return { positions, wholeWidth: columns.length * (width + gapX) - gapX, wholeHeight };
 }
 
-/* draw(node) → children of its group, in a box of width × height. */
-export function graph({ label, nodes, edges, node, edge = () => ({}), size = {}, chosen = null, choose = null }) {
-  const { place, whole, size: box } = layout(nodes, edges, size);
-  const pad = 4;
-  const w = Math.max(whole.w, 10) + pad * 2;
-  const hgt = Math.max(whole.h, 10) + pad * 2;
-  const curve = (one) => {
-    const from = place.get(one.from);
-    const to = place.get(one.to);
-    const x1 = from.x + box.width + pad;
-    const y1 = from.y + box.height / 2 + pad;
-    const x2 = to.x + pad;
-    const y2 = to.y + box.height / 2 + pad;
-    if (x2 <= x1) { // back: around below
-      const low = Math.max(y1, y2) + box.height;
-      return { d: `M${x1} ${y1}C${x1 + 40} ${low} ${x2 - 40} ${low} ${x2} ${y2}`, mx: (x1 + x2) / 2, my: low - box.height / 4 };
-    }
-    const bend = Math.min((x2 - x1) / 2, 60);
-    return { d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, mx: (x1 + x2) / 2, my: (y1 + y2) / 2 };
+/* Order a column by the mean row of each node's sources, so that fewer edges cross. */
+function sortBySources(column, edges, positions) {
+  const meanRow = (node) => {
+    const sources = edges.filter(({ from, to }) => to === node.id && positions.has(from));
+    if (!sources.length) return Infinity;
+    return sources.reduce((total, { from }) => total + positions.get(from).row, 0) / sources.length;
   };
-  return h("div.graph", { role: "region", "aria-label": label, tabindex: 0 },
-    h("svg", { viewBox: `0 0 ${w} ${hgt}`, width: w, height: hgt, role: "group", "aria-label": label },
-      edges.filter((one) => place.has(one.from) && place.has(one.to)).map((one) => {
-        const { d, mx, my } = curve(one);
-        const { kind = "", text = null, state = null } = edge(one);
-        return h("g", { key: `e-${one.from}-${one.to}-${one.name || ""}`, class: `edge ${kind}`, "data-state": state }, h("path", { d }),
-          text && h("text", { x: mx, y: my - 5, "text-anchor": "middle" }, text));
-      }),
-      nodes.map((one) => {
-        const at = place.get(one.id);
-        const { state, label: told, parts } = node(one, box);
-        const press = choose && (() => choose(one.id));
-        return h("g", {
-          key: `n-${one.id}`, class: `node${chosen === one.id ? " chosen" : ""}`, "data-state": state, transform: `translate(${at.x + pad} ${at.y + pad})`,
-          role: press ? "button" : "img", tabindex: press ? 0 : null, "aria-label": told, "aria-pressed": press ? String(chosen === one.id) : null,
-          on: press ? { click: press, keydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); press(); } } } : {},
-        }, h("rect", { width: box.width, height: box.height, rx: 7 }), parts);
-      })));
+  const means = new Map(column.map((node) => [node, meanRow(node)]));
+  const difference = (one, other) => (means.get(one) === means.get(other) ? 0 : means.get(one) - means.get(other));
+  return [...column].sort(difference); // stable: equal nodes keep their order
 }
 
-/* SVG text does not clip itself. */
-export const fit = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+/* nodes: [{ id }], edges: [{ from, to, name? }]
+ * describeNode(node) → { state, label, parts: children in a box of the given size }
+ * describeEdge(edge) → { kind, text, state }
+ * selected: the id of the selected node; select(id): the user pressed a node */
+export function graph({ label, nodes, edges, describeNode, describeEdge, size, selected, select }) {
+  const box = { ...DEFAULT_SIZE, ...size };
+  const { positions, wholeWidth, wholeHeight } = arrange(nodes, edges, box);
+  const width = Math.max(wholeWidth, 10) + PADDING * 2;
+  const height = Math.max(wholeHeight, 10) + PADDING * 2;
+  const drawnEdges = edges.filter(({ from, to }) => positions.has(from) && positions.has(to));
+  const curveOf = ({ from, to }) => curve(positions.get(from), positions.get(to), box);
+  return h(
+    "div.graph",
+    { role: "region", "aria-label": label, tabindex: 0 },
+    h(
+      "svg",
+      { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": label },
+      drawnEdges.map((edge) => edgeNode(edge, curveOf(edge), describeEdge(edge))),
+      nodes.map((node) =>
+        boxNode(node, positions.get(node.id), describeNode(node), { box, isSelected: selected === node.id, select }),
+      ),
+    ),
+  );
+}
+
+/* A curve from the right side of one box to the left side of another, and the place for its text. */
+function curve(from, to, { width, height }) {
+  const x1 = from.x + width + PADDING;
+  const y1 = from.y + height / 2 + PADDING;
+  const x2 = to.x + PADDING;
+  const y2 = to.y + height / 2 + PADDING;
+  const textX = (x1 + x2) / 2;
+  if (x2 <= x1) {
+    // An edge that leads back passes below the boxes.
+    const low = Math.max(y1, y2) + height;
+    return { d: `M${x1} ${y1}C${x1 + 40} ${low} ${x2 - 40} ${low} ${x2} ${y2}`, textX, textY: low - height / 4 };
+  }
+  const bend = Math.min((x2 - x1) / 2, 60);
+  return { d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, textX, textY: (y1 + y2) / 2 };
+}
+
+function edgeNode({ from, to, name = "" }, { d, textX, textY }, { kind = "", text = null, state = null }) {
+  return h(
+    "g",
+    { key: `e-${from}-${to}-${name}`, class: `edge ${kind}`, "data-state": state },
+    h("path", { d }),
+    text && h("text", { x: textX, y: textY - 5, "text-anchor": "middle" }, text),
+  );
+}
+
+function boxNode({ id }, { x, y }, { state, label, parts }, { box, isSelected, select }) {
+  const onKey = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    select(id);
+  };
+  const properties = {
+    key: `n-${id}`,
+    class: isSelected ? "node chosen" : "node",
+    "data-state": state,
+    transform: `translate(${x + PADDING} ${y + PADDING})`,
+    role: "button",
+    tabindex: 0,
+    "aria-label": label,
+    "aria-pressed": String(isSelected),
+    on: { click: () => select(id), keydown: onKey },
+  };
+  return h("g", properties, h("rect", { width: box.width, height: box.height, rx: 7 }), parts);
+}

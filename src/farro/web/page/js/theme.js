@@ -1,5 +1,7 @@
-/* Before the first paint: the theme that was chosen here, else the system's. Switching lives in frame.js. */
+/* Apply the stored colour theme before the first paint, so that the page does not flash in the other one. */
 try {
-  const chosen = localStorage.getItem("farro.theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-} catch { /* no storage: the system's */ }
+  const theme = localStorage.getItem("farro.theme");
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+} catch {
+  // Storage is blocked: the page follows the system.
+}

@@ -1,126 +1,182 @@
-/* A small virtual tree: pages describe what they show, `draw` changes only what differs, so that focus, selection and
- * scroll positions stay while events arrive. Text goes through plain(); nothing is ever parsed as HTML. */
-import { plain } from "./plain.js";
+/* The view layer: a small virtual DOM.
+ *
+ * A page describes what it shows as plain data, made with `h`. `draw` compares that with what it drew before and
+ * changes only what differs, so focus, selection and scroll positions survive while events arrive. Text becomes text
+ * nodes that passed `safeText`; nothing is ever parsed as HTML. */
+import { safeText } from "./safe_text.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const PROPERTIES = new Set(["value", "checked", "disabled", "selected", "indeterminate", "readOnly"]);
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
-/* h("a.button", {href, on: {click}, style: {"--w": "3%"}, key, made(el)}, ...children) */
-export function h(tag, props, ...children) {
-  if (props === null || typeof props !== "object" || Array.isArray(props) || props.tag !== undefined || props.text !== undefined) {
-    if (props !== undefined) children.unshift(props);
-    props = {};
-  }
-  const [name, ...classes] = tag.split(".");
-  const own = classes.join(" ");
+/* Set as properties of the element: their attributes hold only the first value. */
+const LIVE_PROPERTIES = new Set(["value", "checked", "disabled", "selected", "indeterminate", "readOnly"]);
+
+/* Read by this module; never written to the document. */
+const RESERVED = new Set(["key", "class", "onCreate"]);
+
+/* Describe an element: h("a.button.primary", { href, on: { click } }, "text", child, [more]).
+ *
+ * The properties may be left out. Besides attributes they may hold
+ *   on        event handlers by event name
+ *   style     values by CSS property, set through the CSSOM as the content security policy demands
+ *   class     classes beyond those after the tag
+ *   key       identity among siblings: a keyed element is moved rather than made again
+ *   onCreate  called once with the new element
+ * Children that are null, undefined or boolean are left out. */
+export function h(selector, ...rest) {
+  const properties = isProperties(rest[0]) ? rest.shift() : {};
+  const [tag, ...classes] = selector.split(".");
+  if (properties.class) classes.push(properties.class);
   return {
-    tag: name,
-    key: props.key,
-    props,
-    name: own && props.class ? `${own} ${props.class}` : own || props.class || "",
-    children: flat(children, []),
-    el: null,
+    tag,
+    key: properties.key,
+    properties,
+    className: classes.join(" "),
+    children: flatten(rest),
+    element: null,
   };
 }
 
-function flat(items, into) {
+const isNode = (value) => value.tag !== undefined || value.text !== undefined;
+const isProperties = (value) =>
+  typeof value === "object" && value !== null && !Array.isArray(value) && !isNode(value);
+
+function flatten(items, flat = []) {
   for (const item of items) {
-    if (item === null || item === undefined || item === false || item === true) continue;
-    if (Array.isArray(item)) flat(item, into);
-    else if (typeof item === "object") into.push(item);
-    else into.push({ text: plain(item), el: null });
+    if (item === null || item === undefined || typeof item === "boolean") continue;
+    if (Array.isArray(item)) flatten(item, flat);
+    else if (typeof item === "object") flat.push(item);
+    else flat.push({ text: safeText(item), element: null });
   }
-  return into;
+  return flat;
 }
 
-/* Makes `place` show exactly this tree. */
-export function draw(place, tree) {
-  const next = flat([tree], []);
-  reconcile(place, place.drawn || [], next, false);
-  place.drawn = next;
+/* Make `container` show exactly this tree: a node, a list of nodes, or null. */
+export function draw(container, tree) {
+  const nodes = flatten([tree]);
+  updateChildren(container, container.drawnNodes || [], nodes, false);
+  container.drawnNodes = nodes;
 }
 
-function make(node, svg) {
-  if (node.text !== undefined) return (node.el = document.createTextNode(node.text));
-  const inside = svg || node.tag === "svg";
-  const el = (node.el = inside ? document.createElementNS(SVG, node.tag) : document.createElement(node.tag));
-  el.handlers = {};
-  apply(el, { props: {}, name: "" }, node);
-  for (const child of node.children) el.append(make(child, inside));
-  // A select takes its value only when it has its options.
-  if (node.tag === "select" && node.props.value !== undefined) el.value = node.props.value;
-  if (node.props.made) node.props.made(el);
-  return el;
+function create(node, insideSvg) {
+  if (node.text !== undefined) {
+    node.element = document.createTextNode(node.text);
+    return node.element;
+  }
+  const svg = insideSvg || node.tag === "svg";
+  const element = svg ? document.createElementNS(SVG_NAMESPACE, node.tag) : document.createElement(node.tag);
+  node.element = element;
+  element.handlers = {};
+  updateProperties(element, { properties: {}, className: "" }, node);
+  for (const child of node.children) element.append(create(child, svg));
+  selectValue(element, node);
+  if (node.properties.onCreate) node.properties.onCreate(element);
+  return element;
 }
 
-function apply(el, before, node) {
-  if (before.name !== node.name) el.setAttribute("class", node.name);
-  const old = before.props;
-  const props = node.props;
-  for (const name in old) if (!(name in props)) set(el, name, null, old[name]);
-  for (const name in props) if (old[name] !== props[name] || PROPERTIES.has(name)) set(el, name, props[name], old[name]);
+function update(before, node, insideSvg) {
+  const element = before.element;
+  node.element = element;
+  if (node.text !== undefined) {
+    if (node.text !== before.text) element.data = node.text;
+    return;
+  }
+  updateProperties(element, before, node);
+  updateChildren(element, before.children, node.children, insideSvg || node.tag === "svg");
+  selectValue(element, node);
 }
 
-function set(el, name, value, old) {
-  if (name === "key" || name === "class" || name === "made") return;
-  if (name === "on") {
-    for (const kind in value || {}) {
-      if (!(kind in el.handlers)) el.addEventListener(kind, (event) => el.handlers[kind] && el.handlers[kind](event));
+/* A select takes its value only once it has its options. */
+function selectValue(element, { tag, properties }) {
+  if (tag !== "select" || properties.value === undefined) return;
+  if (element.value !== properties.value) element.value = properties.value;
+}
+
+function updateProperties(element, before, node) {
+  if (before.className !== node.className) element.setAttribute("class", node.className);
+  const old = before.properties;
+  const properties = node.properties;
+  for (const name in old) {
+    if (!(name in properties)) setProperty(element, name, null, old[name]);
+  }
+  for (const name in properties) {
+    // A live property may have been changed by the user since it was drawn.
+    if (old[name] !== properties[name] || LIVE_PROPERTIES.has(name)) {
+      setProperty(element, name, properties[name], old[name]);
     }
-    el.handlers = { ...value };
-  } else if (name === "style") {
-    for (const one in old || {}) if (!value || !(one in value)) el.style.removeProperty(one);
-    for (const one in value || {}) if (!old || old[one] !== value[one]) el.style.setProperty(one, value[one]);
-  } else if (PROPERTIES.has(name) && el.tagName !== "OPTION") {
-    const wanted = value === null || value === undefined ? (name === "value" ? "" : false) : value;
-    // While somebody types, what he typed is the newest value.
-    if (name === "value" && el === document.activeElement && old !== undefined && old === value) return;
-    if (el[name] !== wanted) el[name] = wanted;
-  } else if (value === null || value === undefined || value === false) el.removeAttribute(name);
-  else el.setAttribute(name, value === true ? "" : plain(value));
+  }
 }
 
-const same = (one, other) =>
-  one.text !== undefined ? other.text !== undefined : one.tag === other.tag && one.key === other.key;
+function setProperty(element, name, value, old) {
+  if (RESERVED.has(name)) return;
+  if (name === "on") setHandlers(element, value || {});
+  else if (name === "style") setStyle(element, value || {}, old || {});
+  else if (LIVE_PROPERTIES.has(name) && element.tagName !== "OPTION") setLiveProperty(element, name, value, old);
+  else if (value === null || value === undefined || value === false) element.removeAttribute(name);
+  else element.setAttribute(name, value === true ? "" : safeText(value));
+}
 
-function reconcile(parent, before, next, svg) {
-  const keyed = new Map();
-  const loose = [];
-  for (const node of before) {
-    if (node.key !== undefined) keyed.set(node.key, node);
-    else loose.push(node);
+/* One listener per event stays for the life of the element and calls the handler of the latest draw. */
+function setHandlers(element, handlers) {
+  for (const kind in handlers) {
+    if (kind in element.handlers) continue;
+    element.addEventListener(kind, (event) => element.handlers[kind] && element.handlers[kind](event));
   }
-  let at = 0;
-  const kept = new Set();
-  const pairs = next.map((node) => {
+  element.handlers = { ...handlers };
+}
+
+function setStyle(element, style, old) {
+  for (const name in old) {
+    if (!(name in style)) element.style.removeProperty(name);
+  }
+  for (const name in style) {
+    if (old[name] !== style[name]) element.style.setProperty(name, style[name]);
+  }
+}
+
+function setLiveProperty(element, name, value, old) {
+  const absent = name === "value" ? "" : false;
+  const wanted = value ?? absent;
+  // In a focused field the text that the user typed is newer than the drawn value.
+  const typing = name === "value" && element === document.activeElement && old !== undefined && old === value;
+  if (!typing && element[name] !== wanted) element[name] = wanted;
+}
+
+function isSameKind(one, other) {
+  if (one.text !== undefined) return other.text !== undefined;
+  return one.tag === other.tag && one.key === other.key;
+}
+
+function updateChildren(parent, before, nodes, insideSvg) {
+  const matches = matchNodes(before, nodes);
+  const kept = new Set(matches);
+  for (const node of before) {
+    if (!kept.has(node)) node.element.remove();
+  }
+  let position = parent.firstChild;
+  nodes.forEach((node, index) => {
+    if (matches[index]) update(matches[index], node, insideSvg);
+    else create(node, insideSvg);
+    if (node.element === position) position = position.nextSibling;
+    else parent.insertBefore(node.element, position);
+  });
+}
+
+/* For each new node, the old node whose element it takes over, or null. Keyed nodes match by key, others in order. */
+function matchNodes(before, nodes) {
+  const keyed = new Map(before.filter((node) => node.key !== undefined).map((node) => [node.key, node]));
+  const unkeyed = before.filter((node) => node.key === undefined);
+  const taken = new Set();
+  let next = 0;
+  return nodes.map((node) => {
     let match = null;
     if (node.key !== undefined) match = keyed.get(node.key) || null;
     else {
-      while (at < loose.length && !same(loose[at], node)) at += 1;
-      if (at < loose.length) match = loose[at++];
+      while (next < unkeyed.length && !isSameKind(unkeyed[next], node)) next += 1;
+      match = unkeyed[next] || null;
+      next += 1;
     }
-    if (match && (kept.has(match) || !same(match, node))) match = null;
-    if (match) kept.add(match);
+    if (!match || taken.has(match) || !isSameKind(match, node)) return null;
+    taken.add(match);
     return match;
   });
-  for (const node of before) if (!kept.has(node)) node.el.remove();
-  let place = parent.firstChild;
-  next.forEach((node, index) => {
-    const match = pairs[index];
-    if (match) update(match, node, svg);
-    else make(node, svg);
-    if (node.el === place) place = place.nextSibling;
-    else parent.insertBefore(node.el, place);
-  });
-}
-
-function update(before, node, svg) {
-  const el = (node.el = before.el);
-  if (node.text !== undefined) {
-    if (node.text !== before.text) el.data = node.text;
-    return;
-  }
-  apply(el, before, node);
-  reconcile(el, before.children, node.children, svg || node.tag === "svg");
-  if (node.tag === "select" && node.props.value !== undefined && el.value !== node.props.value) el.value = node.props.value;
 }

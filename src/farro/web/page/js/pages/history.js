@@ -1,129 +1,308 @@
-/* History: the audit log scrubbed back in time, and the queues as they were. */
+/* History: the queues and jobs as they were at any moment, read back from the audit log. */
 import { get, query } from "../api.js";
-import { areas, legend } from "../charts.js";
+import { legend, stackedAreas } from "../charts.js";
+import { clock, count, now, plural, stateName } from "../format.js";
 import { icon } from "../icons.js";
-import { button, empty, failure, jobLink, loading, panel, segments, state } from "../parts.js";
 import { h } from "../view.js";
-import { clock, count, many, now, said } from "../words.js";
+import { button, emptyNote, errorNote, jobLink, loadingNote, panel, scrollRegion } from "../widgets.js";
+import { segments, stateLabel, table } from "../widgets.js";
 
-const SHOWN = ["in_progress", "queued", "stale"];
-const ENDED = ["succeeded", "failed", "killed"];
-const SPANS = [["900", "15m"], ["3600", "1h"], ["86400", "24h"], ["604800", "7d"], ["all", "All"]];
-const STEPS = 400;
+const PRESENT_STATES = ["in_progress", "queued", "stale"];
+const ENDED_STATES = ["succeeded", "failed", "killed"];
+const SPANS = [
+  ["900", "15m"],
+  ["3600", "1h"],
+  ["86400", "24h"],
+  ["604800", "7d"],
+  ["all", "All"],
+];
+const SLIDER_STEPS = 400;
 const PLAY_MS = 250;
 
-export function history(ctx, route) {
-  const page = { range: null, series: null, at: route.query.get("at"), seen: null, lines: null, span: route.query.get("span") || "all", error: null, playing: 0 };
-  const aborted = new AbortController();
-  let asked = 0;
-
-  const bounds = () => {
-    const first = Date.parse(page.range.first);
-    const last = Math.max(Date.parse(page.range.last), first + 1000);
-    return page.span === "all" ? [first, last] : [Math.max(first, last - Number(page.span) * 1000), last];
-  };
-  const iso = (ms) => new Date(ms).toISOString();
-
-  const begin = ctx.paced(async () => {
-    try {
-      page.range = await get("/api/history/range", aborted.signal);
-      if (page.range.first) {
-        const [from, to] = bounds();
-        page.series = await get(`/api/history/series${query({ since: iso(from), until: iso(to), points: 200 })}`, aborted.signal);
-        page.error = null;
-        look();
-      }
-    } catch (error) { if (error.name === "AbortError") return; ctx.failed(error); if (error.status !== 0) page.error = error; }
-    ctx.redraw();
-  }, 3000);
-  begin();
-
-  const look = ctx.paced(async () => {
-    const turn = (asked += 1);
-    const at = page.at || page.range.last;
-    try {
-      const [seen, audit] = await Promise.all([get(`/api/history${query({ at, limit: 100 })}`, aborted.signal), get(`/api/audit${query({ until: at, limit: 40 })}`, aborted.signal)]);
-      if (turn !== asked) return;
-      page.seen = seen;
-      page.lines = audit.lines;
-    } catch (error) { if (error.name === "AbortError") return; ctx.failed(error); if (error.status !== 0) page.error = error; }
-    ctx.redraw();
-  }, 120);
-
-  function move(ms) {
-    const [from, to] = bounds();
-    page.at = ms >= to ? null : iso(Math.max(ms, from));
-    ctx.go(`#/history${query({ at: page.at, span: page.span === "all" ? null : page.span })}`, { replace: true });
-    look();
-    ctx.redraw();
+export class HistoryPage {
+  constructor(context, route) {
+    this.context = context;
+    this.moment = route.query.get("at"); // null: now
+    this.span = route.query.get("span") || "all"; // seconds
+    this.range = null; // of the audit log: { first, last }
+    this.series = null;
+    this.snapshot = null; // queues and jobs at the moment
+    this.auditLines = null; // the lines before it
+    this.error = null;
+    this.playTimer = null;
+    this.snapshotsAsked = 0;
+    this.aborted = new AbortController();
+    const onError = (error) => {
+      if (!error.unreachable) this.error = error;
+    };
+    this.load = context.loader(() => this.loadSeries(), { pauseMs: 3000, onError });
+    this.loadMoment = context.loader(() => this.loadSnapshot(), { pauseMs: 120, onError });
+    this.keys = {
+      " ": { text: "Play or pause", run: () => this.togglePlay() },
+      ",": { text: "Back", run: () => this.step(-1) },
+      ".": { text: "Forward", run: () => this.step(1) },
+      "<": { text: "To the event before", run: () => this.goToEventBefore() },
+      End: { text: "Back to now", run: () => this.goTo(Infinity) },
+    };
+    this.load();
   }
-  const position = () => { const [from, to] = bounds(); return page.at ? (Date.parse(page.at) - from) / (to - from) : 1; };
-  const step = (parts) => { const [from, to] = bounds(); move((page.at ? Date.parse(page.at) : to) + ((to - from) / STEPS) * parts); };
-  function play() {
-    if (page.playing) { clearInterval(page.playing); page.playing = 0; }
-    else {
-      if (!page.at) move(bounds()[0]);
-      page.playing = setInterval(() => { step(2); if (!page.at) play(); }, PLAY_MS);
+
+  title() {
+    return "History";
+  }
+
+  stop() {
+    this.aborted.abort();
+    clearInterval(this.playTimer);
+    this.load.stop();
+    this.loadMoment.stop();
+  }
+
+  onEvent(kind) {
+    if (["hello", "gap", "changes", "ready"].includes(kind) && !this.moment) this.load();
+  }
+
+  /* Data */
+
+  async loadSeries() {
+    this.range = await get("/api/history/range", this.aborted.signal);
+    if (!this.range.first) return;
+    const [from, to] = this.bounds();
+    const parameters = query({ since: toIso(from), until: toIso(to), points: 200 });
+    this.series = await get(`/api/history/series${parameters}`, this.aborted.signal);
+    this.error = null;
+    this.loadMoment();
+  }
+
+  async loadSnapshot() {
+    this.snapshotsAsked += 1;
+    const turn = this.snapshotsAsked;
+    const at = this.moment || this.range.last;
+    const [snapshot, audit] = await Promise.all([
+      get(`/api/history${query({ at, limit: 100 })}`, this.aborted.signal),
+      get(`/api/audit${query({ until: at, limit: 40 })}`, this.aborted.signal),
+    ]);
+    if (turn !== this.snapshotsAsked) return; // an answer that came too late
+    this.snapshot = snapshot;
+    this.auditLines = audit.lines;
+  }
+
+  /* The shown span, in milliseconds: [from, to] */
+  bounds() {
+    const first = Date.parse(this.range.first);
+    const last = Math.max(Date.parse(this.range.last), first + 1000);
+    return this.span === "all" ? [first, last] : [Math.max(first, last - Number(this.span) * 1000), last];
+  }
+
+  /* Moving in time */
+
+  goTo(milliseconds) {
+    const [from, to] = this.bounds();
+    this.moment = milliseconds >= to ? null : toIso(Math.max(milliseconds, from));
+    const span = this.span === "all" ? null : this.span;
+    this.context.go(`#/history${query({ at: this.moment, span })}`, { replace: true });
+    this.loadMoment();
+    this.context.redraw();
+  }
+
+  step(steps) {
+    const [from, to] = this.bounds();
+    const current = this.moment ? Date.parse(this.moment) : to;
+    this.goTo(current + ((to - from) / SLIDER_STEPS) * steps);
+  }
+
+  goToEventBefore() {
+    const current = Date.parse(this.moment || this.range.last);
+    const before = (this.auditLines || []).map((line) => Date.parse(line.ts)).filter((time) => time < current);
+    if (before.length) this.goTo(Math.max(...before));
+  }
+
+  togglePlay() {
+    if (this.playTimer !== null) {
+      clearInterval(this.playTimer);
+      this.playTimer = null;
+    } else {
+      if (!this.moment) this.goTo(this.bounds()[0]);
+      this.playTimer = setInterval(() => {
+        this.step(2);
+        if (!this.moment) this.togglePlay();
+      }, PLAY_MS);
     }
-    ctx.redraw();
+    this.context.redraw();
   }
-  const span = (value) => { page.span = value; page.series = null; begin(); ctx.redraw(); };
-  const then = (what) => `${what} ${page.at ? "then" : "now"}`;
-  const toEvent = (direction) => {
-    const at = Date.parse(page.at || page.range.last);
-    const times = (page.lines || []).map((line) => Date.parse(line.ts));
-    const before = times.filter((time) => time < at);
-    if (direction < 0 && before.length) move(Math.max(...before));
+
+  selectSpan(span) {
+    this.span = span;
+    this.series = null;
+    this.load();
+    this.context.redraw();
+  }
+
+  /* View */
+
+  actions() {
+    return segments("Time shown", SPANS, this.span, (span) => this.selectSpan(span));
+  }
+
+  view() {
+    if (this.error && !this.snapshot) return errorNote(this.error, this.load);
+    if (!this.range) return loadingNote("Reading the audit log");
+    if (!this.range.first) {
+      const text = "The audit log begins with the first job.";
+      return h("section.panel", emptyNote("No history yet", text, "farro enqueue -- true"));
+    }
+    return h(
+      "div.stack",
+      this.timeline(),
+      h("div.two.uneven", h("div.stack", this.queuesPanel(), this.jobsPanel()), this.auditPanel()),
+    );
+  }
+
+  /* "Queues now" or "Queues then" */
+  titled(what) {
+    return `${what} ${this.moment ? "then" : "now"}`;
+  }
+
+  timeline() {
+    const [from, to] = this.bounds();
+    const shown = this.moment ? clock(this.moment, true) : "now";
+    const endsNow = !this.moment && Date.parse(this.range.last) >= now() - 60_000;
+    const playing = this.playTimer !== null;
+    const playButton = button("", () => this.togglePlay(), {
+      icon: playing ? "waiting" : "play",
+      kind: "icon",
+      "aria-label": playing ? "Pause" : "Play from here",
+      title: "Play (space)",
+    });
+    const actions = [
+      legend(PRESENT_STATES.map((state) => [stateName(state), state])),
+      playButton,
+      this.moment ? button("Now", () => this.goTo(Infinity), { icon: "right" }) : null,
+    ];
+    return panel(
+      "Queues over time",
+      { note: shown, class: "scrubber", actions },
+      h("div.track", this.areas(), this.slider(from, to, shown)),
+      h(
+        "div.row.small.quiet.num",
+        h("span", clock(toIso(from), true)),
+        h("span.end", endsNow ? "now" : clock(toIso(to), true)),
+      ),
+    );
+  }
+
+  areas() {
+    const points = this.series ? this.series.points : [];
+    if (points.length < 2) return loadingNote();
+    const layers = PRESENT_STATES.map((state) => ({
+      name: state,
+      state,
+      values: points.map((point) => point[state]),
+    }));
+    return stackedAreas({ label: "Jobs queued and running over time", layers });
+  }
+
+  slider(from, to, valueText) {
+    const share = this.moment ? (Date.parse(this.moment) - from) / (to - from) : 1;
+    const properties = {
+      type: "range",
+      min: 0,
+      max: SLIDER_STEPS,
+      step: 1,
+      value: String(Math.round(share * SLIDER_STEPS)),
+      "aria-label": "Moment shown",
+      "aria-valuetext": valueText,
+      on: { input: (event) => this.goTo(from + ((to - from) * Number(event.target.value)) / SLIDER_STEPS) },
+    };
+    return [
+      h("i.needle", { "aria-hidden": "true", style: { left: `${share * 100}%` } }),
+      h("input", properties),
+    ];
+  }
+
+  queuesPanel() {
+    const title = this.titled("Queues");
+    if (!this.snapshot) return panel(title, {}, loadingNote());
+    const { queues, whole, since } = this.snapshot;
+    const roles = Object.entries(queues).filter(([, counts]) => Object.values(counts).some(Boolean));
+    const note = whole ? "" : `the log begins ${clock(since, true)}`;
+    if (!roles.length) return panel(title, { flush: true, note }, h("p.empty.quiet", "No jobs yet at that time."));
+    const depth = (counts) => PRESENT_STATES.reduce((sum, state) => sum + (counts[state] || 0), 0);
+    const deepest = Math.max(...roles.map(([, counts]) => depth(counts)), 1);
+    const columns = [
+      "Role",
+      { text: "Share", hidden: true },
+      ...[...PRESENT_STATES, ...ENDED_STATES].map((state) => ({ text: stateName(state), right: true })),
+    ];
+    const rows = roles.map(([role, counts]) => queueRow(role, counts, deepest));
+    return panel(title, { flush: true, note }, h("div.scroll", table(columns, rows)));
+  }
+
+  jobsPanel() {
+    if (!this.snapshot) return null;
+    const { jobs, more } = this.snapshot;
+    const title = this.titled("Jobs");
+    const note = more ? `the first ${jobs.length}, ${plural(more, "other")}` : plural(jobs.length, "job");
+    if (!jobs.length) {
+      const nothing = h("p.empty.quiet.row", icon("history"), "No jobs at that time.");
+      return panel(title, { flush: true, note }, nothing);
+    }
+    const columns = ["Job", "Role", "State", "Since", "Agent"];
+    const list = scrollRegion("List of jobs", "taller", table(columns, jobs.map(jobRow)));
+    return panel(title, { flush: true, note }, list);
+  }
+
+  auditPanel() {
+    const title = this.moment ? "Events before this moment" : "Latest events";
+    if (!this.auditLines) return panel(title, { flush: true }, loadingNote());
+    const rows = this.auditLines.map((line, index) => this.auditRow(line, index));
+    return panel(title, { flush: true }, scrollRegion("Audit log", "taller", table(null, rows)));
+  }
+
+  auditRow(line, index) {
+    const onClick = () => this.goTo(Date.parse(line.ts));
+    const time = h(
+      "button.plain",
+      { type: "button", title: "Go to this moment", on: { click: onClick } },
+      clock(line.ts),
+    );
+    return h(
+      "tr",
+      { key: `${line.ts}${line.job_id}${index}` },
+      h("td.num", time),
+      h("td", h("span.strong", line.event)),
+      h("td", line.job_id ? jobLink(line.job_id) : ""),
+      h("td.mono.small.quiet.clip", line.actor || ""),
+    );
+  }
+}
+
+const toIso = (milliseconds) => new Date(milliseconds).toISOString();
+
+function queueRow(role, counts, deepest) {
+  const bar = (state) => {
+    const width = `${((counts[state] || 0) / deepest) * 100}%`;
+    return h("i", { key: state, "data-state": state, style: { width } });
   };
+  return h(
+    "tr",
+    { key: role },
+    h("th", { scope: "row" }, role),
+    h("td.depth", h("span.bar", { "aria-hidden": "true" }, PRESENT_STATES.map(bar))),
+    [...PRESENT_STATES, ...ENDED_STATES].map((state) =>
+      h("td.right.num", { class: counts[state] ? "" : "quiet" }, count(counts[state] || 0)),
+    ),
+  );
+}
 
-  return {
-    title: () => "History",
-    keys: { " ": { told: "Play or pause", run: play }, ",": { told: "Back", run: () => step(-1) }, ".": { told: "Forward", run: () => step(1) }, "<": { told: "To the event before", run: () => toEvent(-1) }, End: { told: "Back to now", run: () => move(Infinity) } },
-    actions: () => segments("Time shown", SPANS, page.span, span),
-    heard(kind) { if (["hello", "gap", "changes", "ready"].includes(kind) && !page.at) begin(); },
-    stop: () => { aborted.abort(); clearInterval(page.playing); begin.stop(); look.stop(); },
-    view() {
-      if (page.error && !page.seen) return failure(page.error, begin);
-      if (!page.range) return loading("Reading the audit log");
-      if (!page.range.first) return h("section.panel", empty("No history yet", "The audit log begins with the first job.", "farro enqueue -- true"));
-      return h("div.stack", scrubber(), h("div.two.uneven", h("div.stack", queues(), jobs()), lines()));
-    },
-  };
-
-  function scrubber() {
-    const [from, to] = bounds();
-    const points = page.series ? page.series.points : [];
-    return panel("Queues over time", {
-      note: page.at ? clock(page.at, true) : "now", class: "scrubber",
-      actions: [legend(SHOWN.map((name) => [said(name), name])), button("", play, { sign: page.playing ? "waiting" : "play", kind: "icon", "aria-label": page.playing ? "Pause" : "Play from here", title: "Play (space)" }), page.at ? button("Now", () => move(Infinity), { sign: "right" }) : null],
-    },
-      h("div.track", points.length > 1 ? areas({ label: "Jobs queued and running over time", points, layers: SHOWN.map((name) => ({ name, state: name, values: points.map((point) => point[name]) })) }) : loading(),
-        h("i.needle", { "aria-hidden": "true", style: { left: `${position() * 100}%` } }),
-        h("input", { type: "range", min: 0, max: STEPS, step: 1, value: String(Math.round(position() * STEPS)), "aria-label": "Moment shown", "aria-valuetext": page.at ? clock(page.at, true) : "now", on: { input: (event) => move(from + ((to - from) * Number(event.target.value)) / STEPS) } })),
-      h("div.row.small.quiet.num", h("span", clock(iso(from), true)), h("span.end", page.at || Date.parse(page.range.last) < now() - 60_000 ? clock(iso(to), true) : "now")));
-  }
-
-  function queues() {
-    const seen = page.seen;
-    if (!seen) return panel(then("Queues"), {}, loading());
-    const roles = Object.entries(seen.queues).filter(([, counts]) => Object.values(counts).some(Boolean));
-    const most = Math.max(...roles.map(([, counts]) => SHOWN.reduce((sum, name) => sum + (counts[name] || 0), 0)), 1);
-    return panel(then("Queues"), { flush: true, note: seen.whole ? "" : `the log begins ${clock(seen.since, true)}` }, roles.length ? h("div.scroll", h("table.table",
-      h("thead", h("tr", h("th", { scope: "col" }, "Role"), h("th", { scope: "col" }, h("span.unseen", "Share")), [...SHOWN, ...ENDED].map((name) => h("th.right", { scope: "col" }, said(name))))),
-      h("tbody", roles.map(([role, counts]) => h("tr", { key: role }, h("th", { scope: "row" }, role),
-        h("td.depth", h("span.bar", { "aria-hidden": "true" }, SHOWN.map((name) => h("i", { key: name, "data-state": name, style: { width: `${((counts[name] || 0) / most) * 100}%` } })))),
-        [...SHOWN, ...ENDED].map((name) => h("td.right.num", { class: counts[name] ? "" : "quiet" }, count(counts[name] || 0)))))))) : h("p.empty.quiet", "No jobs yet at that time."));
-  }
-
-  function lines() {
-    return panel(page.at ? "What had just happened" : "What happened last", { flush: true }, page.lines ? h("div.scroll.taller", { tabindex: 0, role: "region", "aria-label": "Audit log" }, h("table.table", h("tbody", page.lines.map((line, i) => h("tr", { key: `${line.ts}${line.job_id}${i}` }, h("td.num", h("button.plain", { type: "button", title: "Go to this moment", on: { click: () => move(Date.parse(line.ts)) } }, clock(line.ts))), h("td", h("span.strong", line.event)), h("td", line.job_id ? jobLink(line.job_id) : ""), h("td.mono.small.quiet.clip", line.actor || "")))))) : loading());
-  }
-
-  function jobs() {
-    const seen = page.seen;
-    if (!seen) return null;
-    return panel(then("Jobs"), { flush: true, note: seen.more ? `the first ${seen.jobs.length}, ${many(seen.more, "other")}` : many(seen.jobs.length, "job") }, seen.jobs.length ? h("div.scroll.taller", { tabindex: 0, role: "region", "aria-label": "List of jobs" }, h("table.table",
-      h("thead", h("tr", ["Job", "Role", "State", "Since", "Agent"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", seen.jobs.map((one) => h("tr", { key: one.job_id }, h("td", jobLink(one.job_id)), h("td", one.role), h("td", state(one.status)), h("td.num", one.since ? clock(one.since) : "–"), h("td.mono.small.soft", one.agent || "")))))) : h("p.empty.quiet.row", icon("history"), "Nothing was there at that time."));
-  }
+function jobRow(job) {
+  return h(
+    "tr",
+    { key: job.job_id },
+    h("td", jobLink(job.job_id)),
+    h("td", job.role),
+    h("td", stateLabel(job.status)),
+    h("td.num", job.since ? clock(job.since) : "–"),
+    h("td.mono.small.soft", job.agent || ""),
+  );
 }

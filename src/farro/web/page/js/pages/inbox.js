@@ -1,85 +1,211 @@
-/* The inbox: what waits for a person, with what there is to judge by, and the answer. */
+/* The inbox: questions that wait for a person, what there is to judge by, and the answer. */
 import { get, path, post } from "../api.js";
-import { markdown } from "../markdown.js";
-import { ask, toast } from "../overlay.js";
-import { button, empty, failure, jobLink, loading, moment } from "../parts.js";
-import { h } from "../view.js";
+import { ask, toast } from "../dialogs.js";
 import { diff } from "../diff.js";
+import { markdown } from "../markdown.js";
+import { h } from "../view.js";
+import { button, emptyNote, errorNote, jobLink, loadingNote, taskAddress, timeAgo } from "../widgets.js";
 
-export function inbox(ctx, route) {
-  const page = { waiting: null, chosen: route.args[0] || null, diffs: new Map(), error: null };
-  const aborted = new AbortController();
-  const reload = ctx.paced(async () => {
-    try {
-      page.waiting = (await get("/api/inbox", aborted.signal)).waiting;
-      page.error = null;
-      if (!page.waiting.some((one) => one.job_id === page.chosen)) page.chosen = page.waiting.length ? page.waiting[0].job_id : null;
-      readDiff();
-    } catch (error) { if (error.name === "AbortError") return; ctx.failed(error); if (error.status !== 0) page.error = error; }
-    ctx.redraw();
-  });
-  reload();
+const DONE = { approve: "Approved", refuse: "Refused", edit: "Saved" };
 
-  async function readDiff() {
-    const one = current();
-    if (!one || !one.task || page.diffs.has(one.job_id)) return;
-    page.diffs.set(one.job_id, "");
-    try {
-      const task = await get(path("tasks", one.task), aborted.signal);
-      const own = task.jobs.find((row) => row.job_id === one.job_id);
-      page.diffs.set(one.job_id, own ? own.diff : "");
-    } catch { /* the question stands without it */ }
-    ctx.redraw();
-  }
-  const current = () => (page.waiting || []).find((one) => one.job_id === page.chosen) || null;
-  const choose = (id) => { page.chosen = id; ctx.go(`#/inbox/${encodeURIComponent(id)}`, { replace: true }); readDiff(); ctx.redraw(); };
-  const walk = (step) => { const list = page.waiting || []; const at = list.findIndex((one) => one.job_id === page.chosen); const next = list[Math.min(Math.max(at + step, 0), list.length - 1)]; if (next) choose(next.job_id); };
-
-  async function answer(verb) {
-    const one = current();
-    if (!one) return;
-    const note = { name: "note", label: "Note", kind: "area", needed: verb === "refuse", hint: verb === "refuse" ? "What must change. It is given to the role that worked last." : "Kept with the job." };
-    const asked = {
-      approve: { title: "Approve?", yes: "Approve", fields: [note] },
-      refuse: { title: "Refuse?", yes: "Refuse", danger: true, fields: [note] },
-      edit: { title: "Edit the result", yes: "Save and go on", broad: true, fields: [{ name: "text", label: "Result", kind: "code", value: one.result, needed: true }, note] },
-    }[verb];
-    const send = async (said) => {
-      const body = {};
-      if (said.note) body.note = said.note;
-      if (verb === "edit") body.text = said.text;
-      try {
-        await post(path("inbox", one.job_id, verb), body);
-      } catch (error) { return { "": error.message }; }
-      toast("ok", { approve: "Approved", refuse: "Refused", edit: "Saved" }[verb]);
-      page.waiting = page.waiting.filter((other) => other.job_id !== one.job_id);
-      page.chosen = page.waiting.length ? page.waiting[0].job_id : null;
-      reload();
-      ctx.redraw();
-      return null;
+export class InboxPage {
+  constructor(context, route) {
+    this.context = context;
+    this.questions = null;
+    this.selectedId = route.args[0] || null;
+    this.diffs = new Map(); // job id → diff; "" where there is none, or while it is read
+    this.error = null;
+    this.aborted = new AbortController();
+    this.load = context.loader(() => this.loadQuestions(), {
+      onError: (error) => {
+        if (!error.unreachable) this.error = error;
+      },
+    });
+    this.keys = {
+      j: { text: "Next", run: () => this.move(1) },
+      k: { text: "Previous", run: () => this.move(-1) },
+      a: { text: "Approve", run: () => this.answer("approve") },
+      r: { text: "Refuse", run: () => this.answer("refuse") },
+      e: { text: "Edit the result", run: () => this.answer("edit") },
     };
-    await ask({ text: one.title || one.question, send, ...asked });
+    this.load();
   }
 
-  return {
-    title: () => "Inbox",
-    keys: { j: { told: "Next", run: () => walk(1) }, k: { told: "Before", run: () => walk(-1) }, a: { told: "Approve", run: () => answer("approve") }, r: { told: "Refuse", run: () => answer("refuse") }, e: { told: "Edit the result", run: () => answer("edit") } },
-    heard(kind, data) { if (kind !== "changes" ? ["hello", "gap", "ready"].includes(kind) : data.jobs.some((one) => one.role === "Manager" || one.was_role === "Manager")) reload(); },
-    stop: () => { aborted.abort(); reload.stop(); },
-    view() {
-      if (page.error) return failure(page.error, reload);
-      if (!page.waiting) return loading("Reading the inbox");
-      if (!page.waiting.length) return h("section.panel", empty("Nothing waits for you", "A workflow step with the role human brings its job here. The same list on the command line:", "farro inbox"));
-      const one = current();
-      return h("div.split",
-        h("nav.panel.list", { "aria-label": "Waiting" }, h("ul", page.waiting.map((item) => h("li", { key: item.job_id }, h("button", { type: "button", "aria-current": item.job_id === page.chosen ? "true" : null, on: { click: () => choose(item.job_id) } },
-          h("span.strong.clip", item.title || item.question), h("span.small.quiet.row", h("span.clip", item.task || item.role || ""), h("span.end", moment(item.since)))))))),
-        one ? h("article.panel", { "aria-label": one.title || one.question },
-          h("header.answer", h("div.grow", h("h2", one.title || "A question"), h("p.soft.small", one.question)),
-            ctx.readOnly() ? null : [button("Approve", () => answer("approve"), { kind: "primary", sign: "succeeded", title: "Approve (a)" }), button("Refuse", () => answer("refuse"), { kind: "danger", sign: "close", title: "Refuse (r)" }), button("Edit", () => answer("edit"), { title: "Edit (e)" })]),
-          h("div.body.stack", h("p.small.quiet.row", one.role ? `${one.role} worked last` : "", one.task ? h("a", { href: `#/task/${encodeURIComponent(one.task)}` }, one.task) : null, jobLink(one.job_id)),
-            one.result ? markdown(one.result) : h("p.quiet", "It left no text."),
-            page.diffs.get(one.job_id) && !one.result.includes("```diff") ? h("section.stack.tight", { "aria-label": "Changes" }, h("h3.small.quiet", "Changes"), diff(page.diffs.get(one.job_id))) : null)) : null);
-    },
-  };
+  title() {
+    return "Inbox";
+  }
+
+  stop() {
+    this.aborted.abort();
+    this.load.stop();
+  }
+
+  onEvent(kind, data) {
+    const concernsManager = (job) => job.role === "Manager" || job.was_role === "Manager";
+    if (["hello", "gap", "ready"].includes(kind)) this.load();
+    else if (kind === "changes" && data.jobs.some(concernsManager)) this.load();
+  }
+
+  /* Data */
+
+  async loadQuestions() {
+    this.questions = (await get("/api/inbox", this.aborted.signal)).waiting;
+    this.error = null;
+    if (!this.selected()) this.selectFirst();
+    this.loadDiff();
+  }
+
+  selected() {
+    return (this.questions || []).find((question) => question.job_id === this.selectedId) || null;
+  }
+
+  selectFirst() {
+    this.selectedId = this.questions.length ? this.questions[0].job_id : null;
+  }
+
+  /* The change that the question is about. The question is shown without it where it cannot be read. */
+  async loadDiff() {
+    const question = this.selected();
+    if (!question || !question.task || this.diffs.has(question.job_id)) return;
+    this.diffs.set(question.job_id, "");
+    try {
+      const task = await get(path("tasks", question.task), this.aborted.signal);
+      const job = task.jobs.find((other) => other.job_id === question.job_id);
+      if (job) this.diffs.set(question.job_id, job.diff);
+    } catch {
+      return;
+    }
+    this.context.redraw();
+  }
+
+  select(id) {
+    this.selectedId = id;
+    this.context.go(`#/inbox/${encodeURIComponent(id)}`, { replace: true });
+    this.loadDiff();
+    this.context.redraw();
+  }
+
+  move(step) {
+    const list = this.questions || [];
+    const index = list.findIndex((question) => question.job_id === this.selectedId);
+    const next = list[Math.min(Math.max(index + step, 0), list.length - 1)];
+    if (next) this.select(next.job_id);
+  }
+
+  /* Answering */
+
+  async answer(verb) {
+    const question = this.selected();
+    if (!question) return;
+    await ask({
+      ...answerDialog(verb, question),
+      text: question.title || question.question,
+      submit: (values) => this.send(verb, question, values),
+    });
+  }
+
+  async send(verb, question, { note, text }) {
+    const body = {};
+    if (note) body.note = note;
+    if (verb === "edit") body.text = text;
+    try {
+      await post(path("inbox", question.job_id, verb), body);
+    } catch (error) {
+      return { "": error.message };
+    }
+    toast("ok", DONE[verb]);
+    this.questions = this.questions.filter((other) => other.job_id !== question.job_id);
+    this.selectFirst();
+    this.load();
+    this.context.redraw();
+    return null;
+  }
+
+  /* View */
+
+  view() {
+    if (this.error) return errorNote(this.error, this.load);
+    if (!this.questions) return loadingNote("Reading the inbox");
+    if (!this.questions.length) {
+      const text = "A workflow step with the role human brings its job here. The same list on the command line:";
+      return h("section.panel", emptyNote("Nothing waits for you", text, "farro inbox"));
+    }
+    const question = this.selected();
+    return h("div.split", this.list(), question ? this.detail(question) : null);
+  }
+
+  list() {
+    const item = (question) => {
+      const properties = {
+        type: "button",
+        "aria-current": question.job_id === this.selectedId ? "true" : null,
+        on: { click: () => this.select(question.job_id) },
+      };
+      const origin = h("span.clip", question.task || question.role || "");
+      return h(
+        "li",
+        { key: question.job_id },
+        h(
+          "button",
+          properties,
+          h("span.strong.clip", question.title || question.question),
+          h("span.small.quiet.row", origin, h("span.end", timeAgo(question.since))),
+        ),
+      );
+    };
+    return h("nav.panel.list", { "aria-label": "Waiting" }, h("ul", this.questions.map(item)));
+  }
+
+  detail(question) {
+    return h(
+      "article.panel",
+      { "aria-label": question.title || question.question },
+      h(
+        "header.answer",
+        h("div.grow", h("h2", question.title || "A question"), h("p.soft.small", question.question)),
+        this.context.readOnly() ? null : this.answerButtons(),
+      ),
+      h("div.body.stack", this.origin(question), this.result(question), this.change(question)),
+    );
+  }
+
+  answerButtons() {
+    const approve = { kind: "primary", icon: "succeeded", title: "Approve (a)" };
+    const refuse = { kind: "danger", icon: "close", title: "Refuse (r)" };
+    return [
+      button("Approve", () => this.answer("approve"), approve),
+      button("Refuse", () => this.answer("refuse"), refuse),
+      button("Edit", () => this.answer("edit"), { title: "Edit (e)" }),
+    ];
+  }
+
+  origin({ role, task, job_id: id }) {
+    return h(
+      "p.small.quiet.row",
+      role ? `${role} worked last` : "",
+      task ? h("a", { href: taskAddress(task) }, task) : null,
+      jobLink(id),
+    );
+  }
+
+  result({ result }) {
+    return result ? markdown(result) : h("p.quiet", "There is no result text.");
+  }
+
+  change({ job_id: id, result }) {
+    const text = this.diffs.get(id);
+    if (!text || result.includes("```diff")) return null; // the result shows the change itself
+    return h("section.stack.tight", { "aria-label": "Changes" }, h("h3.small.quiet", "Changes"), diff(text));
+  }
+}
+
+function answerDialog(verb, question) {
+  const note = { name: "note", label: "Note", kind: "area", hint: "Kept with the job." };
+  if (verb === "approve") return { title: "Approve?", yes: "Approve", fields: [note] };
+  if (verb === "refuse") {
+    const reason = { ...note, required: true, hint: "What must change. It is given to the role that worked last." };
+    return { title: "Refuse?", yes: "Refuse", danger: true, fields: [reason] };
+  }
+  const text = { name: "text", label: "Result", kind: "code", value: question.result, required: true };
+  return { title: "Edit the result", yes: "Save and go on", broad: true, fields: [text, note] };
 }

@@ -1,77 +1,255 @@
-/* Tasks: each one's way through its roles, what every role found, and the change that came of it. */
+/* Tasks: the path of each task through its roles, what every role found, and the resulting change. */
 import { get, path } from "../api.js";
 import { diff } from "../diff.js";
-import { icon } from "../icons.js";
+import { clock, hopTarget, plural, stateName } from "../format.js";
+import { icon, stateIcon } from "../icons.js";
 import { markdown } from "../markdown.js";
-import { empty, failure, jobAddress, loading, moment, standing, state } from "../parts.js";
 import { h } from "../view.js";
-import { clock, many, said, whither } from "../words.js";
+import { emptyNote, errorNote, jobAddress, jobState, loadingNote, panel } from "../widgets.js";
+import { stateLabel, taskAddress, timeAgo } from "../widgets.js";
 
-export function tasks(ctx, route) {
-  const page = { tasks: null, chosen: route.args[0] || null, task: null, job: route.query.get("job"), error: null };
-  const aborted = new AbortController();
-  const reload = ctx.paced(async () => {
-    try {
-      page.tasks = (await get("/api/tasks", aborted.signal)).tasks;
-      if (!page.chosen && page.tasks.length) page.chosen = (page.tasks.find((one) => one.status === "in_progress") || page.tasks.find((one) => one.jobs.length) || page.tasks[0]).id;
-      if (page.chosen) page.task = await get(path("tasks", page.chosen), aborted.signal);
-      page.error = null;
-    } catch (error) { if (error.name === "AbortError") return; ctx.failed(error); if (error.status !== 0) page.error = error; }
-    ctx.redraw();
-  }, 1500);
-  reload();
-  const choose = (id) => { page.chosen = id; page.task = null; page.job = null; ctx.go(`#/task/${encodeURIComponent(id)}`, { replace: true }); reload(); ctx.redraw(); };
-  const walk = (step) => { const list = page.tasks || []; const at = list.findIndex((one) => one.id === page.chosen); const next = list[Math.min(Math.max(at + step, 0), list.length - 1)]; if (next) choose(next.id); };
+const MANAGER = "Manager"; // the role that routes a task between the others
 
-  return {
-    title: () => (page.task ? `${page.task.title || page.task.id} · Tasks` : "Tasks"),
-    heading: () => "Tasks",
-    keys: { j: { told: "Next task", run: () => walk(1) }, k: { told: "Task before", run: () => walk(-1) } },
-    heard(kind, data) { if (["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.length)) reload(); },
-    stop: () => { aborted.abort(); reload.stop(); },
-    view() {
-      if (page.error && !page.tasks) return failure(page.error, reload);
-      if (!page.tasks) return loading("Reading the tasks");
-      if (!page.tasks.length) return h("section.panel", empty("No tasks yet", "A task is a file tasks/ID.json with the roles that it goes through. To see one at work:", "farro demo"));
-      return h("div.split",
-        h("nav.panel.list", { "aria-label": "Tasks" }, h("ul", page.tasks.map((one) => h("li", { key: one.id }, h("button", { type: "button", "aria-current": one.id === page.chosen ? "true" : null, on: { click: () => choose(one.id) } },
-          h("span.row", h("span.strong.clip", one.title || one.id), one.jobs.length ? h("span.end", h("span.state", { "data-state": standing(one.jobs[0]) }, icon(standing(one.jobs[0]), 14), h("span.unseen", said(standing(one.jobs[0]))))) : null),
-          h("span.small.quiet.clip", one.problems.length ? many(one.problems.length, "problem") : one.roles.join(" → "))))))),
-        page.task ? detail(page.task) : page.error ? failure(page.error, reload) : loading());
-    },
+export class TasksPage {
+  constructor(context, route) {
+    this.context = context;
+    this.tasks = null;
+    this.selectedId = route.args[0] || null;
+    this.task = null; // the selected one, with its jobs
+    this.jobId = route.query.get("job"); // of its runs; null: the newest
+    this.error = null;
+    this.aborted = new AbortController();
+    this.load = context.loader(() => this.loadTasks(), {
+      pauseMs: 1500,
+      onError: (error) => {
+        if (!error.unreachable) this.error = error;
+      },
+    });
+    this.keys = {
+      j: { text: "Next task", run: () => this.move(1) },
+      k: { text: "Previous task", run: () => this.move(-1) },
+    };
+    this.load();
+  }
+
+  title() {
+    return this.task ? `${this.task.title || this.task.id} · Tasks` : "Tasks";
+  }
+
+  heading() {
+    return "Tasks";
+  }
+
+  stop() {
+    this.aborted.abort();
+    this.load.stop();
+  }
+
+  onEvent(kind, data) {
+    if (["hello", "gap", "ready"].includes(kind) || (kind === "changes" && data.jobs.length)) this.load();
+  }
+
+  async loadTasks() {
+    this.tasks = (await get("/api/tasks", this.aborted.signal)).tasks;
+    if (!this.selectedId && this.tasks.length) this.selectedId = mostInteresting(this.tasks).id;
+    if (this.selectedId) this.task = await get(path("tasks", this.selectedId), this.aborted.signal);
+    this.error = null;
+  }
+
+  select(id) {
+    Object.assign(this, { selectedId: id, task: null, jobId: null });
+    this.context.go(taskAddress(id), { replace: true });
+    this.load();
+    this.context.redraw();
+  }
+
+  move(step) {
+    const list = this.tasks || [];
+    const index = list.findIndex((task) => task.id === this.selectedId);
+    const next = list[Math.min(Math.max(index + step, 0), list.length - 1)];
+    if (next) this.select(next.id);
+  }
+
+  selectRun(jobId) {
+    this.jobId = jobId;
+    this.context.redraw();
+  }
+
+  view() {
+    if (this.error && !this.tasks) return errorNote(this.error, this.load);
+    if (!this.tasks) return loadingNote("Reading the tasks");
+    if (!this.tasks.length) {
+      const text = "A task is a file tasks/ID.json with the roles that it goes through. To see one at work:";
+      return h("section.panel", emptyNote("No tasks yet", text, "farro demo"));
+    }
+    return h("div.split", this.list(), this.selectedTask());
+  }
+
+  list() {
+    const item = (task) => {
+      const properties = {
+        type: "button",
+        "aria-current": task.id === this.selectedId ? "true" : null,
+        on: { click: () => this.select(task.id) },
+      };
+      const title = h("span.strong.clip", task.title || task.id);
+      const note = task.problems.length ? plural(task.problems.length, "problem") : task.roles.join(" → ");
+      return h(
+        "li",
+        { key: task.id },
+        h(
+          "button",
+          properties,
+          h("span.row", title, task.jobs.length ? stateSign(jobState(task.jobs[0])) : null),
+          h("span.small.quiet.clip", note),
+        ),
+      );
+    };
+    return h("nav.panel.list", { "aria-label": "Tasks" }, h("ul", this.tasks.map(item)));
+  }
+
+  selectedTask() {
+    if (!this.task) return this.error ? errorNote(this.error, this.load) : loadingNote();
+    const { task } = this;
+    const job = task.jobs.find((other) => other.job_id === this.jobId) || task.jobs[0] || null;
+    return h(
+      "article.stack",
+      { "aria-label": task.title || task.id },
+      this.summary(task, job),
+      job ? hopsPanel(job) : notStarted(task),
+      job && job.diff ? panel("Change", {}, diff(job.diff)) : null,
+    );
+  }
+
+  summary(task, job) {
+    const head = h(
+      "header",
+      h("h2", task.title || task.id),
+      h("span.mono.small.quiet", task.id),
+      job ? h("div.end", stateLabel(jobState(job), { chip: true })) : null,
+    );
+    const body = h(
+      "div.body.stack",
+      task.problems.map((problem) => h("p.error", problemText(problem))),
+      task.description ? markdown(task.description) : null,
+      stepList(task, job),
+      task.jobs.length > 1 ? this.runs(task.jobs, job) : null,
+    );
+    return h("section.panel", head, body);
+  }
+
+  runs(jobs, shown) {
+    const runButton = (job) => {
+      const properties = {
+        key: job.job_id,
+        type: "button",
+        "aria-pressed": String(job === shown),
+        on: { click: () => this.selectRun(job.job_id) },
+      };
+      return h("button.button.ghost", properties, icon(jobState(job), 14), timeAgo(job.created_at));
+    };
+    return h("div.row.wrap.small", h("span.quiet", "Runs"), jobs.map(runButton));
+  }
+}
+
+/* A task at work, else one that was started, else the first. */
+function mostInteresting(tasks) {
+  const running = tasks.find((task) => task.status === "in_progress");
+  return running || tasks.find((task) => task.jobs.length) || tasks[0];
+}
+
+const stateSign = (state) =>
+  h(
+    "span.end",
+    h("span.state", { "data-state": state }, icon(state, 14), h("span.unseen", stateName(state))),
+  );
+
+const problemText = (problem) => (typeof problem === "string" ? problem : `${problem.path}: ${problem.message}`);
+
+const notStarted = (task) =>
+  h("section.panel", emptyNote("It has not been started", "Give it to its first role:", `farro run task ${task.id}`));
+
+/* The roles of a task in their order, each with its state. */
+function stepList(task, job) {
+  const ended = Boolean(job && job.terminal && job.status === "succeeded");
+  const current = job && !ended ? (job.at_step ?? null) : null;
+  const step = ({ role, rubric }, index) => {
+    const state = stepState(job, index, { ended, current });
+    return h(
+      "li",
+      { key: index, "data-state": state, "aria-current": index === current ? "step" : null },
+      h("span.marker", stateIcon(state, 16, state === "in_progress")),
+      h("div", h("span.strong", role), h("p.small.quiet", { title: rubric }, rubric || stateName(state))),
+    );
   };
+  return h("ol.stepper", { "aria-label": "Roles of this task" }, task.workflow.map(step));
+}
 
-  function detail(task) {
-    const job = task.jobs.find((one) => one.job_id === page.job) || task.jobs[0] || null;
-    return h("article.stack", { "aria-label": task.title || task.id },
-      h("section.panel", h("header", h("h2", task.title || task.id), h("span.mono.small.quiet", task.id), job ? h("div.end", state(standing(job), { chip: true })) : null),
-        h("div.body.stack",
-          task.problems.map((one) => h("p.error", typeof one === "string" ? one : `${one.path}: ${one.message}`)),
-          task.description ? markdown(task.description) : null, stepper(task, job),
-          task.jobs.length > 1 ? h("div.row.wrap.small", h("span.quiet", "Runs"), task.jobs.map((one) => h("button.button.ghost", { key: one.job_id, type: "button", "aria-pressed": String(one === job), on: { click: () => { page.job = one.job_id; ctx.redraw(); } } }, icon(standing(one), 14), moment(one.created_at)))) : null)),
-      job ? way(job) : h("section.panel", empty("It has not been started", "Give it to its first role:", `farro run task ${task.id}`)),
-      job && job.diff ? h("section.panel", { "aria-labelledby": "p-change" }, h("header", h("h2", { id: "p-change" }, "Change")), h("div.body", diff(job.diff))) : null);
-  }
+function stepState(job, index, { ended, current }) {
+  if (ended) return "succeeded";
+  if (current === null || index > current) return "pending";
+  if (index < current) return "succeeded";
+  const isRouted = job.role === MANAGER && jobState(job) === "queued"; // between two roles
+  return isRouted ? "in_progress" : jobState(job);
+}
 
-  function stepper(task, job) {
-    const at = job ? (job.at_step ?? null) : null;
-    const ended = job && job.terminal && job.status === "succeeded";
-    return h("ol.stepper", { "aria-label": "Roles of this task" }, task.workflow.map((step, i) => {
-      const how = !job ? "pending" : ended ? "succeeded" : at === null ? "pending" : i < at ? "succeeded" : i === at ? (standing(job) === "queued" && job.role === "Manager" ? "in_progress" : standing(job)) : "pending";
-      return h("li", { key: i, "data-state": how, "aria-current": i === at && !ended ? "step" : null }, h("span.knot", icon(how, 16, how === "in_progress" ? { class: "spin" } : {})), h("div", h("span.strong", step.role), h("p.small.quiet", { title: step.rubric }, step.rubric || said(how))));
-    }));
-  }
+/* What happened to the job of a task, hop by hop. */
+function hopsPanel(job) {
+  const address = jobAddress(job.job_id);
+  const options = {
+    flush: true,
+    note: plural(job.way.length, "hop"),
+    actions: h("a", { href: address }, "Open the job"),
+  };
+  const lastResult = job.way.findLastIndex((hop) => hop.result && hop.role !== MANAGER);
+  const hops = job.way.map((hop, index) => hopItem(hop, index, index === lastResult));
+  const nothing = h("li.quiet", "No role has worked on it yet. ", h("a", { href: address }, "Why?"));
+  return panel("Path through the roles", options, h("ol.way", hops.length ? hops : nothing));
+}
 
-  function way(job) {
-    const lastResult = job.way.findLastIndex((hop) => hop.result && hop.role !== "Manager");
-    return h("section.panel", { "aria-labelledby": "p-way" }, h("header", h("h2", { id: "p-way" }, "Its way"), h("span.note", many(job.way.length, "hop")), h("div.end", h("a", { href: jobAddress(job.job_id) }, "Open the job"))),
-      h("ol.way", job.way.map((hop, i) => {
-        const goal = whither(hop.to);
-        const how = hop.verdict === "changes_requested" ? "failed" : goal.state || (hop.reason === "retried" || hop.reason === "released" ? "queued" : "succeeded");
-        if (hop.role === "Manager" && hop.note) return h("li.small.quiet", { key: i }, h("div.row", h("span.knot", icon("right", 14)), h("span.grow", hop.note.split("\n")[0]), h("time.num", { datetime: hop.at }, clock(hop.at))));
-        return h("li", { key: i, "data-state": how }, h("div.row", h("span.knot", icon(how, 14)), h("span.strong", hop.role), h("span.soft", goal.words), hop.verdict && hop.role !== "Manager" ? h("span.state.chip", { "data-state": hop.verdict === "approve" ? "succeeded" : "failed" }, icon(hop.verdict === "approve" ? "succeeded" : "failed", 14), said(hop.verdict)) : null, h("time.end.num.small.quiet", { datetime: hop.at }, clock(hop.at))),
-          hop.note ? h("p.small.soft", hop.note) : null,
-          hop.result && hop.role !== "Manager" ? h("details", { open: i === lastResult }, h("summary.small.quiet", "What it found"), markdown(hop.result)) : null);
-      }), job.way.length ? null : h("li.quiet", "Nobody has worked on it yet. ", h("a", { href: jobAddress(job.job_id) }, "Why?"))));
-  }
+function hopItem(hop, index, isOpen) {
+  const byManager = hop.role === MANAGER;
+  if (byManager && hop.note) return routingItem(hop, index);
+  const target = hopTarget(hop.to);
+  const state = hopState(hop, target);
+  return h(
+    "li",
+    { key: index, "data-state": state },
+    h(
+      "div.row",
+      h("span.marker", icon(state, 14)),
+      h("span.strong", hop.role),
+      h("span.soft", target.text),
+      hop.verdict && !byManager ? verdictChip(hop.verdict) : null,
+      h("time.end.num.small.quiet", { datetime: hop.at }, clock(hop.at)),
+    ),
+    hop.note ? h("p.small.soft", hop.note) : null,
+    hop.result && !byManager
+      ? h("details", { open: isOpen }, h("summary.small.quiet", "Its result"), markdown(hop.result))
+      : null,
+  );
+}
+
+function routingItem(hop, index) {
+  return h(
+    "li.small.quiet",
+    { key: index },
+    h(
+      "div.row",
+      h("span.marker", icon("right", 14)),
+      h("span.grow", hop.note.split("\n")[0]),
+      h("time.num", { datetime: hop.at }, clock(hop.at)),
+    ),
+  );
+}
+
+function hopState(hop, target) {
+  if (hop.verdict === "changes_requested") return "failed";
+  if (target.state) return target.state;
+  return ["retried", "released"].includes(hop.reason) ? "queued" : "succeeded";
+}
+
+function verdictChip(verdict) {
+  const state = verdict === "approve" ? "succeeded" : "failed";
+  return stateLabel(state, { chip: true, text: stateName(verdict) });
 }
