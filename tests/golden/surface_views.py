@@ -221,7 +221,8 @@ def _described(name: str, thing: Any, *, made_by_callers: bool = True) -> Iterat
     fields = _fields(thing)
     for field in fields:
         yield f"{name}.{field}"
-    if made_by_callers and not fields and "__init__" in vars(thing):
+    told_by_init = made_by_callers or issubclass(thing, Exception)  # an error has its arguments as attributes
+    if told_by_init and not fields and "__init__" in vars(thing):
         yield f"{name}{signature(thing.__init__)}"
     for member, value in inspect.getmembers_static(thing):
         if (
@@ -260,6 +261,13 @@ def signature(function: Any) -> str:
         if parameter.name != "self"
     ]
     return str(inspect.Signature(plain))
+
+
+def variables() -> list[str]:
+    """The environment variables that the source names: those that farro reads, and those that it gives to steps."""
+    named = re.compile(r"""["'](?:FARRO|AGQ|AGW|AGX|AIR)_[A-Z_]+["']""")
+    texts = (path.read_text(encoding="utf-8") for path in Path(ROOT, "src").rglob("*.py"))
+    return [name.strip("\"'") for text in texts for name in named.findall(text)]
 
 
 # --- a root that was used ---
@@ -305,6 +313,7 @@ class Played:
         self.run("enqueue", "-", stdin='{"steps": [{"no": "plan"}]}')
         self.run("enqueue", "--role", "Nobody", "--", "true")
         self.run("kill", "dead")
+        self.run("enqueue", "--id", "env", "--", "sh", "-c", "env | grep -o '^FARRO_[A-Z_]*' | sort")
         self.run("job", "create", "nightly", "--tasks", "-", stdin=plan)
         self.run("job", "create", "nightly", "--tasks", "-", stdin=plan)
         schedules = self.program.path / "schedules"
@@ -328,6 +337,7 @@ class Played:
         self.run("wait", "later", "--timeout", "0.01")
         self.run("run", "--", "false")
         self.run("logs", "good")
+        self.of_steps = self.run("logs", "env").split()
         for command in ASKED:
             self.ask(*command.split())
 
@@ -368,6 +378,10 @@ def log_lines(played: Played) -> list[str]:
     for line in map(json.loads, audited):
         found += [f"audit {line['event']}  {field}" for field in fields_of(line)]
     return found
+
+
+def step_variables(played: Played) -> list[str]:
+    return [word for word in played.of_steps if word.startswith("FARRO_")]
 
 
 def exit_codes(played: Played) -> list[str]:

@@ -69,6 +69,7 @@ def compare(name: str, lines: list[str]) -> None:
         ("config", views.config_keys),
         ("schemas", views.schema_properties),
         ("swarm-wire", views.swarm_wire),
+        ("variables", views.variables),
     ],
 )
 def test_no_name_of_the_surface_is_lost_or_new(name: str, view: Callable[[], list[str]]) -> None:
@@ -87,6 +88,7 @@ def test_servers_offer_what_they_offered(served: Program, name: str, view: Calla
         ("answers", views.answers),
         ("log-lines", views.log_lines),
         ("exit-codes", views.exit_codes),
+        ("step-variables", views.step_variables),
     ],
 )
 def test_a_used_root_looks_as_it_did(played: Played, name: str, view: Callable[[Played], list[str]]) -> None:
