@@ -24,7 +24,7 @@ Come = Callable[..., Visit]
 
 
 def bee(role: str, **fields: object) -> dict[str, object]:
-    return {"role": role, "command": [sys.executable, "-m", "swarms.bees", role], **fields}
+    return {"role": role, "command": [sys.executable, "-m", "swarm.bees", role], **fields}
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_folders_are_counted_on_other_filesystems(kind: str, shm: Path) -> None:
     subprocess.run([maker, "-q", str(image)], check=True, capture_output=True)
     script = f"mount -o loop '{image}' '{mount}' && exec '{sys.executable}' -c \"$0\" '{mount}'"
     code = (
-        "import sys; from pathlib import Path; from system.test_counting import agree; "
+        "import sys; from pathlib import Path; from host.test_folder_count import agree; "
         "home = Path(sys.argv[1], 'x'); home.mkdir(); agree(home)"
     )
     inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, code]

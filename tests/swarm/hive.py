@@ -45,7 +45,7 @@ Play = Callable[[Act], None]
 
 def bee(role: str, *, takes: str | None = None, gives: str | None = None, **more: Any) -> dict[str, Any]:
     work = {**({"in": takes} if takes else {}), **({"out": gives} if gives else {})}
-    return {"role": role, "command": ["python", "-m", "swarms.bees", role], "work": work, **more}
+    return {"role": role, "command": ["python", "-m", "swarm.bees", role], "work": work, **more}
 
 
 PIPELINE = {

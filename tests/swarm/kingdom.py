@@ -35,7 +35,7 @@ SWARM = "demo"
 
 def bee(role: str, *, takes: str | None = None, gives: str | None = None, **more: Any) -> dict[str, Any]:
     work = {**({"in": takes} if takes else {}), **({"out": gives} if gives else {})}
-    return {"role": role, "command": ["python", "-m", "swarms.bees", role], "work": work, **more}
+    return {"role": role, "command": ["python", "-m", "swarm.bees", role], "work": work, **more}
 
 
 def pipeline(sink: Path) -> dict[str, Any]:

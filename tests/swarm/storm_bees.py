@@ -1,4 +1,4 @@
-"""Components that lose nothing, for the storm: as programs, by role. `python -m swarms.storm_bees ROLE`."""
+"""Components that lose nothing, for the storm: as programs, by role. `python -m swarm.storm_bees ROLE`."""
 
 from __future__ import annotations
 

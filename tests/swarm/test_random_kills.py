@@ -45,7 +45,7 @@ COMPONENTS = ("storm-numbers", "storm-pass-1", "storm-pass-2", "storm-record")
 
 
 def bee(role: str, work: dict[str, str], **more: Any) -> dict[str, Any]:
-    return {"role": role, "command": ["python", "-m", "swarms.storm_bees", role], "work": work, **more}
+    return {"role": role, "command": ["python", "-m", "swarm.storm_bees", role], "work": work, **more}
 
 
 PLAN = {
