@@ -229,6 +229,20 @@ def test_the_head_of_every_lane_has_room(fresh: Site, visit: Come, width: int) -
     assert page.evaluate(f"({narrow})().map((el) => el.textContent)") == []
 
 
+@pytest.mark.parametrize("width", [1024, 1280])
+def test_the_head_of_an_empty_lane_fits_into_it_beside_full_lanes(furnished: Site, visit: Come, width: int) -> None:
+    visited = visit(furnished)
+    visited.page.set_viewport_size({"width": width, "height": 900})
+    page = visited.open("board")
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    expect(page.locator(".lane .none")).to_have_count(3)
+    outside = """() => [...document.querySelectorAll('.lane > header > *')].filter((el) => {
+      const [lane, part] = [el.closest('.lane').getBoundingClientRect(), el.getBoundingClientRect()];
+      return part.width && (part.left < lane.left || part.right > lane.right);
+    }).map((el) => el.textContent)"""
+    assert page.evaluate(outside) == []
+
+
 TIMES = """async () => {
   const { ago, dayClock, now } = await import("/page/js/format.js");
   const away = (seconds) => ago(new Date(now() + seconds * 1000).toISOString());
