@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from farro.agents.calling import Answered, Candidate, NobodyAnswered, Tried, asked_of, call
-from farro.agents.providers.port import SLICE_S, Answer, Message, ProviderTrouble, Request, Usage
+from farro.agents.calling import AllProvidersFailed, AnsweredCall, CallTry, ProviderCandidate, call, providers_of_role
+from farro.agents.providers.port import SLICE_S, Answer, ChatMessage, ProviderTrouble, Request, Usage
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import BudgetExceeded, InputError
 from farro.host.clock import ManualClock
@@ -30,13 +30,13 @@ class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.events: list[Any] = []
-        self.told: list[Tried] = []
+        self.told: list[CallTry] = []
         self.budget = 100
 
-    def candidate(self, name: str, *does: Answer | dict[str, Any], tries: int = 4) -> Candidate:
-        return Candidate(name=name, provider=Told(self, name, list(does), tries), model=f"{name}-model")
+    def candidate(self, name: str, *does: Answer | dict[str, Any], tries: int = 4) -> ProviderCandidate:
+        return ProviderCandidate(name=name, provider=Told(self, name, list(does), tries), model=f"{name}-model")
 
-    def call(self, *candidates: Candidate, **more: Any) -> Answered:
+    def call(self, *candidates: ProviderCandidate, **more: Any) -> AnsweredCall:
         return call(
             candidates,
             self.request,
@@ -48,17 +48,17 @@ class Scene:
             **more,
         )
 
-    def request(self, candidate: Candidate, number: int) -> Request:
+    def request(self, candidate: ProviderCandidate, number: int) -> Request:
         return Request(
             key=f"job/1/step/{number}",
             system="",
-            messages=(Message(author="user", text="?"),),
+            messages=(ChatMessage(author="user", text="?"),),
             model=candidate.model,
             max_output_tokens=10,
             timeout_s=30,
         )
 
-    def reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+    def reserve(self, candidate: ProviderCandidate, request: Request, number: int) -> str:
         if len([event for event in self.events if event[0] == "reserve"]) >= self.budget:
             raise BudgetExceeded("nothing left")
         self.events.append(("reserve", candidate.name, number))
@@ -101,8 +101,8 @@ def scene() -> Scene:
     return Scene()
 
 
-def failed(scene: Scene, *candidates: Candidate, **more: Any) -> NobodyAnswered:
-    with pytest.raises(NobodyAnswered) as raised:
+def failed(scene: Scene, *candidates: ProviderCandidate, **more: Any) -> AllProvidersFailed:
+    with pytest.raises(AllProvidersFailed) as raised:
         scene.call(*candidates, **more)
     return raised.value
 
@@ -248,13 +248,13 @@ def settings(**roles: RoleSettings) -> Settings:
 def test_a_role_asks_its_provider_and_then_its_fallbacks() -> None:
     fallback = FallbackSettings(provider="b", model="small")
     told = settings(DocWriter=RoleSettings(provider="a", model="big", fallbacks=(fallback,)))
-    assert asked_of(told, "DocWriter") == (FallbackSettings(provider="a", model="big"), fallback)
+    assert providers_of_role(told, "DocWriter") == (FallbackSettings(provider="a", model="big"), fallback)
 
 
 def test_the_only_provider_is_everybodys() -> None:
     told = Settings(providers={"a": ProviderSettings()}, roles={"DocWriter": RoleSettings(model="big")})
-    assert asked_of(told, "DocWriter") == (FallbackSettings(provider="a", model="big"),)
-    assert asked_of(told, "Architect") == (FallbackSettings(provider="a"),)
+    assert providers_of_role(told, "DocWriter") == (FallbackSettings(provider="a", model="big"),)
+    assert providers_of_role(told, "Architect") == (FallbackSettings(provider="a"),)
 
 
 @pytest.mark.parametrize(
@@ -271,10 +271,10 @@ def test_the_only_provider_is_everybodys() -> None:
 )
 def test_a_role_that_asks_nobody_is_told(told: Settings, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        asked_of(told, "R")
+        providers_of_role(told, "R")
 
 
 def test_tries_can_be_written_down() -> None:
-    one = Tried(provider="a", model=None, number=1, kind="server", message="no", waited_s=0.0)
+    one = CallTry(provider="a", model=None, number=1, kind="server", message="no", waited_s=0.0)
     keys: Sequence[str] = list(one.to_json())
     assert keys == ["provider", "model", "number", "kind", "message", "waited_s"]

@@ -12,7 +12,7 @@ import pytest
 import farro.app as app
 from agents.stage import CHANGE, REVIEW, Make, Stage
 from farro.agents import inbox
-from farro.agents.manager.abandoned import Abandoning
+from farro.agents.manager.abandoned import AbandonedJobs
 from farro.agents.manager.auto_plan import AutoPlan
 from farro.agents.manager.hooks import Hooks
 from farro.jobs.states import Reason, Status
@@ -359,7 +359,7 @@ class Later:
 
 
 def abandoned(stage: Stage) -> list[Any]:
-    return stage.manage(abandoning=Abandoning(clock=Later(stage.clock), after_s=7200.0))  # type: ignore[arg-type]
+    return stage.manage(abandoning=AbandonedJobs(clock=Later(stage.clock), after_s=7200.0))  # type: ignore[arg-type]
 
 
 def test_a_job_that_goes_on_for_too_long_is_killed_with_the_reason(make: Make) -> None:

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from agents.stage import CHANGE, REVIEW, Make, Stage
-from farro.agents.replay import Replayed, replay
+from farro.agents.replay import ReplayedAttempt, replay
 from farro.config.reader import load
 from farro.errors import InputError
 
 ANSWERS = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer", "answer": REVIEW}]
 
 
-def replayed(stage: Stage, job_id: str = "one") -> list[Replayed]:
+def replayed(stage: Stage, job_id: str = "one") -> list[ReplayedAttempt]:
     store = stage.store()
     try:
         return replay(store, stage.root, job_id, settings_of=load, clock=stage.clock)

@@ -49,7 +49,7 @@ def task(name: str, status: str, *needs: str) -> dict[str, Any]:
     return {"id": name, "command": "true", "dependencies": list(needs), "status": status}
 
 
-def left(*tasks: dict[str, Any]) -> records.Left:
+def left(*tasks: dict[str, Any]) -> records.RemainingTasks:
     return records.left(Document(list(tasks), "tasks.json"), task_timeout_s=None, cwd="/x")
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import psutil
 
 from fake_providers import FakeProvider, Reply, answers, hangs, is_cut, raw, says
-from farro.agents.providers.port import Message, Provider, Reach, Request, Usage
+from farro.agents.providers.port import ChatMessage, Provider, Reach, Request, Usage
 from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
 from farro.host.processes import MARKER
@@ -289,7 +289,7 @@ def request(number: int, *, timeout_s: float = 60.0, **more: Any) -> Request:
     return Request(
         key=f"job-1/1/step/{number}",
         system="You count.",
-        messages=(Message(author="user", text="What is the number?"),),
+        messages=(ChatMessage(author="user", text="What is the number?"),),
         model=None,
         max_output_tokens=500,
         timeout_s=timeout_s,

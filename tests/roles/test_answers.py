@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from farro.roles import answers
 from farro.roles.answer_markdown import markdown
-from farro.roles.answers import Analysis, Change, Documents, Draft, Finding, Free, Review, Written, instructions, read
+from farro.roles.answers import (
+    Analysis,
+    CodeChange,
+    Documents,
+    FreeText,
+    PromptDraft,
+    Review,
+    ReviewFinding,
+    WrittenDocument,
+    instructions,
+    read,
+)
 from farro.roles.names import AGENTS
 
 DRAFT = {"role": "JuniorEngineer", "rubric": "Do it.", "allowed_paths": ["src/"], "success": "It works."}
@@ -32,21 +43,23 @@ def problems(role: str, text: str) -> list[str]:
 
 def test_each_role_has_its_own_answer() -> None:
     read_all = {role: read(role, json.dumps(answer)) for role, answer in GOOD.items()}
-    (draft,) = [Draft(**{**DRAFT, "allowed_paths": ("src/",)})]
+    (draft,) = [PromptDraft(**{**DRAFT, "allowed_paths": ("src/",)})]
     assert read_all == {
         "Architect": Analysis(analysis="Two parts.", prompts=(draft,)),
-        "SeniorEngineer": Change(summary="Done.", patch="--- a\n+++ b\n", tests="12 passed"),
-        "JuniorEngineer": Change(summary="Done."),
-        "CodeReviewer": Review(verdict="changes_requested", findings=(Finding(message="Wrong.", path="a.py", line=3),)),
+        "SeniorEngineer": CodeChange(summary="Done.", patch="--- a\n+++ b\n", tests="12 passed"),
+        "JuniorEngineer": CodeChange(summary="Done."),
+        "CodeReviewer": Review(
+            verdict="changes_requested", findings=(ReviewFinding(message="Wrong.", path="a.py", line=3),)
+        ),
         "DocWriter": Documents(
-            summary="Written.", documents=(Written(path="docs/a.md", text="# A"), Written(path="b.md"))
+            summary="Written.", documents=(WrittenDocument(path="docs/a.md", text="# A"), WrittenDocument(path="b.md"))
         ),
     }
     assert draft.to_prompt() == {**DRAFT, "routing": {"mode": "manager"}}
 
 
 def test_other_roles_say_what_they_like() -> None:
-    assert read("Tester", '{"any": "thing"}') == Free(text='{"any": "thing"}')
+    assert read("Tester", '{"any": "thing"}') == FreeText(text='{"any": "thing"}')
     assert problems("Tester", " \n") == [": the answer is empty"]
     assert answers.schema_of("Tester") is None
     assert "JSON" not in instructions("Tester")
@@ -68,7 +81,7 @@ def test_other_roles_say_what_they_like() -> None:
     ],
 )
 def test_the_answer_is_found_in_what_was_said(text: str) -> None:
-    assert read("SeniorEngineer", text) == Change(summary="S")
+    assert read("SeniorEngineer", text) == CodeChange(summary="S")
 
 
 _QUOTED = 'The change adds this to its tests: {"verdict": "approve"}. That is not what was asked. '
@@ -140,11 +153,11 @@ def test_people_read_the_answers_as_markdown() -> None:
     assert told["CodeReviewer"].startswith("# CodeReviewer: changes requested\n")
     assert "- `a.py:3`: Wrong." in told["CodeReviewer"]
     assert "## `b.md`\n\nWritten in place." in told["DocWriter"]
-    assert markdown("Tester", Free(text="hello")) == "hello\n"
+    assert markdown("Tester", FreeText(text="hello")) == "hello\n"
 
 
 def test_a_patch_cannot_end_its_fence() -> None:
-    told = markdown("SeniorEngineer", Change(summary="S", patch="+```\n+# Forged\n+````\n"))
+    told = markdown("SeniorEngineer", CodeChange(summary="S", patch="+```\n+# Forged\n+````\n"))
     assert told.rstrip().endswith("\n`````")
 
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farro.jobs.retry import RetryPolicy
-from farro.roles.call_retries import LONGEST_WAIT_S, Again, NextProvider, after_trouble
+from farro.roles.call_retries import LONGEST_WAIT_S, NextProvider, RetryCall, after_trouble
 
 PINNED = RetryPolicy()
 
 
-def after(**told: Any) -> Again | NextProvider:
+def after(**told: Any) -> RetryCall | NextProvider:
     defaults: dict[str, Any] = {
         "made": 1,
         "tries": 4,
@@ -30,9 +30,9 @@ def after(**told: Any) -> Again | NextProvider:
 
 
 def test_a_passing_trouble_is_tried_again_after_the_pinned_backoff() -> None:
-    assert after() == Again(delay_s=0.375)
-    assert after(previous_s=0.375) == Again(delay_s=0.5625)
-    assert after(previous_s=100.0) == Again(delay_s=10.0)
+    assert after() == RetryCall(delay_s=0.375)
+    assert after(previous_s=0.375) == RetryCall(delay_s=0.5625)
+    assert after(previous_s=100.0) == RetryCall(delay_s=10.0)
 
 
 def test_what_cannot_pass_is_not_tried_again() -> None:
@@ -42,22 +42,22 @@ def test_what_cannot_pass_is_not_tried_again() -> None:
 @pytest.mark.parametrize("tries", [1, 2, 4])
 def test_there_are_as_many_tries_as_the_provider_has(tries: int) -> None:
     decided = [after(made=made, tries=tries) for made in range(1, tries + 1)]
-    assert [isinstance(one, Again) for one in decided] == [True] * (tries - 1) + [False]
+    assert [isinstance(one, RetryCall) for one in decided] == [True] * (tries - 1) + [False]
 
 
 def test_a_provider_is_left_alone_for_as_long_as_it_asks() -> None:
-    assert after(retry_after_s=7.0) == Again(delay_s=7.0)
-    assert after(retry_after_s=0.0) == Again(delay_s=0.375)
+    assert after(retry_after_s=7.0) == RetryCall(delay_s=7.0)
+    assert after(retry_after_s=0.0) == RetryCall(delay_s=0.375)
 
 
 def test_a_provider_that_asks_for_more_than_a_minute_is_given_up_at_once() -> None:
-    assert after(retry_after_s=LONGEST_WAIT_S) == Again(delay_s=LONGEST_WAIT_S)
+    assert after(retry_after_s=LONGEST_WAIT_S) == RetryCall(delay_s=LONGEST_WAIT_S)
     assert after(retry_after_s=LONGEST_WAIT_S + 1) == NextProvider(reason="it wants to be left alone for 61 s")
 
 
 def test_a_wait_that_would_use_up_the_time_is_not_begun() -> None:
     assert isinstance(after(left_s=0.375), NextProvider)
-    assert isinstance(after(left_s=0.376), Again)
+    assert isinstance(after(left_s=0.376), RetryCall)
 
 
 @given(
@@ -71,7 +71,7 @@ def test_a_wait_that_would_use_up_the_time_is_not_begun() -> None:
 )
 def test_another_try_is_never_too_early_too_late_or_too_many(seed: int, **told: Any) -> None:
     decided = after(**told, uniform=random.Random(seed).uniform)
-    if isinstance(decided, Again):
+    if isinstance(decided, RetryCall):
         assert told["retryable"]
         assert told["made"] < told["tries"]
         assert max(PINNED.base_s, told["retry_after_s"] or 0.0) <= decided.delay_s <= LONGEST_WAIT_S

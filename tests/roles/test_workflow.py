@@ -13,15 +13,15 @@ from farro.jobs.envelope import Hop
 from farro.jobs.states import Reason
 from farro.roles import auto_plan, paths, workflow
 from farro.roles import task as tasks
-from farro.roles.task import Task, Words
-from farro.roles.workflow import Code, Decision
+from farro.roles.task import TaskText, WorkflowTask
+from farro.roles.workflow import RouteCode, RouteDecision
 
 WORKERS = ("Architect", "SeniorEngineer", "JuniorEngineer", "CodeReviewer", "DocWriter")
 NO = {"verdict": "changes_requested", "findings": [{"message": "louder", "path": "src/a.py", "line": 3}]}
 YES = {"verdict": "approve", "findings": []}
 
 
-def task(*roles: str, rounds: int = 3) -> Task:
+def task(*roles: str, rounds: int = 3) -> WorkflowTask:
     hops = [{"role": role, "rubric": f"What {role} does."} for role in roles]
     data = {"id": "t", "title": "T", "workflow": hops, "allowed_paths": ["src/"], "success": "s"}
     return tasks.load(Document({**data, "review_rounds": rounds}, "t"))
@@ -30,19 +30,19 @@ def task(*roles: str, rounds: int = 3) -> Task:
 class Life:
     """A job that is routed by the rules, with its hops."""
 
-    def __init__(self, task: Task | None, first: str) -> None:
+    def __init__(self, task: WorkflowTask | None, first: str) -> None:
         self.task = task
         self.first = first
         self.role = first
         self.hops: list[Hop] = []
-        self.decisions: list[Decision] = []
+        self.decisions: list[RouteDecision] = []
 
     def _hop(self, role: str, reason: Reason, to: str, route: dict[str, Any] | None, note: str | None = None) -> None:
         self.hops.append(
             Hop(at="", role=role, attempt=len(self.hops) + 1, reason=reason, to=to, by="x", note=note, route=route)
         )
 
-    def decide(self, role: str | None, answer: dict[str, Any] | None) -> Decision:
+    def decide(self, role: str | None, answer: dict[str, Any] | None) -> RouteDecision:
         at = workflow.position(self.hops, self.first, self.task)
         decision = workflow.decide(self.task, at, role=role, answer=answer)
         self.decisions.append(decision)
@@ -50,25 +50,25 @@ class Life:
         self.role = decision.to or "Manager"
         return decision
 
-    def works(self, answer: dict[str, Any] | None = None) -> Decision:
+    def works(self, answer: dict[str, Any] | None = None) -> RouteDecision:
         role = self.role
         self._hop(role, Reason.ROUTED, "agents/Manager/incoming", None)
         return self.decide(role, answer)
 
-    def says(self, code: Code, note: str = "") -> Decision:
+    def says(self, code: RouteCode, note: str = "") -> RouteDecision:
         step = self.decisions[-1].step
         self._hop("Manager", Reason.ANSWERED, "agents/Manager/incoming", {"code": str(code), "step": step}, note)
         return self.decide(None, None)
 
 
 def test_a_job_without_a_task_is_complete_after_its_one_role() -> None:
-    assert Life(None, "SeniorEngineer").works().code is Code.COMPLETE
-    assert Life(None, "CodeReviewer").works(NO).code is Code.COMPLETE  # its verdict is its result
+    assert Life(None, "SeniorEngineer").works().code is RouteCode.COMPLETE
+    assert Life(None, "CodeReviewer").works(NO).code is RouteCode.COMPLETE  # its verdict is its result
 
 
 def test_roles_follow_each_other_and_after_the_last_it_is_complete() -> None:
     life = Life(task("SeniorEngineer", "CodeReviewer", "DocWriter"), "SeniorEngineer")
-    assert (life.works().to, life.works(YES).to, life.works().code) == ("CodeReviewer", "DocWriter", Code.COMPLETE)
+    assert (life.works().to, life.works(YES).to, life.works().code) == ("CodeReviewer", "DocWriter", RouteCode.COMPLETE)
     assert [decision.step for decision in life.decisions] == [1, 2, 2]
 
 
@@ -79,7 +79,7 @@ def test_a_prompt_for_another_role_comes_before_the_workflow() -> None:
 
 def test_a_prompt_for_the_manager_needs_a_workflow() -> None:
     assert Life(task("DocWriter"), "Manager").decide(None, None).to == "DocWriter"
-    assert Life(None, "Manager").decide(None, None).code is Code.FAIL
+    assert Life(None, "Manager").decide(None, None).code is RouteCode.FAIL
 
 
 def test_findings_go_back_to_the_engineer_not_to_the_writer_between() -> None:
@@ -87,7 +87,7 @@ def test_findings_go_back_to_the_engineer_not_to_the_writer_between() -> None:
     life.works()
     life.works()
     back = life.works(NO)
-    assert (back.code, back.to, back.step, back.review, back.round) == (Code.CHANGES, "SeniorEngineer", 0, 2, 1)
+    assert (back.code, back.to, back.step, back.review, back.round) == (RouteCode.CHANGES, "SeniorEngineer", 0, 2, 1)
     assert "- src/a.py:3: louder" in back.note
 
 
@@ -116,10 +116,10 @@ def test_a_refusal_goes_where_a_reviews_findings_go(roles: tuple[str, ...], to: 
             break
         life.works(YES if role == "CodeReviewer" else None)
     for _ in range(roles.count("human") - 1):
-        life.says(Code.APPROVED)
-    assert life.decisions[-1].code is Code.HUMAN
-    back = life.says(Code.REFUSED, "no tests for empty names")
-    assert (back.code, back.to) == (Code.CHANGES, to)
+        life.says(RouteCode.APPROVED)
+    assert life.decisions[-1].code is RouteCode.HUMAN
+    back = life.says(RouteCode.REFUSED, "no tests for empty names")
+    assert (back.code, back.to) == (RouteCode.CHANGES, to)
     assert workflow.asked_changes(life.hops) == "a person refused it: no tests for empty names"
 
 
@@ -128,10 +128,10 @@ def test_after_its_rounds_a_review_fails_the_job(rounds: int) -> None:
     life = Life(task("SeniorEngineer", "CodeReviewer", rounds=rounds), "SeniorEngineer")
     for _ in range(rounds):
         life.works()
-        assert life.works(NO).code is Code.CHANGES
+        assert life.works(NO).code is RouteCode.CHANGES
     life.works()
     end = life.works(NO)
-    assert end.code is Code.FAIL
+    assert end.code is RouteCode.FAIL
     assert f"after {rounds} rounds" in end.note
     assert "louder" in end.note
 
@@ -140,28 +140,28 @@ def test_after_its_rounds_a_review_fails_the_job(rounds: int) -> None:
 def test_a_verdict_that_cannot_be_read_approves_nothing(answer: dict[str, Any] | None) -> None:
     life = Life(task("SeniorEngineer", "CodeReviewer", "DocWriter"), "SeniorEngineer")
     life.works()
-    assert life.works(answer).code is Code.FAIL
+    assert life.works(answer).code is RouteCode.FAIL
 
 
 def test_a_review_with_nobody_before_it_fails_the_job() -> None:
-    assert Life(task("CodeReviewer", "DocWriter"), "CodeReviewer").works(NO).code is Code.FAIL
+    assert Life(task("CodeReviewer", "DocWriter"), "CodeReviewer").works(NO).code is RouteCode.FAIL
 
 
 def test_a_person_is_asked_and_what_he_says_is_done() -> None:
     life = Life(task("SeniorEngineer", "human", "DocWriter"), "SeniorEngineer")
     asked = life.works()
-    assert (asked.code, asked.to, asked.step) == (Code.HUMAN, None, 1)
-    back = life.says(Code.REFUSED, "too loud")
-    assert (back.code, back.to) == (Code.CHANGES, "SeniorEngineer")
+    assert (asked.code, asked.to, asked.step) == (RouteCode.HUMAN, None, 1)
+    back = life.says(RouteCode.REFUSED, "too loud")
+    assert (back.code, back.to) == (RouteCode.CHANGES, "SeniorEngineer")
     assert "too loud" in back.note
-    assert life.works().code is Code.HUMAN
-    assert life.says(Code.EDITED).to == "DocWriter"
+    assert life.works().code is RouteCode.HUMAN
+    assert life.says(RouteCode.EDITED).to == "DocWriter"
 
 
 def test_a_person_whose_answer_was_lost_in_a_crash_is_asked_again() -> None:
     life = Life(task("SeniorEngineer", "human"), "SeniorEngineer")
     life.works()
-    assert life.decide(None, None).code is Code.HUMAN
+    assert life.decide(None, None).code is RouteCode.HUMAN
 
 
 def test_a_person_whom_a_worker_asked_in_degraded_mode_is_asked_again_too() -> None:
@@ -170,7 +170,7 @@ def test_a_person_whom_a_worker_asked_in_degraded_mode_is_asked_again_too() -> N
     life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/waiting", route)
     at = workflow.position(life.hops, life.first, life.task)
     assert at.worked is None
-    assert life.decide(None, None).code is Code.HUMAN
+    assert life.decide(None, None).code is RouteCode.HUMAN
 
 
 def test_an_override_means_the_nearest_step_of_that_role() -> None:
@@ -194,10 +194,10 @@ def test_a_role_beside_the_workflow_skips_no_step() -> None:
     life = Sent(task("SeniorEngineer", "human", "DocWriter"), "SeniorEngineer")
     life.sent("Architect")
     assert life.works().to == "SeniorEngineer"  # which has not worked yet
-    assert life.works().code is Code.HUMAN
+    assert life.works().code is RouteCode.HUMAN
     life.sent("Architect")
-    assert life.works().code is Code.HUMAN  # who has said nothing yet
-    life.says(Code.APPROVED)
+    assert life.works().code is RouteCode.HUMAN  # who has said nothing yet
+    life.says(RouteCode.APPROVED)
     assert life.role == "DocWriter"
 
 
@@ -213,7 +213,7 @@ def test_what_a_review_beside_the_workflow_finds_goes_to_the_engineer_at_whose_s
     life._hop("SeniorEngineer", Reason.ROUTED, "agents/Manager/incoming", None)
     life.sent("CodeReviewer")
     back = life.works(NO)
-    assert (back.code, back.to, back.step) == (Code.CHANGES, "SeniorEngineer", 0)
+    assert (back.code, back.to, back.step) == (RouteCode.CHANGES, "SeniorEngineer", 0)
 
 
 @given(
@@ -233,17 +233,17 @@ def test_whatever_is_answered_the_job_ends_and_no_review_has_more_than_its_round
     # A person refuses five times at the most; each review at most three times: never more hops than these.
     bound = (len(roles) + 1) * (len(roles) * 3 + 5 + 2)
     for _ in range(bound):
-        if decision.code in (Code.COMPLETE, Code.FAIL):
+        if decision.code in (RouteCode.COMPLETE, RouteCode.FAIL):
             break
-        if decision.code is Code.HUMAN:
-            decision = life.says(Code.REFUSED if next(people, False) else Code.APPROVED, "no")
+        if decision.code is RouteCode.HUMAN:
+            decision = life.says(RouteCode.REFUSED if next(people, False) else RouteCode.APPROVED, "no")
         else:
             assert decision.to in WORKERS
             decision = life.works(NO if next(answers, True) else YES)
-    assert decision.code in (Code.COMPLETE, Code.FAIL)
+    assert decision.code in (RouteCode.COMPLETE, RouteCode.FAIL)
     for review in {each.review for each in life.decisions if each.review is not None}:
         assert sum(each.review == review for each in life.decisions) <= rounds
-    if decision.code is Code.FAIL:
+    if decision.code is RouteCode.FAIL:
         assert decision.note
 
 
@@ -253,9 +253,9 @@ def test_whatever_is_answered_the_job_ends_and_no_review_has_more_than_its_round
 def test_a_markdown_task_has_its_fields_in_the_header_and_its_description_after_it() -> None:
     text = b"---\nid: t\ntitle: T\nworkflow: [{role: human, rubric: Well?}]\n---\n# Why\n\nBecause.\n"
     found = tasks.read(text, "tasks/t.md", name="t")
-    assert isinstance(found, Task)
+    assert isinstance(found, WorkflowTask)
     assert (found.description, found.workflow[0].role) == ("# Why\n\nBecause.", "human")
-    assert tasks.read(b"only words\n", "t.md") == Words(text="only words\n")
+    assert tasks.read(b"only words\n", "t.md") == TaskText(text="only words\n")
 
 
 def test_a_mistake_in_a_header_is_told_with_its_line() -> None:

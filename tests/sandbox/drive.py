@@ -15,7 +15,7 @@ from typing import Any
 
 import copies
 from farro.agents.providers.cli import CliProvider
-from farro.agents.providers.port import Message, ProviderTrouble, Reach, Request
+from farro.agents.providers.port import ChatMessage, ProviderTrouble, Reach, Request
 from farro.config.settings import ProviderSettings
 from farro.execution import process_watch
 from farro.execution.runner import Guarding, Work
@@ -133,7 +133,7 @@ def as_provider(order: dict[str, Any]) -> dict[str, Any]:
     request = Request(
         key="hostile/0001/1/1",
         system="Be good.",
-        messages=(Message(author="user", text="untouched"),),
+        messages=(ChatMessage(author="user", text="untouched"),),
         model=None,
         max_output_tokens=1,
         timeout_s=60,

@@ -20,7 +20,7 @@ from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
 from farro.queue import tree
 from farro.queue.logs import Follower
-from farro.roles.workflow import Code
+from farro.roles.workflow import RouteCode
 from farro.store.port import Submission
 from farro.web import job_queries, output, output_streams
 from farro.web import request_handling as serving_of_answers
@@ -312,7 +312,7 @@ def routed_by_the_manager(front: Front) -> str:
             step = Path(claim.folder) / "steps" / "1"
             step.mkdir(parents=True)
             (step / "stdout").write_text(said)
-        asked = {} if said else {"waits": True, "route": {"code": str(Code.HUMAN)}}
+        asked = {} if said else {"waits": True, "route": {"code": str(RouteCode.HUMAN)}}
         move = Move(reason=Reason.ROUTED, status=Status.QUEUED, role=to, note=None, **asked)
         front.store.commit(claim, Succeeded(report=REPORT), move)
         front.store.leave(agent)

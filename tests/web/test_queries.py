@@ -18,7 +18,7 @@ from farro.jobs.outcomes import Report, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
 from farro.queue import time_travel as past
-from farro.roles.workflow import Code
+from farro.roles.workflow import RouteCode
 from farro.store.port import Store, Submission
 from farro.swarm.files import Desired, Place
 from farro.swarm.lifecycle import SwarmState
@@ -275,7 +275,7 @@ def test_a_person_answers_in_the_inbox(front: Front) -> None:
     for _ in jobs:
         claim = front.store.claim(agent)
         assert claim is not None
-        move = Move(**asked, waits=True, route={"code": str(Code.HUMAN)})
+        move = Move(**asked, waits=True, route={"code": str(RouteCode.HUMAN)})
         front.store.commit(claim, Succeeded(report=REPORT), move)
     front.store.leave(agent)
     eventually(lambda: len(front.get("/api/inbox").json["waiting"]) == 3)

@@ -19,12 +19,21 @@ from hashlib import sha256
 from typing import BinaryIO
 
 from farro.agents import request_text, result_files
-from farro.agents.call_records import Bought, Calls, bought_before, forget_tmp
-from farro.agents.calling import Candidate, Tried, asked_of
+from farro.agents.call_records import AnswerFolder, RecordedAnswer, answers_of_earlier_attempts, remove_private_folders
+from farro.agents.calling import CallTry, ProviderCandidate, providers_of_role
 from farro.agents.calling import call as call_in_turn
-from farro.agents.providers.port import Answer, Foretelling, Message, Provider, ProviderTrouble, Reach, Request, Usage
+from farro.agents.providers.port import (
+    Answer,
+    ChatMessage,
+    PricedProvider,
+    Provider,
+    ProviderTrouble,
+    Reach,
+    Request,
+    Usage,
+)
 from farro.agents.request_material import PAYLOAD, gather, job_folder
-from farro.agents.request_text import Material
+from farro.agents.request_text import RequestMaterial
 from farro.config.settings import ProviderSettings, RoleSettings, Settings
 from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError, TryAgain
 from farro.execution import task_file
@@ -115,36 +124,36 @@ class _Step:
             material=material,
             redactor=redactor,
         )
-        messages: tuple[Message, ...] = (Message(author="user", text=request_text.user(material)),)
+        messages: tuple[ChatMessage, ...] = (ChatMessage(author="user", text=request_text.user(material)),)
         problems: list[str] = []
         advice = ""  # for people
         for _ in range(role.repairs + 1):
             answer = asked.ask(messages)
             read = answers.read(self._role, answer.text)
             if answer.whole and not isinstance(read, list):
-                return answer.text if isinstance(read, answers.Free) else _as_json(read)
+                return answer.text if isinstance(read, answers.FreeText) else _as_json(read)
             problems = [problem.render("answer") for problem in read] if isinstance(read, list) else []
             advice = "" if answer.whole else f". It may be longer with more of roles.{self._role}.max_output_tokens"
             if not answer.whole:  # also one that can be read: nobody knows what its end would have said
                 problems.append("it was cut off at the end: be shorter")
             again = request_text.repair(problems)
-            more = (Message(author="assistant", text=answer.text), Message(author="user", text=again))
+            more = (ChatMessage(author="assistant", text=answer.text), ChatMessage(author="user", text=again))
             messages = (*messages, *more)
         told = "; ".join(problems[:5])
         message = f"{self._role} gave no answer of its form, also after {role.repairs} repairs: {told}{advice}"
         raise StepFailure("bad_answer", message)
 
-    def _candidates(self, settings: Settings) -> list[Candidate]:
+    def _candidates(self, settings: Settings) -> list[ProviderCandidate]:
         """Who is asked, in turn."""
         try:
-            wanted = asked_of(settings, self._role)
+            wanted = providers_of_role(settings, self._role)
         except InputError as nobody:
             raise StepFailure("no_provider", str(nobody), exit_code=nobody.exit_code) from None
         found = []
         for one in wanted:
             described = settings.providers[one.provider]
             made = self._agents.provider(one.provider, described)
-            found.append(Candidate(name=one.provider, provider=made, model=one.model or described.model))
+            found.append(ProviderCandidate(name=one.provider, provider=made, model=one.model or described.model))
         return found
 
 
@@ -158,25 +167,25 @@ class _Asked:
     settings: Settings
     role: RoleSettings
     role_name: str
-    candidates: Sequence[Candidate]
-    material: Material
+    candidates: Sequence[ProviderCandidate]
+    material: RequestMaterial
     redactor: Redactor
 
     def __post_init__(self) -> None:
         self._step = self.call.env[task_file.STEP]
-        self._calls = Calls(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
+        self._calls = AnswerFolder(attempt_dir=self.work.folder, step=self._step, durable=self.work.durable)
         self._calls.make_folder()
         self._calls.forget_diff()
-        forget_tmp(self.work.earlier, self._step)
+        remove_private_folders(self.work.earlier, self._step)
         self._system = request_text.system(self.material)
-        self._bought = bought_before(self.work.earlier, self._step)
+        self._bought = answers_of_earlier_attempts(self.work.earlier, self._step)
         self._prices = self.agents.prices(self.settings.providers)
         self._made = 0  # calls so far
-        self._messages: tuple[Message, ...] = ()
+        self._messages: tuple[ChatMessage, ...] = ()
         self._digest = ""
         self._call_id = ""
 
-    def ask(self, messages: tuple[Message, ...]) -> Answer:
+    def ask(self, messages: tuple[ChatMessage, ...]) -> Answer:
         """The answer to the last of these: one that was bought before, else a new one."""
         self._messages = messages
         self._digest = self._question(messages)
@@ -200,13 +209,13 @@ class _Asked:
         )
         return answered.answer
 
-    def keep(self, candidate: Candidate, answer: Answer) -> Answer:
+    def keep(self, candidate: ProviderCandidate, answer: Answer) -> Answer:
         """An answer that has just come, without secrets and with its price: on the disk."""
         cost_usd = self.cost_usd(candidate, answer.cost_usd, answer.usage, answer.model)
         if answer.diff:
             self._calls.keep_diff(self.redactor.data(answer.diff))
         clean = replace(answer, text=self.redactor.text(answer.text), cost_usd=cost_usd, diff=b"")
-        kept = Bought(
+        kept = RecordedAnswer(
             request_sha256=self._digest,
             call_id=self._call_id,
             provider=candidate.name,
@@ -218,7 +227,7 @@ class _Asked:
         return clean
 
     def cost_usd(
-        self, candidate: Candidate, told: Decimal | None, usage: Usage | None, model: str | None = None
+        self, candidate: ProviderCandidate, told: Decimal | None, usage: Usage | None, model: str | None = None
     ) -> Decimal | None:
         """As the provider told it, else by its tokens; None: nobody knows."""
         for name in (model, candidate.model):  # the one that answered may be spelled as no table has it
@@ -226,13 +235,13 @@ class _Asked:
                 told = self._prices.cost_usd(candidate.name, name, usage)
         return told
 
-    def _question(self, messages: tuple[Message, ...]) -> str:
+    def _question(self, messages: tuple[ChatMessage, ...]) -> str:
         """What an answer answers: the same question of a later attempt has the same digest."""
         said = [[message.author, message.text] for message in messages]
         asked = [[one.name, one.model] for one in self.candidates]
         return sha256(json.dumps([self._system, said, asked]).encode("utf-8", "surrogatepass")).hexdigest()
 
-    def _request(self, messages: tuple[Message, ...], candidate: Candidate, number: int) -> Request:
+    def _request(self, messages: tuple[ChatMessage, ...], candidate: ProviderCandidate, number: int) -> Request:
         described, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
         usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
@@ -257,7 +266,7 @@ class _Asked:
             ),
         )
 
-    def _reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+    def _reserve(self, candidate: ProviderCandidate, request: Request, number: int) -> str:
         if not fs.exists(self.work.folder):
             # The exception that ends this thread may come late, or be swallowed by a library.
             raise StepFailure("lost", "the job was taken away: nothing more is asked for it")
@@ -267,7 +276,7 @@ class _Asked:
             candidate.name, candidate.model, prompt_bytes=size, max_output_tokens=request.max_output_tokens
         )
         asked = next(one.provider for one in self.candidates if one.name == candidate.name)
-        if isinstance(asked, Foretelling):
+        if isinstance(asked, PricedProvider):
             most = max(asked.most_usd(request), most or Decimal(0))
         charge = Charge(
             job_id=self.work.job_id,
@@ -281,7 +290,7 @@ class _Asked:
             most_usd=most,
         )
         described = self.settings.providers[candidate.name]
-        if isinstance(asked, Foretelling):  # its price is said by a file, or by the config, not by its tokens
+        if isinstance(asked, PricedProvider):  # its price is said by a file, or by the config, not by its tokens
             charge = replace(charge, lower=f"lower cost_usd in {described.file or 'its file'}")
         elif described.call_usd is not None and most == exact(described.call_usd):
             charge = replace(charge, lower=f"lower providers.{candidate.name}.call_usd, where a call costs less")
@@ -299,7 +308,7 @@ class _Asked:
             day_usd=_amount(budgets.day_usd),
         )
 
-    def _tell(self, tried: Tried) -> None:
+    def _tell(self, tried: CallTry) -> None:
         """For who reads along: what went wrong, and that it goes on."""
         if tried.message:
             self.call.stderr.write(f"{self.redactor.text(tried.message)}\n".encode("utf-8", "replace"))
@@ -335,7 +344,7 @@ class _ReadAlong:
 class _Keeping:
     """Port: Provider. Whatever it answers is on the disk before anyone has it."""
 
-    def __init__(self, asked: _Asked, candidate: Candidate) -> None:
+    def __init__(self, asked: _Asked, candidate: ProviderCandidate) -> None:
         self.asked = asked
         self.candidate = candidate
         self.tries = candidate.provider.tries
@@ -363,12 +372,12 @@ def _failure(trouble: ProviderTrouble, message: str) -> StepFailure:
     return StepFailure("provider_unavailable", message, retryable=again, retry_after_s=wait_s)
 
 
-def question_text(system: str, messages: Sequence[Message]) -> str:
+def question_text(system: str, messages: Sequence[ChatMessage]) -> str:
     """A question as one text, for who wants to see what was asked, or why the same job asks something else."""
     return "\n".join([system, *(f"[{message.author}]\n{message.text}" for message in messages)])
 
 
-def _as_json(answer: answers.Answer) -> str:
+def _as_json(answer: answers.RoleAnswer) -> str:
     return json.dumps(asdict(answer), ensure_ascii=False, indent=2) + "\n"
 
 

@@ -23,7 +23,7 @@ DIFF = "diff.patch"  # in the step's folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bought:
+class RecordedAnswer:
     """An answer with what it answers and the ledger's name for it."""
 
     request_sha256: str
@@ -49,7 +49,7 @@ class Bought:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Bought:
+    def from_json(cls, data: Mapping[str, Any]) -> RecordedAnswer:
         usage, cost = data["usage"], data["cost_usd"]
         return cls(
             request_sha256=data["request_sha256"],
@@ -68,7 +68,7 @@ class Bought:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Calls:
+class AnswerFolder:
     """Of one step in one attempt."""
 
     attempt_dir: str
@@ -79,7 +79,7 @@ class Calls:
     def folder(self) -> str:
         return f"{self.attempt_dir}/steps/{self.step}/calls"
 
-    def keep(self, number: int, bought: Bought) -> None:
+    def keep(self, number: int, bought: RecordedAnswer) -> None:
         """Put it on the disk before anything rests on it."""
         self.make_folder()
         text = json.dumps(bought.to_json(), ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
@@ -110,10 +110,10 @@ class Calls:
                 fs.mkdir(path)
 
 
-def bought_before(earlier: Sequence[str], step: str) -> dict[str, tuple[Bought, str]]:
+def answers_of_earlier_attempts(earlier: Sequence[str], step: str) -> dict[str, tuple[RecordedAnswer, str]]:
     """Answers to the same step in earlier attempts, by what they answer, with the step's folder there. What a failed
     attempt was told, it failed of: that is asked again."""
-    found: dict[str, tuple[Bought, str]] = {}
+    found: dict[str, tuple[RecordedAnswer, str]] = {}
     for folder in earlier:
         if not _failed(folder):
             home = f"{folder}/steps/{step}"
@@ -121,12 +121,12 @@ def bought_before(earlier: Sequence[str], step: str) -> dict[str, tuple[Bought, 
     return found
 
 
-def recorded(attempt_dir: str, step: str) -> list[Bought]:
+def recorded_answers(attempt_dir: str, step: str) -> list[RecordedAnswer]:
     """The answers that a step of that attempt had, in order."""
     return list(_read(f"{attempt_dir}/steps/{step}/calls"))
 
 
-def forget_tmp(earlier: Sequence[str], step: str) -> None:
+def remove_private_folders(earlier: Sequence[str], step: str) -> None:
     """What programs of attempts that were killed left in their private folders: nobody looked there for secrets."""
     for folder in earlier:
         home = f"{folder}/steps/{step}/calls"
@@ -145,9 +145,9 @@ def _failed(folder: str) -> bool:
     return isinstance(result, dict) and result.get("success") is False
 
 
-def _read(folder: str) -> Iterator[Bought]:
+def _read(folder: str) -> Iterator[RecordedAnswer]:
     with contextlib.suppress(OSError):
         for name in sorted(fs.listdir(folder), key=lambda name: (len(name), name)):
             if name.endswith(".json"):
                 with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
-                    yield Bought.from_json(json.loads(fs.read_bytes(f"{folder}/{name}", _LIMIT)))
+                    yield RecordedAnswer.from_json(json.loads(fs.read_bytes(f"{folder}/{name}", _LIMIT)))

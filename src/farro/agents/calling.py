@@ -16,12 +16,12 @@ from farro.errors import BudgetExceeded, InputError
 from farro.host.clock_port import Clock
 from farro.jobs.retry import RetryPolicy, Uniform
 from farro.lazy_dataclass import dataclass
-from farro.roles.call_retries import Again, after_trouble
+from farro.roles.call_retries import RetryCall, after_trouble
 from farro.store.ledger import CallEnd
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class ProviderCandidate:
     """Somebody who may be asked; the first of them is the role's own, the others are its fallbacks."""
 
     name: str  # of the provider, in the config
@@ -30,7 +30,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class CallTry:
     """One call, for the record."""
 
     provider: str
@@ -45,19 +45,19 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
+class AnsweredCall:
     answer: Answer
-    candidate: Candidate
-    tried: tuple[Tried, ...]
+    candidate: ProviderCandidate
+    tried: tuple[CallTry, ...]
 
 
-class NobodyAnswered(ProviderTrouble):
+class AllProvidersFailed(ProviderTrouble):
     """Everyone was asked, or as many as the budget allowed. It is the last trouble; another attempt of the job may help
     where it may help with one of them, and waits as long as the first of these wants. Where a budget refused the next
     try, it would refuse that attempt, too."""
 
     def __init__(
-        self, troubles: Sequence[ProviderTrouble], tried: Sequence[Tried], refused: BudgetExceeded | None = None
+        self, troubles: Sequence[ProviderTrouble], tried: Sequence[CallTry], refused: BudgetExceeded | None = None
     ) -> None:
         last = troubles[-1]
         passing = [trouble for trouble in troubles if trouble.retryable and refused is None]
@@ -75,7 +75,7 @@ class NobodyAnswered(ProviderTrouble):
         )
 
 
-def asked_of(settings: Settings, role: str) -> tuple[FallbackSettings, ...]:
+def providers_of_role(settings: Settings, role: str) -> tuple[FallbackSettings, ...]:
     """Whom a role asks, in order, by their names in the config. InputError: nobody, or somebody who is not there."""
     own = settings.roles.get(role, RoleSettings())
     first = settings.provider_of(role)
@@ -100,24 +100,24 @@ def _not_there(settings: Settings, name: str) -> str:
     return f"`providers` does not have{hint}"
 
 
-class Settle(Protocol):
+class SettleCall(Protocol):
     def __call__(self, call_id: str, *, end: CallEnd, usage: Usage | None, cost_usd: Decimal | None) -> None:
         """As Ledger.settle."""
 
 
 def call(
-    candidates: Sequence[Candidate],
-    make_request: Callable[[Candidate, int], Request],
+    candidates: Sequence[ProviderCandidate],
+    make_request: Callable[[ProviderCandidate, int], Request],
     *,
-    reserve: Callable[[Candidate, Request, int], str],
-    settle: Settle,
+    reserve: Callable[[ProviderCandidate, Request, int], str],
+    settle: SettleCall,
     clock: Clock,
     uniform: Uniform,
     policy: RetryPolicy | None = None,
-    on_try: Callable[[Tried], None] = lambda _: None,
+    on_try: Callable[[CallTry], None] = lambda _: None,
     first_number: int = 1,
     deadline_s: float | None = None,
-) -> Answered:
+) -> AnsweredCall:
     """The first answer that somebody gives. NobodyAnswered, with every try, when nobody does.
 
     `make_request(candidate, number)` makes the request of each call; numbers go on from `first_number` over all
@@ -128,7 +128,7 @@ def call(
     """
     assert candidates, "somebody must be asked"
     policy = policy or RetryPolicy()
-    tried: list[Tried] = []
+    tried: list[CallTry] = []
     troubles: list[ProviderTrouble] = []  # the last one of each candidate
     come: ProviderTrouble | None = None  # the last of all
 
@@ -148,7 +148,7 @@ def call(
                 call_id = reserve(candidate, request, number)
             except BudgetExceeded as refused:
                 if come is not None:
-                    raise NobodyAnswered([*troubles, come] if made else troubles, tried, refused) from None
+                    raise AllProvidersFailed([*troubles, come] if made else troubles, tried, refused) from None
                 raise
             made += 1
             try:
@@ -167,9 +167,9 @@ def call(
                 settle(call_id, end="answered", usage=answer.usage, cost_usd=answer.cost_usd)
                 tried.append(_tried(candidate, number, wait_s, None))
                 on_try(tried[-1])
-                return Answered(answer=answer, candidate=candidate, tried=tuple(tried))
+                return AnsweredCall(answer=answer, candidate=candidate, tried=tuple(tried))
             if come.violation:
-                raise NobodyAnswered([*troubles, come], tried)
+                raise AllProvidersFailed([*troubles, come], tried)
             decided = after_trouble(
                 made=made,
                 tries=candidate.provider.tries,
@@ -180,14 +180,14 @@ def call(
                 policy=policy,
                 uniform=uniform,
             )
-            if not isinstance(decided, Again):
+            if not isinstance(decided, RetryCall):
                 troubles.append(come)
                 break
             wait_s = decided.delay_s
             previous_s = min(decided.delay_s, policy.max_delay_s)
         if deadline_s is not None and clock.monotonic_s() >= deadline_s:
             break
-    raise NobodyAnswered(troubles, tried)
+    raise AllProvidersFailed(troubles, tried)
 
 
 def _sleep(seconds: float, clock: Clock) -> None:
@@ -197,8 +197,8 @@ def _sleep(seconds: float, clock: Clock) -> None:
         clock.sleep(min(SLICE_S, left))
 
 
-def _tried(candidate: Candidate, number: int, waited_s: float, trouble: ProviderTrouble | None) -> Tried:
-    return Tried(
+def _tried(candidate: ProviderCandidate, number: int, waited_s: float, trouble: ProviderTrouble | None) -> CallTry:
+    return CallTry(
         provider=candidate.name,
         model=candidate.model,
         number=number,
@@ -208,7 +208,7 @@ def _tried(candidate: Candidate, number: int, waited_s: float, trouble: Provider
     )
 
 
-def _told(troubles: Sequence[ProviderTrouble], tried: Sequence[Tried]) -> str:
+def _told(troubles: Sequence[ProviderTrouble], tried: Sequence[CallTry]) -> str:
     """One trouble as it is; else each provider's last, so that the first is not hidden by its fallback."""
     each = [str(trouble) for trouble in troubles]
     calls = f" ({len(tried)} calls)" if len(tried) > 1 else ""

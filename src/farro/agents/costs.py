@@ -22,11 +22,11 @@ from farro.store.budgets import Spent, spent
 from farro.store.ledger import CallRecord, Ledger
 from farro.store.port import Store
 
-By = Literal["job", "role", "model", "day"]
+GroupBy = Literal["job", "role", "model", "day"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class CostLine:
     """The sum of some calls."""
 
     name: str
@@ -35,7 +35,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Left:
+class BudgetStatus:
     """One budget and what is left of it; None: nobody knows, because a call of unknown cost is in it."""
 
     name: str
@@ -53,32 +53,32 @@ class Costs:
     job_id: str | None
     first_day: str | None  # None: from the first on
     last_day: str
-    by: By
-    lines: tuple[Line, ...]
-    total: Line
-    budgets: tuple[Left, ...]
+    by: GroupBy
+    lines: tuple[CostLine, ...]
+    total: CostLine
+    budgets: tuple[BudgetStatus, ...]
     unpriced: tuple[str, ...]  # providers whose calls cost nobody knows what
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Days:
+class DayRange:
     """From the first to the last, both included; None: no bound."""
 
     first: str | None
     last: str
 
 
-def days(*, day: str | None, since: str | None, whole: bool, now: datetime) -> Days:
+def days(*, day: str | None, since: str | None, whole: bool, now: datetime) -> DayRange:
     """The UTC days that somebody means. `whole`: all of them where nothing is said, else today."""
     today = now.astimezone(UTC).date()
     if day is not None and since is not None:
         raise InputError("--day and --since exclude each other")
     if day is not None:
         wanted = _day(day, today)
-        return Days(first=wanted, last=wanted)
+        return DayRange(first=wanted, last=wanted)
     if since is not None:
-        return Days(first=_begin(since, today, now), last=today.isoformat())
-    return Days(first=None if whole else today.isoformat(), last=today.isoformat())
+        return DayRange(first=_begin(since, today, now), last=today.isoformat())
+    return DayRange(first=None if whole else today.isoformat(), last=today.isoformat())
 
 
 def _day(text: str, today: date) -> str:
@@ -99,7 +99,7 @@ def _begin(text: str, today: date, now: datetime) -> str:
 
 
 def costs(
-    ledger: Ledger, store: Store, root: str, settings: Settings, *, job: str | None, wanted: Days, by: By
+    ledger: Ledger, store: Store, root: str, settings: Settings, *, job: str | None, wanted: DayRange, by: GroupBy
 ) -> Costs:
     """The sums of those days, of one job or of all, and the budgets on the last of them."""
     job_id, calls = _calls(ledger, store, root, job, wanted)
@@ -119,7 +119,7 @@ def costs(
 
 
 def _calls(
-    ledger: Ledger, store: Store, root: str, job: str | None, wanted: Days
+    ledger: Ledger, store: Store, root: str, job: str | None, wanted: DayRange
 ) -> tuple[str | None, Sequence[CallRecord]]:
     if job is None:
         return None, [call for day in _within(ledger.days(), wanted) for call in ledger.of_day(day)]
@@ -134,11 +134,11 @@ def _calls(
         return job, own
 
 
-def _within(found: Iterable[str], wanted: Days) -> list[str]:
+def _within(found: Iterable[str], wanted: DayRange) -> list[str]:
     return [day for day in found if (wanted.first or "") <= day <= wanted.last]
 
 
-def _grouped(calls: Iterable[CallRecord], by: By) -> Mapping[str, list[CallRecord]]:
+def _grouped(calls: Iterable[CallRecord], by: GroupBy) -> Mapping[str, list[CallRecord]]:
     grouped: dict[str, list[CallRecord]] = {}
     for call in calls:
         charge = call.charge
@@ -150,19 +150,21 @@ def _grouped(calls: Iterable[CallRecord], by: By) -> Mapping[str, list[CallRecor
     return grouped
 
 
-def _line(name: str, calls: Sequence[CallRecord]) -> Line:
+def _line(name: str, calls: Sequence[CallRecord]) -> CostLine:
     said = [call.usage for call in calls if call.usage is not None]
     counts = {one.name: sum(getattr(usage, one.name) for usage in said) for one in fields(Usage)}
-    return Line(name=name, spent=spent(calls), tokens=Usage(**counts) if said else None)
+    return CostLine(name=name, spent=spent(calls), tokens=Usage(**counts) if said else None)
 
 
-def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -> tuple[Left, ...]:
-    found: list[Left] = []
+def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -> tuple[BudgetStatus, ...]:
+    found: list[BudgetStatus] = []
     limits = settings.budgets
     if job_id is not None and limits.job_usd is not None:
         calls: Sequence[CallRecord] = ledger.of_job(job_id)
         found.append(
-            Left(name=f"job {job_id}", key="budgets.job_usd", limit_usd=exact(limits.job_usd), spent=spent(calls))
+            BudgetStatus(
+                name=f"job {job_id}", key="budgets.job_usd", limit_usd=exact(limits.job_usd), spent=spent(calls)
+            )
         )
     roles = {role: own.budget_usd for role, own in settings.roles.items() if own.budget_usd is not None}
     if not roles and limits.day_usd is None:
@@ -171,9 +173,9 @@ def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -
     for role, limit in sorted(roles.items()):
         key = f"roles.{role}.budget_usd"
         so_far = spent(call for call in calls if call.charge.role == role)
-        found.append(Left(name=f"{role} on {day}", key=key, limit_usd=exact(limit), spent=so_far))
+        found.append(BudgetStatus(name=f"{role} on {day}", key=key, limit_usd=exact(limit), spent=so_far))
     if limits.day_usd is not None:
-        found.append(Left(name=day, key="budgets.day_usd", limit_usd=exact(limits.day_usd), spent=spent(calls)))
+        found.append(BudgetStatus(name=day, key="budgets.day_usd", limit_usd=exact(limits.day_usd), spent=spent(calls)))
     return tuple(found)
 
 

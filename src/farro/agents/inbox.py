@@ -14,7 +14,7 @@ from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
 from farro.queue.jobs import operator
 from farro.roles import names, workflow
-from farro.roles.workflow import MANAGER, Code
+from farro.roles.workflow import MANAGER, RouteCode
 from farro.store.port import Answered, JobView, Store
 
 MAX_TEXT = 1 << 20
@@ -22,7 +22,7 @@ MAX_NOTE = 4000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
+class InboxItem:
     """A job that a person is asked about."""
 
     job_id: str
@@ -36,13 +36,13 @@ class Waiting:
     folder: str  # of the job
 
 
-def inbox(store: Store, root: str) -> list[Waiting]:
+def inbox(store: Store, root: str) -> list[InboxItem]:
     """The oldest first."""
     found = [view for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
     return sorted((_waiting(store, view) for view in found), key=lambda one: one.since)
 
 
-def one(store: Store, root: str, job_id: str) -> Waiting:
+def one(store: Store, root: str, job_id: str) -> InboxItem:
     """What is asked about that job. IllegalTransition: nothing is."""
     view = _view(store, root, job_id)
     if not _waits(view):
@@ -54,13 +54,13 @@ def one(store: Store, root: str, job_id: str) -> Waiting:
 
 
 def approve(store: Store, root: str, job_id: str, *, by: str, note: str | None = None) -> Lifecycle:
-    return _answer(store, root, job_id, Code.APPROVED, by=by, note=note)
+    return _answer(store, root, job_id, RouteCode.APPROVED, by=by, note=note)
 
 
 def refuse(store: Store, root: str, job_id: str, *, by: str, note: str) -> Lifecycle:
     if not note.strip():
         raise InputError("a refusal needs its reason: the role that gets the job back is told; --note WHY")
-    return _answer(store, root, job_id, Code.REFUSED, by=by, note=note)
+    return _answer(store, root, job_id, RouteCode.REFUSED, by=by, note=note)
 
 
 def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str | None = None) -> Lifecycle:
@@ -69,7 +69,7 @@ def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str 
         raise InputError("the text is empty; to send the job back use `farro refuse`")
     if len(text.encode("utf-8", "replace")) > MAX_TEXT:
         raise InputError(f"the text is longer than {MAX_TEXT} bytes")
-    return _answer(store, root, job_id, Code.EDITED, by=by, note=note, text=text)
+    return _answer(store, root, job_id, RouteCode.EDITED, by=by, note=note, text=text)
 
 
 def route(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
@@ -81,13 +81,13 @@ def route(store: Store, root: str, job_id: str, role: str, *, by: str, note: str
         raise InputError(f"{job_id} is agents' work: {names.fault_of(role, store.roles())}. Nothing was changed")
     at = workflow.position(life.hops, life.first_role, task)
     step = workflow.step_of(task, at, role)
-    told = {"code": str(Code.OVERRIDE), **({} if step is None else {"step": step})}
+    told = {"code": str(RouteCode.OVERRIDE), **({} if step is None else {"step": step})}
     with operator(store, by) as agent:
         return store.reroute(agent, job_id, role, note=_short(note), route=told)
 
 
 def _answer(
-    store: Store, root: str, job_id: str, code: Code, *, by: str, note: str | None, text: str | None = None
+    store: Store, root: str, job_id: str, code: RouteCode, *, by: str, note: str | None, text: str | None = None
 ) -> Lifecycle:
     asked = one(store, root, job_id)
     told = {"code": str(code), **({} if asked.step is None else {"step": asked.step})}
@@ -112,12 +112,12 @@ def _waits(view: JobView) -> bool:
     return view.status is Status.QUEUED and transitions.waits_for_person(view.lifecycle)
 
 
-def _waiting(store: Store, view: JobView) -> Waiting:
+def _waiting(store: Store, view: JobView) -> InboxItem:
     life, folder = view.lifecycle, store.folder(view)
     task = task_snapshot.readable_task(folder)
     step = (life.hops[-1].route or {}).get("step")
     role, result = _last(folder, life)
-    return Waiting(
+    return InboxItem(
         job_id=view.job_id,
         since=life.enqueued_at,
         question=task_snapshot.question(folder, life),

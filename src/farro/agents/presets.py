@@ -87,13 +87,13 @@ _READERS = ("CodeReviewer", "Architect")  # they judge and plan; nothing that th
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Added:
+class AddedPresets:
     made: tuple[str, ...]  # "providers.claude", "roles.Architect"
     kept: tuple[str, ...]  # what was there already, and says something else
     by_hand: str | None = None  # the lines to add, where the config is YAML and lacks some
 
 
-def add(root: str, names: tuple[str, ...]) -> Added:
+def add(root: str, names: tuple[str, ...]) -> AddedPresets:
     """Put the presets into the root's config, and have every agent role that names nobody answered by them: by the
     first, reviews by the last. What the config says already stays as it is."""
     wanted = list(dict.fromkeys(names))
@@ -105,10 +105,10 @@ def add(root: str, names: tuple[str, ...]) -> Added:
         raise InputError(f"{path}: must be an object")
     merged, made, kept = _merged(config, wanted)
     if in_yaml:
-        return Added(made=(), kept=tuple(kept), by_hand=_yaml(_added(config, merged)) if made else None)
+        return AddedPresets(made=(), kept=tuple(kept), by_hand=_yaml(_added(config, merged)) if made else None)
     if made:
         fs.write_atomic(os.path.realpath(path), as_text(merged).encode(), sync=True)
-    return Added(made=tuple(made), kept=tuple(kept))
+    return AddedPresets(made=tuple(made), kept=tuple(kept))
 
 
 def _added(config: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from farro.agents.calling import Answered, Candidate, Tried, asked_of, call
-from farro.agents.providers.port import Message, Provider, ProviderTrouble, Reach, Request
+from farro.agents.calling import AnsweredCall, CallTry, ProviderCandidate, call, providers_of_role
+from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble, Reach, Request
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import InputError, UnknownRole
 from farro.execution.runner import Guarding
@@ -29,8 +29,8 @@ MAX_OUTPUT_TOKENS = 1024  # models that think before they answer need some for t
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tested:
-    answered: Answered
+class ProviderTestResult:
+    answered: AnsweredCall
     took_s: float  # the call that was answered, without those before it
     cost_usd: Decimal | None  # as the provider says it, else as the prices do; None: nobody knows
 
@@ -47,8 +47,8 @@ def provider_test(
     root: str,
     folder: str,
     prices: Prices | None = None,
-    on_try: Callable[[Tried], None] = lambda _: None,
-) -> Tested:
+    on_try: Callable[[CallTry], None] = lambda _: None,
+) -> ProviderTestResult:
     """ProviderTrouble: nobody answered. With `provider` that one alone is asked. `folder` is empty, for the files of
     providers that are programs; they may write nowhere else."""
     if role is not None and role not in settings.all_roles():
@@ -57,12 +57,12 @@ def provider_test(
     opened: list[Provider] = []
     began_s = clock.monotonic_s()
 
-    def candidate(wanted: FallbackSettings) -> Candidate:
+    def candidate(wanted: FallbackSettings) -> ProviderCandidate:
         its = settings.providers[wanted.provider]
         opened.append(open_provider(wanted.provider, its))
-        return Candidate(name=wanted.provider, provider=opened[-1], model=wanted.model or its.model)
+        return ProviderCandidate(name=wanted.provider, provider=opened[-1], model=wanted.model or its.model)
 
-    def request(candidate: Candidate, number: int) -> Request:
+    def request(candidate: ProviderCandidate, number: int) -> Request:
         nonlocal began_s
         began_s = clock.monotonic_s()
         its = settings.providers[candidate.name]
@@ -70,7 +70,7 @@ def provider_test(
         return Request(
             key=f"provider-test/1/test/{number}",
             system=SYSTEM,
-            messages=(Message(author="user", text=prompt),),
+            messages=(ChatMessage(author="user", text=prompt),),
             model=candidate.model,
             max_output_tokens=min(most, MAX_OUTPUT_TOKENS),
             timeout_s=own.timeout_s or its.timeout_s or _timeout_s(settings, its, candidate.name),
@@ -94,14 +94,14 @@ def provider_test(
     finally:
         for each in opened:
             each.close()
-    return Tested(
+    return ProviderTestResult(
         answered=answered,
         took_s=clock.monotonic_s() - began_s,
         cost_usd=_cost_usd(answered, prices),
     )
 
 
-def without_secrets(tested: Tested, redact: Callable[[str], str]) -> Tested:
+def without_secrets(tested: ProviderTestResult, redact: Callable[[str], str]) -> ProviderTestResult:
     """A program may say what it was given in its environment."""
     answer = replace(tested.answered.answer, text=redact(tested.answered.answer.text))
     return replace(tested, answered=replace(tested.answered, answer=answer))
@@ -119,7 +119,7 @@ def scratch(root: str) -> Iterator[str]:
         trees.remove_tree(home)
 
 
-def told(role: str | None, tested: Tested, tried: Sequence[Tried]) -> dict[str, Any]:
+def told(role: str | None, tested: ProviderTestResult, tried: Sequence[CallTry]) -> dict[str, Any]:
     """An answer as data."""
     come, asked = tested.answered.answer, tested.answered.candidate
     return {
@@ -137,7 +137,7 @@ def told(role: str | None, tested: Tested, tried: Sequence[Tried]) -> dict[str, 
 
 
 def not_told(
-    role: str | None, trouble: ProviderTrouble, tried: Sequence[Tried], redact: Callable[[str], str]
+    role: str | None, trouble: ProviderTrouble, tried: Sequence[CallTry], redact: Callable[[str], str]
 ) -> dict[str, Any]:
     """That there is none, as data."""
     error = {
@@ -153,7 +153,7 @@ def _wanted(settings: Settings, role: str | None, provider: str | None) -> tuple
     if provider is None:
         if role is None:
             raise InputError("name a role, or a provider")
-        return asked_of(settings, role)
+        return providers_of_role(settings, role)
     if provider not in settings.providers:
         there = ", ".join(settings.providers) or "none"
         raise InputError(f"{provider} is not a provider here; there is {there}. `providers` in the config has them")
@@ -165,7 +165,7 @@ def _timeout_s(settings: Settings, its: ProviderSettings, name: str) -> float:
     return settings.timeouts.cli_seconds if (its.kind or name) == "cli" else settings.timeouts.http_seconds
 
 
-def _cost_usd(answered: Answered, prices: Prices | None) -> Decimal | None:
+def _cost_usd(answered: AnsweredCall, prices: Prices | None) -> Decimal | None:
     answer = answered.answer
     if answer.cost_usd is not None or prices is None or answer.usage is None:
         return answer.cost_usd

@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any
 
 from farro.agents.agent_step import Agents, question_text
-from farro.agents.call_records import recorded
+from farro.agents.call_records import recorded_answers
 from farro.agents.providers.port import Answer, ProviderTrouble, Request, Usage
 from farro.config.settings import Settings
 from farro.errors import InputError
@@ -43,7 +43,7 @@ _LINES = 40  # of a difference that are shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Replayed:
+class ReplayedAttempt:
     """One attempt, run again."""
 
     attempt: int
@@ -55,7 +55,7 @@ class Replayed:
 
 def replay(
     store: Store, root: str, job_id: str, *, settings_of: Callable[[str], Settings], clock: Clock
-) -> list[Replayed]:
+) -> list[ReplayedAttempt]:
     """Every attempt of that job that an agent answered, in order. InputError: there is nothing to replay."""
     view = store.find(job_id)
     assert view is not None, "resolved by the caller"
@@ -92,12 +92,12 @@ def _attempt(
     prompt: Mapping[str, Any],
     settings_of: Callable[[str], Settings],
     clock: Clock,
-) -> Replayed:
+) -> ReplayedAttempt:
     home = f"{folder}/attempts/{number:04d}"
     before = read_result(folder, number)
     role = before["agent"]["role"]
     hops = [hop for hop in life.hops if hop.attempt < number]
-    answers = recorded(home, "1")
+    answers = recorded_answers(home, "1")
     scratch = fs.temporary(f"{root}/jobs/.staging")
     try:
         attempt = _copied(folder, home, scratch, number)
@@ -162,18 +162,18 @@ def _copied(folder: str, home: str, scratch: str, number: int) -> str:
     return attempt
 
 
-def _compared(number: int, role: str, calls: int, before: Mapping[str, Any], came: Any, told: _Told) -> Replayed:
+def _compared(number: int, role: str, calls: int, before: Mapping[str, Any], came: Any, told: _Told) -> ReplayedAttempt:
     if told.difference:
-        return Replayed(attempt=number, role=role, calls=calls, same=False, difference=told.difference)
+        return ReplayedAttempt(attempt=number, role=role, calls=calls, same=False, difference=told.difference)
     if isinstance(came, Succeeded):
         now, then = _shown(came.report.result["agent"]["answer"]), _shown(before["agent"]["answer"])
         if now == then:
-            return Replayed(attempt=number, role=role, calls=calls, same=True)
+            return ReplayedAttempt(attempt=number, role=role, calls=calls, same=True)
         difference = "the same answers are read otherwise:\n" + _diff(then, now)
     else:
         why = came.error.message if isinstance(came, Failed) else "it did not end"
         difference = f"it succeeded then, and fails now: {why}"
-    return Replayed(attempt=number, role=role, calls=calls, same=False, difference=difference)
+    return ReplayedAttempt(attempt=number, role=role, calls=calls, same=False, difference=difference)
 
 
 def _shown(answer: Any) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from farro.agents.request_text import CUT, Earlier, Enclosed, Material
+from farro.agents.request_text import CUT, EarlierResult, PayloadFile, RequestMaterial
 from farro.config.settings import RoleSettings
 from farro.documents import Document
 from farro.execution import task_snapshot
@@ -21,7 +21,7 @@ from farro.host import fs
 from farro.plans.model import Plan
 from farro.roles import answers, policy
 from farro.roles import prompt as prompts
-from farro.roles.task import Words
+from farro.roles.task import TaskText
 
 _TEXT = 1 << 20  # bytes of prompt.md and of an input
 _EARLIER = 256 << 10  # … of what one earlier hop found
@@ -31,7 +31,7 @@ PAYLOAD = "payload"
 
 def gather(
     work: Work, plan: Plan, settings: RoleSettings, *, name: str, args: Sequence[str], stdin: BinaryIO
-) -> Material:
+) -> RequestMaterial:
     """Everything that the step's request is made of."""
     job = job_folder(work)
     shared: dict[str, Any] = {
@@ -44,7 +44,7 @@ def gather(
         "input_text": _decoded(stdin.read(_TEXT + 1), "stdin"),
     }
     if not prompts.is_agent_prompt(work.prompt):
-        return Material(**shared, task="\n".join(args) or "Work on the input.")
+        return RequestMaterial(**shared, task="\n".join(args) or "Work on the input.")
     asked = prompts.load(Document(work.prompt, "prompt.json"))
     shared |= {
         "task": asked.rubric,
@@ -54,7 +54,7 @@ def gather(
         "earlier": tuple(_earlier(work.previous)),
         "changes": work.note,
     }
-    return Material(**{**shared, **_of_task(job, work, asked)})
+    return RequestMaterial(**{**shared, **_of_task(job, work, asked)})
 
 
 def _of_task(job: str, work: Work, asked: prompts.AgentPrompt) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _of_task(job: str, work: Work, asked: prompts.AgentPrompt) -> dict[str, Any]
     task = task_snapshot.kept(job)
     if task is None:
         return {}
-    if isinstance(task, Words):
+    if isinstance(task, TaskText):
         return {"background": task.text}
     step = work.step if work.step is not None else 0 if task.workflow[0].role == work.role else None
     own = work.step is None  # the first role, which the prompt was written for
@@ -103,7 +103,7 @@ def _narrative(job: str, context_md: str | None) -> str:
     return text or ""
 
 
-def _payload(job: str) -> list[Enclosed]:
+def _payload(job: str) -> list[PayloadFile]:
     """Text comes with the words: a model over HTTP opens no file."""
     try:
         names = sorted(fs.listdir(f"{job}/{PAYLOAD}"))
@@ -113,7 +113,7 @@ def _payload(job: str) -> list[Enclosed]:
     for name in names:
         text = _if_text(f"{job}/{PAYLOAD}/{name}", min(_FILE, room))
         room -= len((text or "").encode())
-        found.append(Enclosed(name=name, text=text))
+        found.append(PayloadFile(name=name, text=text))
     return found
 
 
@@ -126,12 +126,12 @@ def _if_text(path: str, limit: int) -> str | None:
         return None
 
 
-def _earlier(previous: Sequence[tuple[str, str]]) -> list[Earlier]:
+def _earlier(previous: Sequence[tuple[str, str]]) -> list[EarlierResult]:
     found = []
     for role, folder in previous:
         text = _text(f"{folder}/result.md", _EARLIER)
         if text:
-            found.append(Earlier(role=role, text=text))
+            found.append(EarlierResult(role=role, text=text))
     return found
 
 

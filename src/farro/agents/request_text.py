@@ -19,7 +19,7 @@ CUT = "\n[… cut: the whole is {size} bytes, in {path}]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Earlier:
+class EarlierResult:
     """What an earlier hop left."""
 
     role: str
@@ -27,7 +27,7 @@ class Earlier:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Enclosed:
+class PayloadFile:
     """A file of the job's payload."""
 
     name: str
@@ -35,7 +35,7 @@ class Enclosed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Material:
+class RequestMaterial:
     """All that a request is made of."""
 
     role: str
@@ -47,20 +47,20 @@ class Material:
     read_only: bool = False
     inputs: Any = None
     narrative: str = ""  # prompt.md
-    payload: tuple[Enclosed, ...] = ()
-    earlier: Sequence[Earlier] = ()
+    payload: tuple[PayloadFile, ...] = ()
+    earlier: Sequence[EarlierResult] = ()
     input_text: str = ""  # what the step before said
     background: str = ""  # the task that this is a step of
     changes: str = ""  # why it came back: a review's findings, a person's words
 
 
-def system(material: Material) -> str:
+def system(material: RequestMaterial) -> str:
     """The policy, and the form of the answer."""
     parts = [*(text.strip() for text in material.policies), material.instructions.strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def user(material: Material) -> str:
+def user(material: RequestMaterial) -> str:
     """The request itself."""
     sections = [
         ("Your task", material.task),
@@ -87,7 +87,7 @@ def repair(problems: Sequence[str]) -> str:
     )
 
 
-def _payload(material: Material) -> str:
+def _payload(material: RequestMaterial) -> str:
     """Their names. Where they lie is told to programs by the environment: it is another place in each attempt, and the
     same question must stay the same text."""
     if not material.payload:
@@ -97,7 +97,7 @@ def _payload(material: Material) -> str:
     return f"{listed}\n\nA program finds them in the folder that the variable {PAYLOAD} names."
 
 
-def _paths(material: Material) -> str:
+def _paths(material: RequestMaterial) -> str:
     if material.read_only:
         return "Nowhere: this role only reads."
     return "\n".join(f"- {path}" for path in material.allowed_paths)

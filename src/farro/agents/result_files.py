@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from decimal import Decimal
 from typing import Any
 
-from farro.agents.call_records import DIFF, recorded
+from farro.agents.call_records import DIFF, recorded_answers
 from farro.execution.results import PlanResult, StepResult
 from farro.execution.runner import Work
 from farro.host import fs
@@ -73,7 +73,7 @@ def _own(work: Work, step: StepResult | None, calls: Sequence[CallRecord]) -> li
     attempt = work.attempt
     if step is not None and step.resumed:
         attempt = max((call.charge.attempt for call in calls if call.charge.role == work.role), default=attempt)
-    bought = set() if step is None else {one.call_id for one in recorded(work.folder, str(step.id))}
+    bought = set() if step is None else {one.call_id for one in recorded_answers(work.folder, str(step.id))}
     return [call for call in calls if call.charge.attempt == attempt or call.id in bought]
 
 

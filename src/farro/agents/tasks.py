@@ -21,7 +21,7 @@ from farro.lazy_dataclass import dataclass
 from farro.queue.history import attempt_numbers
 from farro.roles import task as tasks
 from farro.roles import workflow
-from farro.roles.task import Task
+from farro.roles.task import WorkflowTask
 from farro.store.port import JobView, Store
 
 FOLDER = "tasks"
@@ -31,7 +31,7 @@ _DIFF = 1 << 20  # of all diffs of a job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaskTold:
+class TaskSummary:
     """A file of tasks/, or a task that only jobs know of."""
 
     id: str
@@ -43,28 +43,28 @@ class TaskTold:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HopTold:
+class HopReport:
     hop: Hop
     result: str | None  # what the role said, in Markdown
     verdict: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Way:
+class JobRoute:
     """A job's way."""
 
-    hops: tuple[HopTold, ...]
+    hops: tuple[HopReport, ...]
     at_step: int | None  # of the workflow, where it is now
     diff: str
 
 
-def listed(root: str, settings: Settings, roles: Sequence[str]) -> list[TaskTold]:
+def listed(root: str, settings: Settings, roles: Sequence[str]) -> list[TaskSummary]:
     """Every file of tasks/, by its name; what is wrong with one stands in it."""
     try:
         names = sorted(fs.listdir(f"{root}/{FOLDER}"))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found: dict[str, TaskTold] = {}
+    found: dict[str, TaskSummary] = {}
     for name in names:
         stem, _, ending = name.rpartition(".")
         if stem and ending in ("json", "md") and not name.startswith(".") and stem != "README":
@@ -74,28 +74,28 @@ def listed(root: str, settings: Settings, roles: Sequence[str]) -> list[TaskTold
     return list(found.values())
 
 
-def _read(root: str, name: str, stem: str, settings: Settings, roles: Sequence[str]) -> TaskTold:
+def _read(root: str, name: str, stem: str, settings: Settings, roles: Sequence[str]) -> TaskSummary:
     file = f"{FOLDER}/{name}"
     try:
         text = fs.read_regular(f"{root}/{file}", _LIMIT)
         absolute = settings.security.allow_absolute_paths
         found = tasks.read(text, file, name=stem, roles=roles, allow_absolute=absolute)
     except BadDocument as bad:
-        return TaskTold(id=stem, title=stem, file=file, problems=tuple(str(bad).splitlines()))
+        return TaskSummary(id=stem, title=stem, file=file, problems=tuple(str(bad).splitlines()))
     except OSError as error:
-        return TaskTold(id=stem, title=stem, file=file, problems=(f"{file}: {error.strerror or error}",))
+        return TaskSummary(id=stem, title=stem, file=file, problems=(f"{file}: {error.strerror or error}",))
     return _told(stem, file, found)
 
 
-def _told(stem: str, file: str | None, found: Task | tasks.Words) -> TaskTold:
-    if not isinstance(found, Task):
+def _told(stem: str, file: str | None, found: WorkflowTask | tasks.TaskText) -> TaskSummary:
+    if not isinstance(found, WorkflowTask):
         first = next((line.strip("# ").strip() for line in found.text.splitlines() if line.strip()), stem)
-        return TaskTold(id=stem, title=first[:200], file=file, description=found.text)
+        return TaskSummary(id=stem, title=first[:200], file=file, description=found.text)
     steps = tuple((hop.role, hop.rubric) for hop in found.workflow)
-    return TaskTold(id=found.id, title=found.title, file=file, description=found.description, workflow=steps)
+    return TaskSummary(id=found.id, title=found.title, file=file, description=found.description, workflow=steps)
 
 
-def one(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskTold:
+def one(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskSummary:
     """The task of that id: its file, else as a job that follows it keeps it. `folders`: of those jobs."""
     for told in listed(root, settings, roles):
         if told.id == task_id:
@@ -106,26 +106,26 @@ def one(root: str, settings: Settings, roles: Sequence[str], task_id: str, folde
             if kept is not None:
                 return _told(task_id, None, kept)
     if folders:
-        return TaskTold(id=task_id, title=task_id, file=None)
+        return TaskSummary(id=task_id, title=task_id, file=None)
     raise NoTask(f"no task {task_id} in {root}/{FOLDER}, and no job of one")
 
 
-def way(store: Store, view: JobView) -> Way:
+def way(store: Store, view: JobView) -> JobRoute:
     """What each hop of a job said; a hop that ended an attempt has that attempt's result."""
     folder, life = store.folder(view), view.lifecycle
     try:
         numbers = attempt_numbers(folder)
     except FileNotFoundError:
         numbers = []
-    told: list[HopTold] = []
+    told: list[HopReport] = []
     seen: set[int] = set()
     for hop in life.hops:
         fresh = hop.attempt in numbers and hop.attempt not in seen
         seen.add(hop.attempt)
         result = _text(f"{folder}/attempts/{hop.attempt:04d}", ("result.md", "error.md")) if fresh else None
         verdict = _verdict(read_result(folder, hop.attempt)) if fresh else None
-        told.append(HopTold(hop=hop, result=result, verdict=verdict))
-    return Way(hops=tuple(told), at_step=_at(folder, life), diff=_diffs(folder, numbers))
+        told.append(HopReport(hop=hop, result=result, verdict=verdict))
+    return JobRoute(hops=tuple(told), at_step=_at(folder, life), diff=_diffs(folder, numbers))
 
 
 def _at(folder: str, life: Lifecycle) -> int | None:
@@ -133,7 +133,7 @@ def _at(folder: str, life: Lifecycle) -> int | None:
         kept = task_snapshot.kept(folder)
     except (BadDocument, OSError):
         return None
-    if not isinstance(kept, Task):
+    if not isinstance(kept, WorkflowTask):
         return None
     return workflow.position(life.hops, life.first_role, kept).step
 

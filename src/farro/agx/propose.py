@@ -12,8 +12,8 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Literal
 
-from farro.agents.calling import Candidate, Tried, asked_of, call
-from farro.agents.providers.port import Answer, Message, Provider, Reach, Request, Usage
+from farro.agents.calling import CallTry, ProviderCandidate, call, providers_of_role
+from farro.agents.providers.port import Answer, ChatMessage, Provider, Reach, Request, Usage
 from farro.agx import model_answer as answers
 from farro.agx import model_prompt
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
@@ -75,7 +75,7 @@ class Planner:
     redactor: Redactor
     clock: Clock
     uniform: Uniform
-    on_try: Callable[[Tried], None] = field(default=lambda _: None)
+    on_try: Callable[[CallTry], None] = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
         self._made = 0
@@ -116,10 +116,10 @@ class Planner:
         )
 
     def _planned(
-        self, candidates: Sequence[Candidate], wish: str, draft: Mapping[str, Any]
+        self, candidates: Sequence[ProviderCandidate], wish: str, draft: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], ...]:
         system = model_prompt.system(model_prompt.PLAN, self.tools)
-        messages: tuple[Message, ...] = (Message(author="user", text=model_prompt.request(wish, draft)),)
+        messages: tuple[ChatMessage, ...] = (ChatMessage(author="user", text=model_prompt.request(wish, draft)),)
         problems: Sequence[str] = ()
         for _ in range(REPAIRS + 1):
             come = self._ask(candidates, system, messages)
@@ -131,8 +131,8 @@ class Planner:
                 return said.steps
             if not come.whole:
                 problems = [*problems, "it was cut off at the end: be shorter"]
-            quoted = Message(author="assistant", text=come.text[:_QUOTED])
-            messages = (messages[0], quoted, Message(author="user", text=model_prompt.repair(problems)))
+            quoted = ChatMessage(author="assistant", text=come.text[:_QUOTED])
+            messages = (messages[0], quoted, ChatMessage(author="user", text=model_prompt.repair(problems)))
         raise NoPlan(
             f"no usable plan came of it, also after {REPAIRS} repairs: {'; '.join(problems[:3])}. The draft is as it "
             "was; say it in other words, or add commands: agx add -- COMMAND"
@@ -140,14 +140,14 @@ class Planner:
 
     def _reviewed(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[ProviderCandidate],
         wish: str,
         draft: Mapping[str, Any],
         steps: tuple[Mapping[str, Any], ...],
     ) -> tuple[Review, tuple[str, ...], tuple[Mapping[str, Any], ...]]:
         """A second look. What it would put right is held against the same rules as the first."""
         system = model_prompt.system(model_prompt.REVIEW, self.tools)
-        messages: tuple[Message, ...] = (Message(author="user", text=model_prompt.review(wish, draft, steps)),)
+        messages: tuple[ChatMessage, ...] = (ChatMessage(author="user", text=model_prompt.review(wish, draft, steps)),)
         objections: tuple[str, ...] = ()
         for _ in range(2):
             come = self._ask(candidates, system, messages)
@@ -158,8 +158,8 @@ class Planner:
             problems = said.problems or self._problems(draft, said.steps)
             if not problems:
                 return "corrected", objections, said.steps
-            quoted = Message(author="assistant", text=come.text[:_QUOTED])
-            messages = (messages[0], quoted, Message(author="user", text=model_prompt.repair(problems)))
+            quoted = ChatMessage(author="assistant", text=come.text[:_QUOTED])
+            messages = (messages[0], quoted, ChatMessage(author="user", text=model_prompt.repair(problems)))
         return "unusable", objections, steps
 
     def _problems(self, draft: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -179,9 +179,9 @@ class Planner:
         checked = plan_check.check(Document(dict(plan), "draft"), self.ground)
         return tuple(problem.render("draft") for problem in (*checked.problems, *checked.warnings))
 
-    def _ask(self, candidates: Sequence[Candidate], system: str, messages: tuple[Message, ...]) -> Answer:
+    def _ask(self, candidates: Sequence[ProviderCandidate], system: str, messages: tuple[ChatMessage, ...]) -> Answer:
         system = self.redactor.text(system)
-        messages = tuple(Message(author=one.author, text=self.redactor.text(one.text)) for one in messages)
+        messages = tuple(ChatMessage(author=one.author, text=self.redactor.text(one.text)) for one in messages)
         said = [[one.author, one.text] for one in messages]
         self._digest = sha256(json.dumps([system, said]).encode("utf-8", "surrogatepass")).hexdigest()
         answered = call(
@@ -198,12 +198,16 @@ class Planner:
         self._who = (who.name, come.model or who.model)
         return Answer(text=self.redactor.text(come.text), model=come.model, whole=come.whole)
 
-    def _candidate(self, wanted: FallbackSettings) -> Candidate:
+    def _candidate(self, wanted: FallbackSettings) -> ProviderCandidate:
         its = self.settings.providers[wanted.provider]
         made = self.provider(wanted.provider, its)
-        return Candidate(name=wanted.provider, provider=_Priced(self, wanted, made), model=wanted.model or its.model)
+        return ProviderCandidate(
+            name=wanted.provider, provider=_Priced(self, wanted, made), model=wanted.model or its.model
+        )
 
-    def _request(self, system: str, messages: tuple[Message, ...], candidate: Candidate, number: int) -> Request:
+    def _request(
+        self, system: str, messages: tuple[ChatMessage, ...], candidate: ProviderCandidate, number: int
+    ) -> Request:
         its, timeouts = self.settings.providers[candidate.name], self.settings.timeouts
         usual_s = timeouts.cli_seconds if (its.kind or candidate.name) == "cli" else timeouts.http_seconds
         return Request(
@@ -219,7 +223,7 @@ class Planner:
             reach=Reach(root=self.root, guarding=Guarding.of(self.settings.security)),
         )
 
-    def _reserve(self, candidate: Candidate, request: Request, number: int) -> str:
+    def _reserve(self, candidate: ProviderCandidate, request: Request, number: int) -> str:
         self._made = number
         size = len(request.system.encode()) + sum(len(one.text.encode()) for one in request.messages)
         most = self.prices.most_usd(
@@ -285,7 +289,7 @@ def asked(settings: Settings) -> tuple[FallbackSettings, ...]:
             "agx add -- sort -u names.txt"
         )
     if settings.roles.get(DESIGNER, RoleSettings()).provider is not None:
-        first, *rest = asked_of(settings, DESIGNER)
+        first, *rest = providers_of_role(settings, DESIGNER)
         return (FallbackSettings(provider=first.provider, model=own.model or first.model), *rest)
     return (FallbackSettings(provider=next(iter(settings.providers)), model=own.model),)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from farro.agents.calling import asked_of
+from farro.agents.calling import providers_of_role
 from farro.agx.client import QueueTold, Ticket, WorkerTold
 from farro.config.settings import RoleSettings
 from farro.documents import Document
@@ -161,7 +161,7 @@ def _agent(step: Step, ground: Ground, prices: Callable[[], Prices]) -> tuple[st
     """Who would be asked, and the most that it may cost with every repair. Tries that fail come on top."""
     settings = ground.settings
     try:
-        wanted = asked_of(settings, step.command)[0]
+        wanted = providers_of_role(settings, step.command)[0]
     except InputError as nobody:
         return str(nobody), False, None
     described = settings.providers[wanted.provider]

@@ -14,7 +14,7 @@ from typing import Any
 
 from farro import documents
 from farro.air import named, records
-from farro.air.records import AirJob, Left
+from farro.air.records import AirJob, RemainingTasks
 from farro.air.words import JobState
 from farro.config.settings import RunnersSettings
 from farro.documents import Document, refusal, shapes
@@ -34,7 +34,7 @@ _PID_LIMIT = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class ImportedJob:
     """What became of one job."""
 
     name: str
@@ -46,9 +46,9 @@ class Taken:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Imported:
+class ImportReport:
     folder: str
-    jobs: tuple[Taken, ...]
+    jobs: tuple[ImportedJob, ...]
     config: Mapping[str, Any]  # what its config.yaml says otherwise than this root's `runners`
 
     @property
@@ -69,7 +69,7 @@ def import_air(
     failed: bool = False,
     dry_run: bool = False,
     gate: Gate | None = None,
-) -> Imported:
+) -> ImportReport:
     """Trouble with one job is told of that job alone. BadDocument: config.yaml is wrong, and nothing was imported.
     `failed`: jobs that failed are queued too, from their failed tasks on."""
     folder = _folder(given)
@@ -80,13 +80,13 @@ def import_air(
             job, found = _read(f"{folder}/jobs/{name}", name, config, started_at_s)
             jobs.append(_take(store, root, job, found, failed=failed, dry_run=dry_run, gate=gate))
         except (FarroError, OSError) as error:
-            jobs.append(Taken(name=name, action="problem", message=str(error)))
+            jobs.append(ImportedJob(name=name, action="problem", message=str(error)))
     differing = {
         item.name: getattr(config, item.name)
         for item in fields(RunnersSettings)
         if config is not None and item.name != "base_path" and getattr(config, item.name) != getattr(runners, item.name)
     }
-    return Imported(folder=folder, jobs=tuple(jobs), config=differing)
+    return ImportReport(folder=folder, jobs=tuple(jobs), config=differing)
 
 
 def _folder(given: str) -> str:
@@ -112,7 +112,9 @@ def _config(path: str) -> RunnersSettings | None:
     return checked.value
 
 
-def _read(folder: str, name: str, config: RunnersSettings | None, started_at_s: StartedAt) -> tuple[AirJob, Left]:
+def _read(
+    folder: str, name: str, config: RunnersSettings | None, started_at_s: StartedAt
+) -> tuple[AirJob, RemainingTasks]:
     ids.check_job_name(name)
     job = records.job_of(_document(f"{folder}/state.json"), name)
     if (pid := _runner(f"{folder}/runner.pid", started_at_s)) is not None:
@@ -142,9 +144,9 @@ def _runner(path: str, started_at_s: StartedAt) -> int | None:
 
 
 def _take(
-    store: Store, root: str, job: AirJob, found: Left, *, failed: bool, dry_run: bool, gate: Gate | None
-) -> Taken:
-    taken = partial(Taken, name=job.name, completed=found.completed)
+    store: Store, root: str, job: AirJob, found: RemainingTasks, *, failed: bool, dry_run: bool, gate: Gate | None
+) -> ImportedJob:
+    taken = partial(ImportedJob, name=job.name, completed=found.completed)
     state = records.verdict(job, found)
     if not found.tasks and not found.completed:
         return taken(action="nothing", message="it has no tasks")
@@ -168,7 +170,7 @@ def _take(
     return taken(action="imported", message=message, job_id=job_id, tasks=len(found.tasks))
 
 
-def _plan(job: AirJob, found: Left) -> dict[str, Any]:
+def _plan(job: AirJob, found: RemainingTasks) -> dict[str, Any]:
     mark = {"id": job.id, "state": job.state, "created_at": job.created_at, "completed": list(found.completed)}
     return {"name": job.name, "tasks": list(found.tasks), "metadata": {MARK: mark}}
 
@@ -180,12 +182,12 @@ def _mark(store: Store, root: str, job_id: str) -> Mapping[str, Any]:
     return mark if isinstance(mark, dict) else {}
 
 
-def _why_failed(found: Left) -> str:
+def _why_failed(found: RemainingTasks) -> str:
     rest = f"{len(found.tasks)} tasks are not done; queue them with --failed"
     return f"task {found.failed[0][0]}: {found.failed[0][1]}; {rest}" if found.failed else rest
 
 
-def _said(job: AirJob, found: Left) -> str:
+def _said(job: AirJob, found: RemainingTasks) -> str:
     parts = [f"{len(found.tasks)} to run, {len(found.completed)} done before"]
     if found.orphaned:
         parts.append(f"{', '.join(found.orphaned)} had begun without an end, and will run again")

@@ -27,7 +27,7 @@ _PROMPT_LIMIT = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reset:
+class ResetResult:
     name: str
     job_id: str  # the job that has the name now
     before: str  # the one that had it
@@ -61,7 +61,7 @@ def reset(
     force: bool = False,
     document: Document | None = None,
     gate: Gate | None = None,
-) -> Reset:
+) -> ResetResult:
     """The job goes back to waiting, from its start: a new job of the same prompt has its name then. Nothing of the old
     one is carried over, so no task of it can stay failed. `document`: other tasks than the old job's.
 
@@ -73,7 +73,7 @@ def reset(
         raise TryAgain(f"{name} ({old}) is being made or moved just now; try again in a moment")
     wanted = _again(root, name, view, document, store)
     if wanted is None:
-        return Reset(name=name, job_id=old, before=old, changed=False)
+        return ResetResult(name=name, job_id=old, before=old, changed=False)
     if not view.lifecycle.terminal:
         running = view.status is Status.IN_PROGRESS and old not in jobs.orphans(store)
         if running and not force:
@@ -89,7 +89,7 @@ def reset(
         raise TryAgain(
             f"somebody else reset {name} just now; it is {taken.job_id} (`farro status --job {name}`)"
         ) from taken
-    return Reset(name=name, job_id=job_id, before=old, changed=True)
+    return ResetResult(name=name, job_id=job_id, before=old, changed=True)
 
 
 def present(store: Store, root: str, name: str) -> str:

@@ -30,7 +30,7 @@ class AirJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Left:
+class RemainingTasks:
     """What a task list comes to."""
 
     tasks: tuple[Mapping[str, Any], ...]  # to run, with the dependencies that are not done yet
@@ -52,7 +52,7 @@ def job_of(document: Document, folder: str) -> AirJob:
     return checked.value
 
 
-def left(document: Document, *, task_timeout_s: float | None, cwd: str) -> Left:
+def left(document: Document, *, task_timeout_s: float | None, cwd: str) -> RemainingTasks:
     """What is left of tasks.json. Checked whole first, as a plan, so that a task list that is torn, empty or wrong is
     never taken for one that is done."""
     problems = [document.problem(path, message) for path, message in _wrong_states(document.data)]
@@ -63,7 +63,7 @@ def left(document: Document, *, task_timeout_s: float | None, cwd: str) -> Left:
     by_state = {state: [task for task in document.data if task["status"] == state] for state in STATES}
     completed = {task["id"] for task in by_state["completed"]}
     rest = [task for task in document.data if task["id"] not in completed]
-    return Left(
+    return RemainingTasks(
         tasks=tuple(_task(task, completed, task_timeout_s, cwd) for task in rest),
         completed=tuple(task["id"] for task in by_state["completed"]),
         failed=tuple((task["id"], str(task.get("error") or "no error was recorded")) for task in by_state["failed"]),
@@ -72,7 +72,7 @@ def left(document: Document, *, task_timeout_s: float | None, cwd: str) -> Left:
     )
 
 
-def verdict(job: AirJob, found: Left) -> JobState:
+def verdict(job: AirJob, found: RemainingTasks) -> JobState:
     """What the job is by its tasks: the state file may say completed while a task never ran."""
     if found.failed or (job.state == "failed" and found.tasks):
         return JobState.FAILED

@@ -25,7 +25,7 @@ from farro.store.port import AgentView, JobView, Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaskLine:
+class TaskStatus:
     id: str
     state: TaskState
     exit_code: int | None = None
@@ -35,7 +35,7 @@ class TaskLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobLine:
+class JobStatus:
     name: str | None  # None: it has none
     job_id: str
     state: JobState
@@ -46,11 +46,11 @@ class JobLine:
     running: tuple[str, ...]
     duration_s: float | None  # since it was first begun, until its end or now
     error: str | None
-    tasks: tuple[TaskLine, ...]
+    tasks: tuple[TaskStatus, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alive:
+class LiveProcesses:
     """Who is there to work."""
 
     workers: int  # slots
@@ -59,11 +59,11 @@ class Alive:
     watchdog: bool
 
 
-def alive(agents: Iterable[AgentView]) -> Alive:
+def alive(agents: Iterable[AgentView]) -> LiveProcesses:
     living = [agent for agent in agents if agent.alive]
     workers = [agent for agent in living if agent.role not in (None, "Manager")]  # that one is the manager's own
     keepers = {agent.id.split(".", 1)[0] for agent in living if agent.role is None}
-    return Alive(
+    return LiveProcesses(
         workers=len(workers),
         busy=sum(1 for agent in workers if agent.jobs),
         manager="manager" in keepers,
@@ -71,7 +71,7 @@ def alive(agents: Iterable[AgentView]) -> Alive:
     )
 
 
-def named_jobs(store: Store, root: str, *, now: datetime) -> list[JobLine]:
+def named_jobs(store: Store, root: str, *, now: datetime) -> list[JobStatus]:
     """Every job that has a name, in the order of the names."""
     orphans = jobs.orphans(store)
     found = []
@@ -81,7 +81,7 @@ def named_jobs(store: Store, root: str, *, now: datetime) -> list[JobLine]:
     return found
 
 
-def other_jobs(store: Store, root: str, *, now: datetime, limit: int) -> list[JobLine]:
+def other_jobs(store: Store, root: str, *, now: datetime, limit: int) -> list[JobStatus]:
     """Jobs that have no name, as far as `limit` reaches."""
     orphans, known = jobs.orphans(store), set(store.names().values())
     found = [view for view in store.list(limit=limit + len(known)) if view.job_id not in known][:limit]
@@ -90,14 +90,14 @@ def other_jobs(store: Store, root: str, *, now: datetime, limit: int) -> list[Jo
 
 def job_line(
     store: Store, root: str, job_id: str, *, name: str | None, now: datetime, orphans: frozenset[str] | None = None
-) -> JobLine:
+) -> JobStatus:
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
     return _line(store, view, name, now, jobs.orphans(store) if orphans is None else orphans)
 
 
-def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans: frozenset[str]) -> JobLine:
+def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans: frozenset[str]) -> JobStatus:
     life = view.lifecycle
     told = words.job_state(view.status, terminal=life.terminal, orphaned=view.job_id in orphans)
     tasks = tuple(_tasks(store.folder(view), told.state is JobState.WORKING))
@@ -109,7 +109,7 @@ def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans:
         error = "damaged: its tasks cannot be read"
     elif view.waits_for and view.status is Status.QUEUED:
         note = f"after {', '.join(view.waits_for)}"
-    return JobLine(
+    return JobStatus(
         name=name,
         job_id=view.job_id,
         state=told.state,
@@ -124,7 +124,7 @@ def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans:
     )
 
 
-def _tasks(folder: str, working: bool) -> Iterator[TaskLine]:
+def _tasks(folder: str, working: bool) -> Iterator[TaskStatus]:
     """The plan's steps and those that were added, each as the last attempt left it."""
     try:
         numbers = attempt_numbers(folder)
@@ -146,11 +146,11 @@ def _ended(folder: str, attempt: int, lines: Sequence[Mapping[str, Any]]) -> lis
     return [line for line in lines if "success" in line]
 
 
-def _task(task: str, item: Mapping[str, Any] | None, began: bool, working: bool, needs: tuple[str, ...]) -> TaskLine:
+def _task(task: str, item: Mapping[str, Any] | None, began: bool, working: bool, needs: tuple[str, ...]) -> TaskStatus:
     if item is None:
-        return TaskLine(id=task, state=words.task_state(success=None, begun=began, working=working), needs=needs)
+        return TaskStatus(id=task, state=words.task_state(success=None, begun=began, working=working), needs=needs)
     code, duration, error = item.get("exit_code"), item.get("duration_s"), item.get("error")
-    return TaskLine(
+    return TaskStatus(
         id=task,
         state=words.task_state(success=item.get("success") is True, begun=True, working=working),
         exit_code=code if isinstance(code, int) else None,

@@ -25,29 +25,31 @@ class TaskState(StrEnum):
     FAILED = "failed"
 
 
-class Told(NamedTuple):
+class StateWithNote(NamedTuple):
     state: JobState
     note: str | None = None  # what the four words cannot say
 
 
-def job_state(status: Status, *, terminal: bool = True, orphaned: bool = False) -> Told:
+def job_state(status: Status, *, terminal: bool = True, orphaned: bool = False) -> StateWithNote:
     """`orphaned`: it says in_progress, and the agent that had it is dead. Never `working`: nobody works on it, and a
     job that nobody works on must not look as if it only took long."""
     match status:
         case Status.QUEUED:
-            return Told(JobState.WAITING)
+            return StateWithNote(JobState.WAITING)
         case Status.IN_PROGRESS if orphaned:
-            return Told(JobState.WAITING, "its worker died; a watchdog recovers it")
+            return StateWithNote(JobState.WAITING, "its worker died; a watchdog recovers it")
         case Status.IN_PROGRESS:
-            return Told(JobState.WORKING)
+            return StateWithNote(JobState.WORKING)
         case Status.STALE:
-            return Told(JobState.WAITING, "its last attempt was lost; the manager decides whether it runs again")
+            return StateWithNote(
+                JobState.WAITING, "its last attempt was lost; the manager decides whether it runs again"
+            )
         case Status.SUCCEEDED:
-            return Told(JobState.COMPLETED)
+            return StateWithNote(JobState.COMPLETED)
         case Status.FAILED:
-            return Told(JobState.FAILED, None if terminal else "it may still be queued again")
+            return StateWithNote(JobState.FAILED, None if terminal else "it may still be queued again")
         case Status.KILLED:
-            return Told(JobState.FAILED, "killed")
+            return StateWithNote(JobState.FAILED, "killed")
         case _:
             assert_never(status)
 

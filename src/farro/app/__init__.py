@@ -29,9 +29,9 @@ from farro.worker.runtime import Runtime
 
 if TYPE_CHECKING:
     from farro.agents.agent_step import Agents
-    from farro.agents.calling import Tried
+    from farro.agents.calling import CallTry
     from farro.agents.manager.manager import Manager
-    from farro.agents.provider_test import Tested
+    from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider
     from farro.queue.admission import Gate
     from farro.queue.scheduler import Timetable
@@ -214,7 +214,7 @@ def handover(root: str, settings: Settings, store: Store, clock: Clock, log: Log
 
 def manager(store: Store, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None) -> Manager:
     """What routes the work of this root. `gate`: what auto-plan's jobs must pass; None: it makes none."""
-    from farro.agents.manager.abandoned import Abandoning
+    from farro.agents.manager.abandoned import AbandonedJobs
     from farro.agents.manager.auto_plan import AutoPlan
     from farro.agents.manager.hooks import Hooks
     from farro.agents.manager.manager import Manager
@@ -239,7 +239,7 @@ def manager(store: Store, settings: Settings, log: Log, *, timetable: Timetable,
             timeout_s=settings.manager.hook_timeout_s,
             log=log,
         ),
-        abandoning=Abandoning(clock=clock, after_s=settings.watchdog.abandon_after_s),
+        abandoning=AbandonedJobs(clock=clock, after_s=settings.watchdog.abandon_after_s),
     )
 
 
@@ -283,8 +283,8 @@ def ask_provider(
     provider: str | None,
     prompt: str,
     redact: Callable[[str], str],
-    on_try: Callable[[Tried], None],
-) -> Tested:
+    on_try: Callable[[CallTry], None],
+) -> ProviderTestResult:
     """A provider's test, for whoever shows it: without the secrets of the config, whatever a program says."""
     from farro.agents import provider_test
     from farro.agents.providers.prices import GenaiPrices

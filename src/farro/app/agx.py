@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from farro import app
-from farro.agents.calling import Tried
+from farro.agents.calling import CallTry
 from farro.agents.providers.prices import GenaiPrices
 from farro.agx.client import Desk
 from farro.agx.propose import Planner
@@ -26,7 +26,7 @@ from farro.store.ledger import Prices
 from farro.store.port import Store
 
 
-def planner(root: str, settings: Settings, *, folder: str, name: str, on_try: Callable[[Tried], None]) -> Planner:
+def planner(root: str, settings: Settings, *, folder: str, name: str, on_try: Callable[[CallTry], None]) -> Planner:
     """Who turns words into steps. `folder`: an empty one, for the files of providers that are programs."""
     clock, here = SystemClock(), ground(settings)
     return Planner(

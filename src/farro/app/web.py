@@ -93,12 +93,12 @@ def _ask_provider(
 ) -> Mapping[str, Any]:
     """As `farro provider-test --json` tells it."""
     from farro.agents import provider_test
-    from farro.agents.calling import Tried
+    from farro.agents.calling import CallTry
     from farro.agents.providers.port import ProviderTrouble
     from farro.sandbox.redaction import Redactor
 
     redact = Redactor.of_variables(settings.secret_variables(), os.environ).text
-    tried: list[Tried] = []
+    tried: list[CallTry] = []
     try:
         tested = app.ask_provider(
             root, settings, role=role, provider=provider, prompt=prompt, redact=redact, on_try=tried.append

@@ -14,7 +14,7 @@ from farro.config import reader
 from farro.doctor import root as roots
 
 if TYPE_CHECKING:
-    from farro.agents.presets import Added
+    from farro.agents.presets import AddedPresets
 
 AGENTS = ("claude", "codex", "gemini")
 _STORE_LINE = f"{roots.CONFIG}: store"  # among what was made: a line, not a file
@@ -85,7 +85,7 @@ def _say_made(path: str, made: list[str], was_root: bool, store: str | None) -> 
         say(f"{path}/{roots.CONFIG} says `store: {store}` now; restart what runs here")
 
 
-def _say_agents(path: str, agents: tuple[str, ...], added: Added) -> None:
+def _say_agents(path: str, agents: tuple[str, ...], added: AddedPresets) -> None:
     from shutil import which  # noqa: TID251 - only looks
 
     from farro.agents.presets import PRESETS

@@ -15,7 +15,7 @@ from farro.jobs.envelope import SCHEMA_VERSION, Lifecycle
 from farro.plans.forms import TASK_STATE
 from farro.plans.model import MAX_STEPS, Plan, Step
 from farro.roles.prompt import AgentPrompt
-from farro.roles.task import Task
+from farro.roles.task import WorkflowTask
 
 VERSION = "1.0.0"
 
@@ -26,7 +26,7 @@ def schemas() -> dict[str, str]:
         "prompt": ("An agent prompt (prompt.json)", _for_people(schema(AgentPrompt)), VERSION),
         "agents-config": ("The config of a root for agents (agents-config.json)", _config(), VERSION),
         "job": ("The state of a job (job.json)", _job(), SCHEMA_VERSION),
-        "task": ("A task: roles in order (tasks/<id>.json)", _for_people(schema(Task)), VERSION),
+        "task": ("A task: roles in order (tasks/<id>.json)", _for_people(schema(WorkflowTask)), VERSION),
         "plan": ("A plan: the steps of one job", _plan(), VERSION),
     }
     return {f"{name}.schema.json": _text(f"{name}.schema.json", *what) for name, what in made.items()}

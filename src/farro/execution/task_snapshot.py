@@ -9,13 +9,13 @@ from farro.errors import BadDocument
 from farro.host import fs
 from farro.jobs.envelope import Lifecycle
 from farro.roles import task as tasks
-from farro.roles.task import Task, Words
+from farro.roles.task import TaskText, WorkflowTask
 
 _LIMIT = 4 << 20
 NAMES = ("task.json", "task.md")
 
 
-def kept(job_folder: str) -> Task | Words | None:
+def kept(job_folder: str) -> WorkflowTask | TaskText | None:
     """None: the job follows none. BadDocument: what is kept is wrong."""
     for name in NAMES:
         try:
@@ -34,10 +34,10 @@ def question(folder: str, life: Lifecycle) -> str:
     return life.hops[-1].note or ""
 
 
-def readable_task(folder: str) -> Task | None:
+def readable_task(folder: str) -> WorkflowTask | None:
     """Return the task that a job follows; None when it follows none, or one that cannot be read."""
     try:
         found = kept(folder)
     except (BadDocument, OSError):
         return None
-    return found if isinstance(found, Task) else None
+    return found if isinstance(found, WorkflowTask) else None

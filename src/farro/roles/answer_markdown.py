@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import assert_never
 
-from farro.roles.answers import Analysis, Answer, Change, Documents, Finding, Free, Review
+from farro.roles.answers import Analysis, CodeChange, Documents, FreeText, Review, ReviewFinding, RoleAnswer
 
 
-def markdown(role: str, answer: Answer) -> str:
+def markdown(role: str, answer: RoleAnswer) -> str:
     """The answer of that role, with a headline of its own."""
     match answer:
         case Analysis():
@@ -24,7 +24,7 @@ def markdown(role: str, answer: Answer) -> str:
                     f"- Done when: {_line(draft.success)}\n- May write: {', '.join(map(_code, draft.allowed_paths))}\n"
                     f"- Then: {onward}",
                 ]
-        case Change():
+        case CodeChange():
             parts = [f"# {role}: change", answer.summary]
             if answer.tests:
                 parts += ["## Tests", answer.tests]
@@ -40,14 +40,14 @@ def markdown(role: str, answer: Answer) -> str:
             for document in answer.documents:
                 parts.append(f"## {_code(document.path)}")
                 parts.append("Written in place." if document.text is None else _fenced(document.text, "markdown"))
-        case Free():
+        case FreeText():
             parts = [answer.text]
         case _:
             assert_never(answer)
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: ReviewFinding) -> str:
     place = "" if finding.path is None else finding.path if finding.line is None else f"{finding.path}:{finding.line}"
     head = " ".join(
         part for part in (f"**{finding.severity}**" if finding.severity else "", place and _code(place)) if part

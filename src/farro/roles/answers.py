@@ -23,13 +23,13 @@ MAX_BYTES = 4 << 20
 _LIMITS = Limits(size=MAX_BYTES, nodes=20_000)
 _MAX_STARTS = 64  # braces in prose that may begin the answer: looking at each costs a pass over the rest
 
-Words = Annotated[str, Said(200_000)]
+LongText = Annotated[str, Said(200_000)]
 Verdict = Annotated[Literal["approve", "changes_requested"], AnyCase()]
 Severity = Annotated[Literal["blocker", "major", "minor", "note"], AnyCase()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Draft:
+class PromptDraft:
     """A prompt that an Architect proposes: a job to be, once somebody accepts it."""
 
     role: Role
@@ -55,22 +55,22 @@ class Draft:
 class Analysis:
     """Of an Architect."""
 
-    analysis: Words
-    prompts: Annotated[tuple[Draft, ...], Size(at_most=50)] = ()
+    analysis: LongText
+    prompts: Annotated[tuple[PromptDraft, ...], Size(at_most=50)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class CodeChange:
     """Of an engineer."""
 
-    summary: Words
+    summary: LongText
     patch: str | None = None  # a unified diff, where it did not write the files itself
     tests: str | None = None  # what was run, and what came of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    message: Words
+class ReviewFinding:
+    message: LongText
     path: AllowedPath | None = None
     line: Annotated[int, Bounds(at_least=1)] | None = None
     severity: Severity | None = None
@@ -81,12 +81,12 @@ class Review:
     """Of a CodeReviewer."""
 
     verdict: Verdict
-    findings: Annotated[tuple[Finding, ...], Size(at_most=1000)] = ()
+    findings: Annotated[tuple[ReviewFinding, ...], Size(at_most=1000)] = ()
     summary: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class WrittenDocument:
     path: AllowedPath
     text: str | None = None  # None: it wrote the file itself
 
@@ -95,29 +95,29 @@ class Written:
 class Documents:
     """Of a DocWriter."""
 
-    summary: Words
-    documents: Annotated[tuple[Written, ...], Size(at_most=200)] = ()
+    summary: LongText
+    documents: Annotated[tuple[WrittenDocument, ...], Size(at_most=200)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Free:
+class FreeText:
     """Of every other role: what it said, as it said it."""
 
     text: str
 
 
-Answer = Analysis | Change | Review | Documents | Free
+RoleAnswer = Analysis | CodeChange | Review | Documents | FreeText
 
-_SHAPES: Mapping[str, type[Analysis | Change | Review | Documents]] = {
+_SHAPES: Mapping[str, type[Analysis | CodeChange | Review | Documents]] = {
     "Architect": Analysis,
-    "SeniorEngineer": Change,
-    "JuniorEngineer": Change,
+    "SeniorEngineer": CodeChange,
+    "JuniorEngineer": CodeChange,
     "CodeReviewer": Review,
     "DocWriter": Documents,
 }
 
 
-def shape_of(role: str) -> type[Analysis | Change | Review | Documents] | None:
+def shape_of(role: str) -> type[Analysis | CodeChange | Review | Documents] | None:
     """None: free text."""
     return _SHAPES.get(role)
 
@@ -130,7 +130,7 @@ def schema_of(role: str) -> dict[str, Any] | None:
     return None if shape is None else schema(shape)
 
 
-def read(role: str, text: str) -> Answer | list[Problem]:
+def read(role: str, text: str) -> RoleAnswer | list[Problem]:
     """The answer in what was said, or what is wrong with it, for whoever is asked to put it right.
 
     The whole text is the object, or its last ```json block is, or one that stands in the prose: the last that fits, and
@@ -142,7 +142,7 @@ def read(role: str, text: str) -> Answer | list[Problem]:
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         return [Problem(path="", message=f"the answer has {size} bytes; at most {MAX_BYTES} are read")]
     if shape is None:
-        return Free(text=text) if text.strip() else [Problem(path="", message="the answer is empty")]
+        return FreeText(text=text) if text.strip() else [Problem(path="", message="the answer is empty")]
     first: list[Problem] | None = None
     meant: list[Problem] | None = None  # … with what was begun last
     begun = _last_begun(shape, text)
@@ -157,7 +157,7 @@ def read(role: str, text: str) -> Answer | list[Problem]:
     )
 
 
-def _fitting(shape: type[Any], text: str) -> tuple[list[Problem], Answer | None]:
+def _fitting(shape: type[Any], text: str) -> tuple[list[Problem], RoleAnswer | None]:
     try:
         document = parse_json(text.encode("utf-8", "surrogatepass"), source="answer", limits=_LIMITS)
     except BadDocument as bad:
@@ -169,7 +169,7 @@ def _fitting(shape: type[Any], text: str) -> tuple[list[Problem], Answer | None]
     return problems, checked.value if not problems else None
 
 
-def _faults(answer: Answer) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _faults(answer: RoleAnswer) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What the shapes cannot say."""
     if isinstance(answer, Review) and answer.verdict == "changes_requested" and not answer.findings:
         yield ("findings",), "must have at least one where changes are requested: say which"
@@ -248,7 +248,7 @@ _FORMS = {
    "success": "when it is done", "routing": {"mode": "role", "next": "CodeReviewer"}}]}
 `prompts` holds one item for each piece of work that another role shall do, in order; it may be empty. `routing` may be
 left out: then the manager decides.""",
-    Change: """{"summary": "what was changed, and why so (Markdown)",
+    CodeChange: """{"summary": "what was changed, and why so (Markdown)",
  "patch": "a unified diff, paths relative to the root of the repository", "tests": "what was run, and what came of it"}
 `patch` is left out when you changed the files yourself; `tests` when nothing was run.""",
     Review: """{"verdict": "approve" or "changes_requested", "summary": "the judgement in a sentence or two",

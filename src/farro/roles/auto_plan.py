@@ -24,7 +24,7 @@ def paused(before: bool, shares: Collection[float], *, pause: float, resume: flo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chosen:
+class DraftSelection:
     prompts: tuple[Mapping[str, Any], ...]  # each as prompt.json has it
     refused: tuple[str, ...]  # why the others are not
 
@@ -38,7 +38,7 @@ def choose(
     limit: int,
     allow_absolute: bool = False,
     root: str | None = None,
-) -> Chosen:
+) -> DraftSelection:
     """The drafts that may become jobs, at most `limit`, none beyond what its parent may write."""
     prompts: list[Mapping[str, Any]] = []
     refused: list[str] = []
@@ -62,7 +62,7 @@ def choose(
                 refused.append(f"draft {number}: {bad.problems[0].message}")
             else:
                 prompts.append(made)
-    return Chosen(prompts=tuple(prompts), refused=tuple(refused))
+    return DraftSelection(prompts=tuple(prompts), refused=tuple(refused))
 
 
 def _prompt(draft: Mapping[str, Any], parent: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ LONGEST_WAIT_S = 60.0  # a provider that wants to be left alone for longer is le
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Again:
+class RetryCall:
     """The same provider, after so long."""
 
     delay_s: float
@@ -36,7 +36,7 @@ def after_trouble(
     left_s: float | None,
     policy: RetryPolicy,
     uniform: Uniform,
-) -> Again | NextProvider:
+) -> RetryCall | NextProvider:
     """After `made` tries of at most `tries`, the last of which was waited for `previous_s` (the base, for the first).
 
     SPEC-1 §9: decorrelated jitter, and at least as long as the provider asked for. `left_s` is what remains of the
@@ -51,4 +51,4 @@ def after_trouble(
         return NextProvider(reason=f"it wants to be left alone for {delay_s:g} s")
     if left_s is not None and delay_s >= left_s:
         return NextProvider(reason="the time of the call is over")
-    return Again(delay_s=delay_s)
+    return RetryCall(delay_s=delay_s)

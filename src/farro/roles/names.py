@@ -19,7 +19,7 @@ ROLES = (*AGENTS, RUNNER)
 
 
 @dataclass(frozen=True, eq=False)
-class Named:
+class RoleNameRule:
     """The name of a role. Whether the root has it is asked where the root is known: `fault_of`."""
 
     def fault(self, value: str, /) -> str | None:
@@ -34,7 +34,7 @@ class Named:
         return {"anyOf": [{"enum": list(AGENTS)}, {"pattern": f"^(?:{ids.ROLE.pattern})$"}]}
 
 
-Role = Annotated[str, Named()]
+Role = Annotated[str, RoleNameRule()]
 
 
 def fault_of(role: str, known: Collection[str]) -> str | None:

@@ -34,7 +34,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 @dataclass(frozen=True, eq=False)
-class Allowed:
+class AllowedPathRule:
     """What any path of the list must be, whatever the config allows."""
 
     def fault(self, value: str, /) -> str | None:
@@ -44,7 +44,7 @@ class Allowed:
         return {"minLength": 1, "maxLength": MAX_LENGTH, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
 
 
-AllowedPath = Annotated[str, Allowed()]
+AllowedPath = Annotated[str, AllowedPathRule()]
 
 
 def normalise(path: str) -> str:

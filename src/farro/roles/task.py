@@ -25,7 +25,7 @@ _RULE = "---"
 
 
 @dataclass(frozen=True, eq=False)
-class NamedOrHuman(names.Named):
+class RoleOrHumanRule(names.RoleNameRule):
     """The name of a role, or `human`."""
 
     def fault(self, value: str, /) -> str | None:
@@ -35,25 +35,25 @@ class NamedOrHuman(names.Named):
         return {"anyOf": [{"const": HUMAN}, *super().schema()["anyOf"]]}
 
 
-Who = Annotated[str, NamedOrHuman()]
+RoleOrHuman = Annotated[str, RoleOrHumanRule()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hop:
+class WorkflowStep:
     """One role's turn, or a person's, whose rubric is the question. What it does not say is as the task says."""
 
-    role: Who
+    role: RoleOrHuman
     rubric: Annotated[str, Said(MAX_RUBRIC)]
     allowed_paths: AllowedPaths | None = None
     success: Annotated[str, Said(MAX_SUCCESS)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class WorkflowTask:
     id: Id  # as the file is called
     title: Annotated[str, Said(200)]
     description: str = ""
-    workflow: Annotated[tuple[Hop, ...], Size(at_least=1, at_most=MAX_HOPS)]
+    workflow: Annotated[tuple[WorkflowStep, ...], Size(at_least=1, at_most=MAX_HOPS)]
     allowed_paths: AllowedPaths | None = None
     success: Annotated[str, Said(MAX_SUCCESS)] | None = None
     review_rounds: Annotated[int, Bounds(at_least=0, at_most=REVIEW_ROUNDS)] = REVIEW_ROUNDS
@@ -62,7 +62,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
+class TaskText:
     """A task that is words only: told to every role, and no workflow."""
 
     text: str
@@ -75,14 +75,14 @@ def read(
     name: str | None = None,
     roles: Collection[str] | None = None,
     allow_absolute: bool = True,
-) -> Task | Words:
+) -> WorkflowTask | TaskText:
     """The task in a file, by the ending of its name; BadDocument with every problem and its place."""
     if not source.lower().endswith(".md"):
         return load(parse_json(text, source=source), name=name, roles=roles, allow_absolute=allow_absolute)
     words = text.decode("utf-8", "replace").removeprefix("\ufeff")
     lines = words.splitlines()
     if not lines or lines[0].rstrip() != _RULE:
-        return Words(text=words)
+        return TaskText(text=words)
     end = next((number for number, line in enumerate(lines[1:], start=1) if line.rstrip() == _RULE), None)
     if end is None:
         raise refuse(source, "the header that begins here has no end; write --- on a line of its own after it", (1, 1))
@@ -98,9 +98,9 @@ def read(
 
 def load(
     document: Document, *, name: str | None = None, roles: Collection[str] | None = None, allow_absolute: bool = True
-) -> Task:
+) -> WorkflowTask:
     """The task in a document; BadDocument with every problem and its place. `name`: what its file is called."""
-    checked = shapes.check(Task, without_schema(document.data))
+    checked = shapes.check(WorkflowTask, without_schema(document.data))
     faults = list(checked.faults)
     if (task := checked.value) is not None:
         if name is not None and task.id != name:

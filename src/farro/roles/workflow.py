@@ -25,14 +25,14 @@ from farro.jobs.envelope import Hop
 from farro.jobs.states import Reason
 from farro.lazy_dataclass import dataclass
 from farro.roles import answers, names
-from farro.roles.task import HUMAN, Task
+from farro.roles.task import HUMAN, WorkflowTask
 
 MANAGER = names.MANAGER
 MAX_NOTE = 4000
 _DECIDES = frozenset({Reason.ROUTED, Reason.REROUTED, Reason.ANSWERED})
 
 
-class Code(StrEnum):
+class RouteCode(StrEnum):
     """What was decided. Stands in hops[] and in the audit log."""
 
     NEXT = "next"
@@ -50,12 +50,12 @@ class Code(StrEnum):
     EDITED = "edited"
 
 
-_TELLS = frozenset({Code.CHANGES, Code.OVERRIDE})
+_TELLS = frozenset({RouteCode.CHANGES, RouteCode.OVERRIDE})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
-    code: Code
+class RouteDecision:
+    code: RouteCode
     note: str  # for people, and for the next role
     to: str | None = None  # a role; None where the job ends or waits
     step: int | None = None  # of the workflow, that it goes to
@@ -79,16 +79,16 @@ class Position:
     over: bool = False  # whether the work of `step` is done
 
     @property
-    def answered(self) -> Code | None:
+    def answered(self) -> RouteCode | None:
         """What a person said, where that is the last word."""
         if self.last is None or self.last.reason is not Reason.ANSWERED:
             return None
-        return Code((self.last.route or {}).get("code", Code.APPROVED))
+        return RouteCode((self.last.route or {}).get("code", RouteCode.APPROVED))
 
     @property
     def asked(self) -> bool:
         """Whether a person was asked, and somebody took the job from there without an answer (a crash)."""
-        return self.last is not None and _decided(self.last) == Code.HUMAN
+        return self.last is not None and _decided(self.last) == RouteCode.HUMAN
 
     @property
     def worked(self) -> Hop | None:
@@ -99,7 +99,7 @@ class Position:
         return last
 
 
-def position(hops: Sequence[Hop], first_role: str, task: Task | None) -> Position:
+def position(hops: Sequence[Hop], first_role: str, task: WorkflowTask | None) -> Position:
     step = 0 if task is not None and task.workflow[0].role == first_role else None
     rounds: dict[int, int] = {}
     last = None
@@ -110,7 +110,7 @@ def position(hops: Sequence[Hop], first_role: str, task: Task | None) -> Positio
         over = over or hop.reason is Reason.ANSWERED or (hop.reason is Reason.ROUTED and own)
         if isinstance(told := route.get("step"), int) and (task is None or 0 <= told < len(task.workflow)):
             step, over = told, over and hop.reason is Reason.ANSWERED
-        if _decided(hop) == Code.CHANGES and isinstance(review := route.get("review"), int):
+        if _decided(hop) == RouteCode.CHANGES and isinstance(review := route.get("review"), int):
             rounds[review] = rounds.get(review, 0) + 1
         if hop.reason in _DECIDES:
             last = hop
@@ -122,7 +122,7 @@ def worked_before(hops: Sequence[Hop]) -> tuple[tuple[str, int], ...]:
     was made of."""
     found: list[tuple[str, int]] = []
     for hop in hops:
-        edited = hop.reason is Reason.ANSWERED and (hop.route or {}).get("code") == Code.EDITED
+        edited = hop.reason is Reason.ANSWERED and (hop.route or {}).get("code") == RouteCode.EDITED
         if edited or (hop.reason is Reason.ROUTED and hop.role != MANAGER):
             found.append(("a person" if edited else hop.role, hop.attempt))
     return tuple(found)
@@ -143,11 +143,13 @@ def _decided(hop: Hop) -> str | None:
     """What was decided there: who went past the manager decided as the manager would have, and it counts the same."""
     route = hop.route or {}
     code = route.get("code")
-    found = route.get("decided") if code == Code.DEGRADED_BYPASS else code
+    found = route.get("decided") if code == RouteCode.DEGRADED_BYPASS else code
     return found if isinstance(found, str) else None
 
 
-def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping[str, Any] | None) -> Decision:
+def decide(
+    task: WorkflowTask | None, at: Position, *, role: str | None, answer: Mapping[str, Any] | None
+) -> RouteDecision:
     """What comes next. `role` and `answer`: who has just succeeded, and its typed answer; None: a person has spoken, or
     nobody has worked yet."""
     if at.asked and role is None and task is not None and at.step is not None:
@@ -157,33 +159,35 @@ def decide(task: Task | None, at: Position, *, role: str | None, answer: Mapping
     if role is None:
         if task is None:
             why = f"a prompt for the {MANAGER} needs a task with a workflow: inputs.task_id names one in tasks/"
-            return Decision(code=Code.FAIL, note=why)
+            return RouteDecision(code=RouteCode.FAIL, note=why)
         return _entered(task, at.step or 0, f"task {task.id} begins")
     if task is None:
-        return Decision(code=Code.COMPLETE, note=f"{role} succeeded")
+        return RouteDecision(code=RouteCode.COMPLETE, note=f"{role} succeeded")
     if at.step is not None and wants_changes(role, answer):
         return _sent_back(task, at, at.step, role, answer or {})
     if at.step is not None and not approved(role, answer):
         why = f"the verdict of {role} cannot be read in its result.json; what nobody can read is no approval"
-        return Decision(code=Code.FAIL, step=at.step, note=why)
+        return RouteDecision(code=RouteCode.FAIL, step=at.step, note=why)
     why = f"{role} {_approval(role)}"
     if at.step is not None and _beside(task, at.step, role) and not at.over:
         return _entered(task, at.step, why)
     return _onward(task, at.step, why)
 
 
-def _beside(task: Task, step: int, role: str) -> bool:
+def _beside(task: WorkflowTask, step: int, role: str) -> bool:
     """Whether a person sent the job to that role, which the workflow does not have there."""
     return task.workflow[step].role != role
 
 
-def possible(decision: Decision, roles: Collection[str]) -> Decision:
+def possible(decision: RouteDecision, roles: Collection[str]) -> RouteDecision:
     """It, where the root has the role that it names; else that the workflow cannot be followed. A task is judged when
     it is enqueued, and may be another when it is claimed; a job that names it in its inputs is not asked."""
     message = None if decision.to is None else names.fault_of(decision.to, roles)
     if message is None:
         return decision
-    return Decision(code=Code.FAIL, note=f"its task cannot be followed: {message}"[:MAX_NOTE], step=decision.step)
+    return RouteDecision(
+        code=RouteCode.FAIL, note=f"its task cannot be followed: {message}"[:MAX_NOTE], step=decision.step
+    )
 
 
 def wants_changes(role: str, answer: Mapping[str, Any] | None) -> bool:
@@ -199,52 +203,57 @@ def _approval(role: str) -> str:
     return "approved" if answers.shape_of(role) is answers.Review else "succeeded"
 
 
-def _onward(task: Task, step: int | None, why: str) -> Decision:
+def _onward(task: WorkflowTask, step: int | None, why: str) -> RouteDecision:
     following = 0 if step is None else step + 1
     if following >= len(task.workflow):
-        return Decision(code=Code.COMPLETE, note=f"{why}; that was the last step of {task.id}", step=step)
+        return RouteDecision(code=RouteCode.COMPLETE, note=f"{why}; that was the last step of {task.id}", step=step)
     return _entered(task, following, why)
 
 
-def _entered(task: Task, step: int, why: str) -> Decision:
+def _entered(task: WorkflowTask, step: int, why: str) -> RouteDecision:
     hop = task.workflow[step]
     if hop.role == HUMAN:
-        return Decision(code=Code.HUMAN, step=step, note=f"{why}; a person is asked: {hop.rubric}"[:MAX_NOTE])
+        return RouteDecision(code=RouteCode.HUMAN, step=step, note=f"{why}; a person is asked: {hop.rubric}"[:MAX_NOTE])
     note = f"{why}; step {step + 1} of {len(task.workflow)} of {task.id} is {hop.role}'s"
-    return Decision(code=Code.NEXT, to=hop.role, step=step, note=note)
+    return RouteDecision(code=RouteCode.NEXT, to=hop.role, step=step, note=note)
 
 
-def _sent_back(task: Task, at: Position, review: int, role: str, answer: Mapping[str, Any]) -> Decision:
+def _sent_back(task: WorkflowTask, at: Position, review: int, role: str, answer: Mapping[str, Any]) -> RouteDecision:
     findings = _findings(answer)
     done = at.rounds.get(review, 0)
     back = worker_before(task, review + _beside(task, review, role))
     if back is None:
         why = f"{role} asks for changes, and no step before it could make them"
-        return Decision(code=Code.FAIL, step=review, note=f"{why}:\n{findings}"[:MAX_NOTE])
+        return RouteDecision(code=RouteCode.FAIL, step=review, note=f"{why}:\n{findings}"[:MAX_NOTE])
     if done >= task.review_rounds:
         why = f"{role} asks for changes again after {done} rounds, which is the most that {task.id} allows"
-        return Decision(code=Code.FAIL, step=review, note=f"{why}:\n{findings}"[:MAX_NOTE])
+        return RouteDecision(code=RouteCode.FAIL, step=review, note=f"{why}:\n{findings}"[:MAX_NOTE])
     note = f"{role} asks for changes (round {done + 1} of {task.review_rounds}):\n{findings}"
-    return Decision(
-        code=Code.CHANGES, to=task.workflow[back].role, step=back, review=review, round=done + 1, note=note[:MAX_NOTE]
+    return RouteDecision(
+        code=RouteCode.CHANGES,
+        to=task.workflow[back].role,
+        step=back,
+        review=review,
+        round=done + 1,
+        note=note[:MAX_NOTE],
     )
 
 
-def _after_person(task: Task | None, at: Position, said: Code) -> Decision:
+def _after_person(task: WorkflowTask | None, at: Position, said: RouteCode) -> RouteDecision:
     words = (at.last.note if at.last is not None else None) or ""
     if task is None or at.step is None:
-        code = Code.FAIL if said is Code.REFUSED else Code.COMPLETE
-        return Decision(code=code, note=f"a person {said} it{f': {words}' if words else ''}")
-    if said is not Code.REFUSED:
+        code = RouteCode.FAIL if said is RouteCode.REFUSED else RouteCode.COMPLETE
+        return RouteDecision(code=code, note=f"a person {said} it{f': {words}' if words else ''}")
+    if said is not RouteCode.REFUSED:
         return _onward(task, at.step, f"a person {said} it")
     back = _refused_to(task, at.step)
     note = f"a person refused it: {words}"[:MAX_NOTE]
     if back is None:
-        return Decision(code=Code.FAIL, step=at.step, note=f"{note}; no role worked before it")
-    return Decision(code=Code.CHANGES, to=task.workflow[back].role, step=back, note=note)
+        return RouteDecision(code=RouteCode.FAIL, step=at.step, note=f"{note}; no role worked before it")
+    return RouteDecision(code=RouteCode.CHANGES, to=task.workflow[back].role, step=back, note=note)
 
 
-def _refused_to(task: Task, step: int) -> int | None:
+def _refused_to(task: WorkflowTask, step: int) -> int | None:
     """Who works again after the refusal of the person at `step`. [test_a_refusal_goes_where_a_reviews_findings_go]"""
     before = _before(task, step, lambda role: role != HUMAN)
     if before is None or answers.shape_of(task.workflow[before].role) is not answers.Review:
@@ -253,20 +262,20 @@ def _refused_to(task: Task, step: int) -> int | None:
     return before if worker is None else worker  # reviews only: the last of them looks again
 
 
-def worker_before(task: Task, step: int) -> int | None:
+def worker_before(task: WorkflowTask, step: int) -> int | None:
     """Who makes the changes that the review at `step` asks for: the last engineer before it, else the last role that
     does not review."""
-    engineer = _before(task, step, lambda role: answers.shape_of(role) is answers.Change)
+    engineer = _before(task, step, lambda role: answers.shape_of(role) is answers.CodeChange)
     if engineer is not None:
         return engineer
     return _before(task, step, lambda role: role != HUMAN and answers.shape_of(role) is not answers.Review)
 
 
-def _before(task: Task, step: int, fits: Any) -> int | None:
+def _before(task: WorkflowTask, step: int, fits: Any) -> int | None:
     return next((index for index in range(step - 1, -1, -1) if fits(task.workflow[index].role)), None)
 
 
-def step_of(task: Task | None, at: Position, role: str) -> int | None:
+def step_of(task: WorkflowTask | None, at: Position, role: str) -> int | None:
     """The step that an override to `role` means: the nearest at or after the present one, else the last before it.
     None: the workflow has no such role, and goes on from where it is when that role is done."""
     if task is None:

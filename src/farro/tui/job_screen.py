@@ -21,7 +21,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Log, Static
 
 from farro.air import status
-from farro.air.status import JobLine
+from farro.air.status import JobStatus
 from farro.air.words import TaskState
 from farro.errors import FarroError, UnknownJob
 from farro.execution import progress
@@ -58,7 +58,7 @@ class Seen:
     """What one look found."""
 
     details: JobDetails
-    line: JobLine
+    line: JobStatus
     prompt: str
     said: list[tuple[Source, str]] = field(default_factory=list)
     more: bool = False  # there are logs that this look did not take

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
 from farro.agents import inbox
-from farro.agents.inbox import Waiting
+from farro.agents.inbox import InboxItem
 from farro.config.settings import Settings
 from farro.errors import FarroError
 from farro.execution import progress
@@ -52,7 +52,7 @@ class Attention:
     """What wants a person."""
 
     alerts: Alerts
-    inbox: tuple[Waiting, ...]
+    inbox: tuple[InboxItem, ...]
     dead: tuple[AgentView, ...]
 
 

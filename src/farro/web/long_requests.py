@@ -92,7 +92,7 @@ def _told(end: Ended) -> dict[str, Any]:
 class ReplayTold:
     job_id: str
     same: bool
-    attempts: tuple[replay.Replayed, ...]
+    attempts: tuple[replay.ReplayedAttempt, ...]
 
 
 def replayed(house: House, asked: Asked) -> Any:

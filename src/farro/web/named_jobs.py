@@ -100,6 +100,6 @@ def pruned(house: House, asked: Asked) -> Any:
 ENDPOINTS: tuple[Endpoint, ...] = (
     get("/api/names", listed, "The jobs that have a name.", Names, keep_s=0.5, tag="names"),
     get("/api/names/{name}", shown, "Which job has that name.", NamedJob, tag="names"),
-    post("/api/names/{name}/reset", reset, "Put it back to its start.", named.Reset, body=Resetting, tag="names"),
+    post("/api/names/{name}/reset", reset, "Put it back to its start.", named.ResetResult, body=Resetting, tag="names"),
     post("/api/prune", pruned, "Remove finished jobs for good.", PrunedTold, body=Pruning),
 )

@@ -234,11 +234,11 @@ def costs(house: House, asked: Asked) -> Any:
     }
 
 
-def _sums(line: spending.Line) -> dict[str, Any]:
+def _sums(line: spending.CostLine) -> dict[str, Any]:
     return {**spent_data(line.spent), "tokens": None if line.tokens is None else line.tokens.to_json()}
 
 
-def _budget(left: spending.Left) -> dict[str, Any]:
+def _budget(left: spending.BudgetStatus) -> dict[str, Any]:
     remains = left.left_usd
     return {
         "budget": left.name,

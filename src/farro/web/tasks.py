@@ -41,11 +41,11 @@ def listed(house: House, asked: Asked) -> Any:
     jobs = house.catalog.tasks()
     found = task_ways.listed(house.root, house.settings, house.store.roles())
     names = {told.id for told in found}
-    found += [task_ways.TaskTold(id=task, title=task, file=None) for task in sorted(jobs) if task not in names]
+    found += [task_ways.TaskSummary(id=task, title=task, file=None) for task in sorted(jobs) if task not in names]
     return {"tasks": [_line(house, told, jobs.get(told.id, [])) for told in found]}
 
 
-def _line(house: House, told: task_ways.TaskTold, jobs: list[Row]) -> dict[str, Any]:
+def _line(house: House, told: task_ways.TaskSummary, jobs: list[Row]) -> dict[str, Any]:
     return {
         "id": told.id,
         "title": told.title,

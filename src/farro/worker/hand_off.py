@@ -26,7 +26,7 @@ from farro.jobs.retry import RetryPolicy, Uniform, delay_after
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.roles import workflow
-from farro.roles.workflow import MANAGER, Code, Decision
+from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
 from farro.store.port import Claim, Store
 from farro.worker import leader, routing
 from farro.worker.leader import AWAY_S
@@ -60,17 +60,21 @@ class Handover:
         if not isinstance(outcome, Succeeded) or self.ends_here(claim, outcome):
             return self.store.commit(claim, outcome)
         if (onward := self._fast_path(claim, outcome)) is not None:
-            route = {**onward.route, "code": str(Code.FAST_PATH)}
+            route = {**onward.route, "code": str(RouteCode.FAST_PATH)}
             return self.store.commit(claim, outcome, routing.move(onward, role=life.role, route=route))
         if self._manager_comes(claim, tick, stop):
             return self.store.commit(claim, outcome)
         if stop.requested:
             return self.store.commit(claim, Released(note="the manager is away, and the worker was stopped"))
-        if self.bypass and (decision := self._decision(claim, outcome)) is not None and decision.code is not Code.FAIL:
+        if (
+            self.bypass
+            and (decision := self._decision(claim, outcome)) is not None
+            and decision.code is not RouteCode.FAIL
+        ):
             return self._past_the_manager(claim, outcome, decision)
         return self.store.commit(claim, self._unroutable(outcome))
 
-    def _fast_path(self, claim: Claim, outcome: Succeeded) -> Decision | None:
+    def _fast_path(self, claim: Claim, outcome: Succeeded) -> RouteDecision | None:
         """Straight on to the next step, where the role's config lets a success that passes do so. Its end, a person and
         a review that asks for changes are the manager's; so is a role whose successes have hooks, and an Architect's
         answer with drafts, which only the manager makes jobs of."""
@@ -78,19 +82,19 @@ class Handover:
         if role is None or not role.fast_path or role.on_success or routing.proposes(outcome):
             return None
         decision = self._decision(claim, outcome)
-        return decision if decision is not None and decision.code is Code.NEXT else None
+        return decision if decision is not None and decision.code is RouteCode.NEXT else None
 
-    def _decision(self, claim: Claim, outcome: Succeeded) -> Decision | None:
+    def _decision(self, claim: Claim, outcome: Succeeded) -> RouteDecision | None:
         try:
             return workflow.possible(routing.of_worker(claim, outcome), self.store.roles())
         except FarroError as error:  # the manager says what is wrong with the task
             self.log("warning", str(error), {"job_id": claim.job_id})
             return None
 
-    def _past_the_manager(self, claim: Claim, outcome: Succeeded, decision: Decision) -> Lifecycle:
+    def _past_the_manager(self, claim: Claim, outcome: Succeeded, decision: RouteDecision) -> Lifecycle:
         role = claim.envelope.lifecycle.role
         note = f"{decision.note} (the manager is away: degraded bypass)"
-        route = {**decision.route, "code": str(Code.DEGRADED_BYPASS), "decided": str(decision.code)}
+        route = {**decision.route, "code": str(RouteCode.DEGRADED_BYPASS), "decided": str(decision.code)}
         move = routing.move(replace(decision, note=note), role=role, route=route)
         told = self.store.commit(claim, outcome, move)
         self.log("warning", note.splitlines()[0], {"job_id": claim.job_id, "event": {"type": "degraded_bypass"}})

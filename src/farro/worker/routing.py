@@ -15,8 +15,8 @@ from farro.jobs.outcomes import ErrorInfo, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
 from farro.roles import answers, workflow
-from farro.roles.task import Task
-from farro.roles.workflow import MANAGER, Code, Decision, Position
+from farro.roles.task import WorkflowTask
+from farro.roles.workflow import MANAGER, Position, RouteCode, RouteDecision
 from farro.store.port import Claim
 
 
@@ -38,13 +38,13 @@ def previous(claim: Claim) -> tuple[tuple[str, str], ...]:
     return tuple((role, f"{attempts}/{attempt:04d}") for role, attempt in found)
 
 
-def task_of(folder: str) -> Task | None:
+def task_of(folder: str) -> WorkflowTask | None:
     """The workflow that a job follows; None: it has none. BadDocument where it is wrong."""
     found = task_snapshot.kept(folder)
-    return found if isinstance(found, Task) else None
+    return found if isinstance(found, WorkflowTask) else None
 
 
-def of_worker(claim: Claim, outcome: Succeeded) -> Decision:
+def of_worker(claim: Claim, outcome: Succeeded) -> RouteDecision:
     """What the manager would decide about this success."""
     task = task_of(job_folder(claim))
     life = claim.envelope.lifecycle
@@ -52,7 +52,7 @@ def of_worker(claim: Claim, outcome: Succeeded) -> Decision:
     return workflow.decide(task, at, role=life.role, answer=_answer(outcome.report.result))
 
 
-def of_manager(claim: Claim) -> tuple[Decision, Task | None, Position]:
+def of_manager(claim: Claim) -> tuple[RouteDecision, WorkflowTask | None, Position]:
     """What comes next for a job that the manager has claimed."""
     task = task_of(job_folder(claim))
     life = claim.envelope.lifecycle
@@ -88,18 +88,18 @@ def _answer(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return answer if isinstance(answer, Mapping) else None
 
 
-def move(decision: Decision, *, role: str, route: Mapping[str, Any] | None = None) -> Move:
+def move(decision: RouteDecision, *, role: str, route: Mapping[str, Any] | None = None) -> Move:
     """The decision as the store carries it out. `role`: who holds the job."""
     told = decision.route if route is None else route
     match decision.code:
-        case Code.COMPLETE:
+        case RouteCode.COMPLETE:
             return Move(reason=Reason.COMMITTED, status=Status.SUCCEEDED, role=role, note=decision.note, route=told)
-        case Code.FAIL:
+        case RouteCode.FAIL:
             error = ErrorInfo(category="workflow", message=decision.note)
             return Move(
                 reason=Reason.COMMITTED, status=Status.FAILED, role=role, error=error, note=decision.note, route=told
             )
-        case Code.HUMAN:
+        case RouteCode.HUMAN:
             return Move(
                 reason=Reason.ROUTED, status=Status.QUEUED, role=MANAGER, note=decision.note, route=told, waits=True
             )

@@ -30,7 +30,7 @@ from fake_providers import (
     says,
 )
 from farro.agents.providers.errors import retry_after_s
-from farro.agents.providers.port import Message, Provider, ProviderTrouble
+from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble
 from farro.agents.providers.registry import make_provider
 from farro.config.settings import ProviderSettings, Secret
 
@@ -56,9 +56,9 @@ def texts(asked: Asked) -> list[tuple[str, str]]:
 def test_policy_conversation_and_limit_are_sent(talk: Open, kind: str, stream: bool) -> None:
     provider, server = talk(kind, says(), stream=stream)
     conversation = (
-        Message(author="user", text="first"),
-        Message(author="assistant", text="second"),
-        Message(author="user", text="third, äöü \U0001f33e"),
+        ChatMessage(author="user", text="first"),
+        ChatMessage(author="assistant", text="second"),
+        ChatMessage(author="user", text="third, äöü \U0001f33e"),
     )
     provider.answer(replace(request(1), messages=conversation))
     (asked,) = server.asked

@@ -11,8 +11,8 @@ import pytest
 
 from contracts.providers import request
 from farro import documents
-from farro.agents.calling import asked_of
-from farro.agents.providers.port import Message, ProviderTrouble, TroubleKind
+from farro.agents.calling import providers_of_role
+from farro.agents.providers.port import ChatMessage, ProviderTrouble, TroubleKind
 from farro.agents.providers.registry import BUILT_IN, Place, make_provider
 from farro.config.reader import settings_of
 from farro.config.settings import ProviderSettings
@@ -27,7 +27,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_config_loads_and_every_provider_can_be_made() -> None:
     settings = settings_of(documents.parse(blocks("yaml")[0].encode(), "page.yaml"), {}, warn=lambda _: None)
-    assert [each.provider for each in asked_of(settings, "Architect")] == ["gpt", "gemini", "local"]
+    assert [each.provider for each in providers_of_role(settings, "Architect")] == ["gpt", "gemini", "local"]
     for name, its in settings.providers.items():
         make_provider(name, its, root="/", environ={}).close()
 
@@ -48,7 +48,7 @@ def test_the_provider_of_ones_own_answers() -> None:
     provider = make("acme", ProviderSettings(kind="acme"), Place(root="/", environ={}))
     assert provider.answer(request(1)).text == "…"
     with pytest.raises(ProviderTrouble, match="has nothing to say"):
-        provider.answer(replace(request(1), messages=(Message(author="user", text="say nothing"),)))
+        provider.answer(replace(request(1), messages=(ChatMessage(author="user", text="say nothing"),)))
 
 
 def test_the_page_has_every_kind_and_every_trouble() -> None:

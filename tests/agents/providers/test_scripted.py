@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from contracts.providers import request
-from farro.agents.providers.port import Message, Provider, ProviderTrouble, Request
+from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble, Request
 from farro.agents.providers.registry import make_provider
 from farro.agents.providers.scripted import ScriptedProvider
 from farro.config.settings import ProviderSettings
@@ -33,7 +33,7 @@ def script(tmp_path: Path) -> Script:
 
 def asked(text: str = "hello", *, call: int = 1, attempt: int = 1, role: str = "") -> Request:
     made = request(call, role=role)
-    return replace(made, key=f"job/{attempt}/step/{call}", messages=(Message(author="user", text=text),))
+    return replace(made, key=f"job/{attempt}/step/{call}", messages=(ChatMessage(author="user", text=text),))
 
 
 def trouble_of(provider: Provider, request: Request) -> ProviderTrouble:

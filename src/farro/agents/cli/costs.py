@@ -9,7 +9,7 @@ import click
 
 from farro import app
 from farro.agents import costs as spending
-from farro.agents.costs import By, Costs, Left, Line
+from farro.agents.costs import BudgetStatus, CostLine, Costs, GroupBy
 from farro.cli.options import common, open_root
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, note, say
@@ -28,7 +28,9 @@ UNKNOWN = "unknown"
 )
 @click.option("--by", type=click.Choice(["job", "role", "model", "day"]), help="A line for each; else role, or model.")
 @common
-def costs(job: str | None, day: str | None, since: str | None, by: By | None, root: str | None, as_json: bool) -> None:
+def costs(
+    job: str | None, day: str | None, since: str | None, by: GroupBy | None, root: str | None, as_json: bool
+) -> None:
     """What agents' calls cost, in US dollars: today, or of one JOB; and what the budgets have left.
 
     A call that was not settled counts as the most that it may have cost, and is marked as estimated (~). A cost that
@@ -58,7 +60,7 @@ def _data(told: Costs) -> dict[str, Any]:
     }
 
 
-def _sums(line: Line) -> dict[str, Any]:
+def _sums(line: CostLine) -> dict[str, Any]:
     return {
         **spent_data(line.spent),
         "tokens": None if line.tokens is None else line.tokens.to_json(),
@@ -77,7 +79,7 @@ def spent_data(spent: Spent) -> dict[str, Any]:
     }
 
 
-def _budget(left: Left) -> dict[str, Any]:
+def _budget(left: BudgetStatus) -> dict[str, Any]:
     remains = left.left_usd
     return {
         "budget": left.name,
@@ -119,7 +121,7 @@ def _page(told: Costs) -> None:
     _remarks(told)
 
 
-def _row(name: str, line: Line) -> tuple[str, str, str, str, str]:
+def _row(name: str, line: CostLine) -> tuple[str, str, str, str, str]:
     tokens = line.tokens
     counts = ("-", "-") if tokens is None else (str(tokens.input_tokens), str(tokens.output_tokens))
     return name, str(line.spent.calls), *counts, spent_text(line.spent)

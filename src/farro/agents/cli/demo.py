@@ -19,7 +19,7 @@ import click
 
 from farro import app
 from farro.agents.demo import play, scene
-from farro.agents.demo.play import Event
+from farro.agents.demo.play import DemoEvent
 from farro.cli.background import program
 from farro.cli.options import json_option, root_option
 from farro.cli.terminal import answer, at_terminal, note, say
@@ -78,15 +78,15 @@ def _place(root: str | None, keep: bool) -> Iterator[str]:
 
 
 @dataclass
-class Told:
+class DemoProgress:
     """What was told so far, for the picture and for the end."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[DemoEvent] = field(default_factory=list)
     state: dict[str, str] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
     usd: dict[str, Decimal] = field(default_factory=dict)
 
-    def take(self, event: Event) -> None:
+    def take(self, event: DemoEvent) -> None:
         self.events.append(event)
         role = event.role
         if event.what == "said":
@@ -110,7 +110,7 @@ def _task(path: str, *, kept: bool, as_json: bool) -> int:
     wanted = background.components(
         path, program=program(), env=environ, workers=1, slots=1, runner=None, roles=tuple(scene.ROLES)
     )
-    told = Told()
+    told = DemoProgress()
     if not as_json:
         _opening(path, before)
 
@@ -125,7 +125,7 @@ def _task(path: str, *, kept: bool, as_json: bool) -> int:
         if died:
             raise FarroError(f"{died[0].name} ended at once: {died[0].said}")
         _enqueue(path)
-        hand = play.Stagehand(store=store, root=path, job_id=scene.JOB, clock=clock)
+        hand = play.JobObserver(store=store, root=path, job_id=scene.JOB, clock=clock)
         happening = play.events(hand, mend=mend)
         if as_json:
             for event in happening:
@@ -181,13 +181,13 @@ def _opening(path: str, before: scene.Tests) -> None:
 # --- as it happens ---------------------------------------------------------------------------------------------------
 
 
-def _line(event: Event) -> str:
+def _line(event: DemoEvent) -> str:
     text = " ".join(event.text.split())
     cost = f"  ({event.usd} USD)" if event.usd is not None else ""
     return f"{event.at_s:5.1f}s  {event.role:<15} {'' if event.what == 'works' else event.what + ': '}{text}{cost}"
 
 
-def _live(happening: Iterator[Event], told: Told) -> None:
+def _live(happening: Iterator[DemoEvent], told: DemoProgress) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.table import Table
@@ -223,7 +223,9 @@ def _live(happening: Iterator[Event], told: Told) -> None:
 # --- at the end ------------------------------------------------------------------------------------------------------
 
 
-def _ending(path: str, kept: bool, view: JobView, told: Told, after: scene.Tests, diff: str, seconds: float) -> None:
+def _ending(
+    path: str, kept: bool, view: JobView, told: DemoProgress, after: scene.Tests, diff: str, seconds: float
+) -> None:
     say(f"\nThe way of the task {scene.JOB} ({len(view.lifecycle.hops)} hops, each decided once)")
     for hop in view.lifecycle.hops:
         say(f"  {hop.at[11:19]}  {hop.role:<15} → {hop.to:<36} {play.first_line(hop)}")
@@ -252,7 +254,7 @@ def _ending(path: str, kept: bool, view: JobView, told: Told, after: scene.Tests
 def _data(
     root: str | None,
     view: JobView,
-    told: Told,
+    told: DemoProgress,
     before: scene.Tests,
     after: scene.Tests,
     diff: str,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from farro.agents import inbox as asking
-from farro.agents.inbox import Waiting
+from farro.agents.inbox import InboxItem
 from farro.cli.enqueue import contents
 from farro.cli.options import common, open_root, person
 from farro.cli.terminal import answer, at_terminal, say
@@ -121,5 +121,5 @@ def _told(life: Lifecycle, words: str, as_json: bool) -> None:
         say(f"{life.job_id}: {words}")
 
 
-def _data(one: Waiting) -> dict[str, Any]:
+def _data(one: InboxItem) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__slots__}

@@ -8,8 +8,8 @@ import click
 
 from farro import app
 from farro.agents import provider_test as operations
-from farro.agents.calling import Tried
-from farro.agents.provider_test import PROMPT, Tested
+from farro.agents.calling import CallTry
+from farro.agents.provider_test import PROMPT, ProviderTestResult
 from farro.agents.providers.port import ProviderTrouble, Usage
 from farro.cli.options import common, read_root
 from farro.cli.terminal import answer, note, say
@@ -34,9 +34,9 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
         raise click.UsageError("name a role to test with --role, or a provider with --provider")
     path, settings = read_root(root)
     redact = Redactor.of_variables(settings.secret_variables(), os.environ).text
-    tried: list[Tried] = []
+    tried: list[CallTry] = []
 
-    def on_try(one: Tried) -> None:
+    def on_try(one: CallTry) -> None:
         tried.append(one)
         if one.kind != "answered":
             note(f"call {one.number}, {_who(one.provider, one.model)}: no answer ({one.kind.replace('_', ' ')})")
@@ -57,7 +57,7 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
     return 0
 
 
-def _show(role: str | None, tested: Tested) -> None:
+def _show(role: str | None, tested: ProviderTestResult) -> None:
     come, asked = tested.answered.answer, tested.answered.candidate
     calls = len(tested.answered.tried)
     whose = f"{role}: " if role is not None else ""

@@ -27,7 +27,7 @@ _LIMIT = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class DemoEvent:
     """One thing that happened, `at_s` seconds after the beginning."""
 
     at_s: float
@@ -39,7 +39,7 @@ class Event:
 
 
 @dataclass
-class Stagehand:
+class JobObserver:
     """Tells what is new about one job. One look after the other; nothing is told twice."""
 
     store: Store
@@ -52,13 +52,13 @@ class Stagehand:
         self._hops = 0
         self._working = 0  # the highest attempt whose beginning was told
 
-    def news(self) -> tuple[list[Event], Lifecycle | None]:
+    def news(self) -> tuple[list[DemoEvent], Lifecycle | None]:
         """What happened since the last look, and how the job stands; None: it moved while it was looked at."""
         view = self.store.find(self.job_id)
         if view is None:
             return [], None
         life = view.lifecycle
-        told: list[Event] = []
+        told: list[DemoEvent] = []
         for hop in life.hops[self._hops :]:
             event = self._of_hop(view, hop)
             if event is None:  # its files moved on: again, with the next look
@@ -73,11 +73,11 @@ class Stagehand:
             told.append(self._works(life.role, life.attempt))
         return told, life
 
-    def _works(self, role: str, attempt: int) -> Event:
+    def _works(self, role: str, attempt: int) -> DemoEvent:
         self._working = attempt
         return self._event(role, "works", "works", attempt)
 
-    def _of_hop(self, view: JobView, hop: Hop) -> Event | None:
+    def _of_hop(self, view: JobView, hop: Hop) -> DemoEvent | None:
         if hop.reason is Reason.AGENT_DIED:
             return self._event(hop.role, "lost", "its worker died; the job is recovered", hop.attempt)
         if hop.role == MANAGER or hop.reason is not Reason.ROUTED:
@@ -89,12 +89,12 @@ class Stagehand:
         agent = result.get("agent") or {}
         return self._event(hop.role, "said", words(agent.get("answer") or {}), hop.attempt, cost(agent, hop.attempt))
 
-    def _event(self, role: str, what: str, text: str, attempt: int, usd: Decimal | None = None) -> Event:
+    def _event(self, role: str, what: str, text: str, attempt: int, usd: Decimal | None = None) -> DemoEvent:
         at_s = self.clock.monotonic_s() - self._began_s
-        return Event(at_s=at_s, role=role, what=what, text=text, attempt=attempt, usd=usd)
+        return DemoEvent(at_s=at_s, role=role, what=what, text=text, attempt=attempt, usd=usd)
 
 
-def events(hand: Stagehand, *, mend: Callable[[], list[str]], patience_s: float = PATIENCE_S) -> Iterator[Event]:
+def events(hand: JobObserver, *, mend: Callable[[], list[str]], patience_s: float = PATIENCE_S) -> Iterator[DemoEvent]:
     """Until the job has ended. `mend` starts again what died meanwhile, and answers its names: a worker that is killed
     in the middle is a part of the play."""
     clock, store = hand.clock, hand.store

@@ -17,10 +17,10 @@ from farro.jobs.times import parse_timestamp
 from farro.jobs.transitions import waits_for_person
 from farro.lazy_dataclass import dataclass
 from farro.roles.names import RUNNER
-from farro.roles.workflow import Code
+from farro.roles.workflow import RouteCode
 from farro.store.port import Store
 
-_WAITS = frozenset({Code.HUMAN, Code.PAUSED})
+_WAITS = frozenset({RouteCode.HUMAN, RouteCode.PAUSED})
 LOOK_S = 30.0
 OPEN = (Status.QUEUED, Status.IN_PROGRESS, Status.STALE)
 
@@ -39,7 +39,7 @@ def age_s(life: Lifecycle, now: datetime) -> float | None:
 
 
 @dataclass(kw_only=True)
-class Abandoning:
+class AbandonedJobs:
     clock: Clock
     after_s: float
     _looked_s: float = float("-inf")

@@ -20,8 +20,8 @@ from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.queue.admission import Caps, Gate, admitted
 from farro.roles import auto_plan, task
-from farro.roles.auto_plan import ORIGIN, Chosen
-from farro.roles.task import HUMAN, Task
+from farro.roles.auto_plan import ORIGIN, DraftSelection
+from farro.roles.task import HUMAN, WorkflowTask
 from farro.roles.workflow import MANAGER, Position
 from farro.store.port import Claim, Store, Submission
 from farro.worker import started_tasks
@@ -64,7 +64,7 @@ class AutoPlan:
         self.paused = now
         return not now
 
-    def children(self, claim: Claim, drafts: Any, task: Task | None, at: Position) -> Chosen:
+    def children(self, claim: Claim, drafts: Any, task: WorkflowTask | None, at: Position) -> DraftSelection:
         """What of these drafts becomes a job when the manager's decision is committed."""
         return auto_plan.choose(
             drafts,
@@ -76,7 +76,7 @@ class AutoPlan:
             root=self.root,
         )
 
-    def delivered(self, claim: Claim, chosen: Chosen) -> None:
+    def delivered(self, claim: Claim, chosen: DraftSelection) -> None:
         """After the commit that brought them."""
         self.made += len(chosen.prompts)
         for why in chosen.refused:
@@ -109,7 +109,7 @@ class AutoPlan:
                     roles=list(self.store.roles()),
                     allow_absolute=self.settings.security.allow_absolute_paths,
                 )
-                if isinstance(found, Task):
+                if isinstance(found, WorkflowTask):
                     jobs += self._start(found)
             except CapacityReached as full:
                 self._once("full", str(full))
@@ -127,7 +127,7 @@ class AutoPlan:
             return []
         return sorted(name for name in names if name.endswith((".json", ".md")) and not name.startswith((_README, ".")))
 
-    def _start(self, found: Task) -> list[str]:
+    def _start(self, found: WorkflowTask) -> list[str]:
         first = found.workflow[0]
         prompt: dict[str, Any] = {
             "role": MANAGER if first.role == HUMAN else first.role,
@@ -158,11 +158,11 @@ def job_of(task_id: str) -> str:
     return whole if len(whole) <= 64 else f"{whole[:47]}-{sha256(task_id.encode()).hexdigest()[:16]}"
 
 
-def children(chosen: Chosen) -> tuple[Child, ...]:
+def children(chosen: DraftSelection) -> tuple[Child, ...]:
     return tuple(Child(role=str(prompt["role"]), prompt=prompt) for prompt in chosen.prompts)
 
 
-def _allowed(prompt: Mapping[str, Any], task: Task | None, at: Position) -> tuple[str, ...]:
+def _allowed(prompt: Mapping[str, Any], task: WorkflowTask | None, at: Position) -> tuple[str, ...]:
     """What the role that drafted may write itself: of its step, of the task; of the prompt where its work was none of
     the workflow's (execution.agents.material says the same to the role)."""
     own = tuple(prompt.get("allowed_paths") or ())

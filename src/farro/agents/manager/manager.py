@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from farro.agents.manager.abandoned import Abandoning
+from farro.agents.manager.abandoned import AbandonedJobs
 from farro.agents.manager.auto_plan import AutoPlan, children
 from farro.agents.manager.hooks import Hooks
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
@@ -26,7 +26,7 @@ from farro.log.structured import Log
 from farro.queue.scheduler import Timetable
 from farro.queue.schedules import Fired
 from farro.roles import workflow
-from farro.roles.workflow import MANAGER, Code, Decision
+from farro.roles.workflow import MANAGER, RouteCode, RouteDecision
 from farro.store.port import Agent, Claim, Store
 from farro.worker import routing
 from farro.worker.daemon import Keeper
@@ -51,7 +51,7 @@ class Manager(Keeper):
         snapshots: Snapshots | None = None,
         auto_plan: AutoPlan | None = None,
         hooks: Hooks | None = None,
-        abandoning: Abandoning | None = None,
+        abandoning: AbandonedJobs | None = None,
     ) -> None:
         super().__init__(store=store, name="manager", log=log)
         self._timetable = timetable
@@ -174,10 +174,10 @@ class Manager(Keeper):
             decision, task, at = routing.of_manager(claim)
         except (BadDocument, NoTask, BadName) as error:
             why = f"its task cannot be followed: {error}"[: workflow.MAX_NOTE]
-            return self._commit(claim, Decision(code=Code.FAIL, note=why))
+            return self._commit(claim, RouteDecision(code=RouteCode.FAIL, note=why))
         decision = workflow.possible(decision, self._store.roles())
         drafts = routing.drafts(claim, at)
-        if self._auto_plan is None or not drafts or decision.code is Code.FAIL:
+        if self._auto_plan is None or not drafts or decision.code is RouteCode.FAIL:
             return self._commit(claim, decision, at.worked)
         if not self._auto_plan.look():
             return self._wait_for_room(claim)
@@ -190,7 +190,7 @@ class Manager(Keeper):
 
     def _wait_for_room(self, claim: Claim) -> Lifecycle:
         """Its drafts shall become jobs, and the queues are too full: it comes back, later each time."""
-        route = {"code": str(Code.PAUSED)}
+        route = {"code": str(RouteCode.PAUSED)}
         before = sum(1 for hop in claim.envelope.lifecycle.hops if hop.route == route)
         move = Move(
             reason=Reason.RELEASED,
@@ -203,7 +203,7 @@ class Manager(Keeper):
         return self._store.commit(claim, Released(), move)
 
     def _commit(
-        self, claim: Claim, decision: Decision, worked: Hop | None = None, offspring: tuple[Child, ...] = ()
+        self, claim: Claim, decision: RouteDecision, worked: Hop | None = None, offspring: tuple[Child, ...] = ()
     ) -> Lifecycle:
         if worked is not None:
             self._run_hooks(claim.job_id, worked.role, decision, routing.job_folder(claim))
@@ -215,8 +215,8 @@ class Manager(Keeper):
         self._log("info", decision.note.splitlines()[0], {"job_id": claim.job_id, "event": event})
         return told
 
-    def _run_hooks(self, job_id: str, role: str, decision: Decision, folder: str) -> None:
-        good = decision.code is not Code.FAIL
+    def _run_hooks(self, job_id: str, role: str, decision: RouteDecision, folder: str) -> None:
+        good = decision.code is not RouteCode.FAIL
         if self._hooks is None or not self._hooks.commands(role, good=good):
             return
         with contextlib.nullcontext() if self._seat is None else beating(self._seat):
@@ -227,12 +227,12 @@ class Manager(Keeper):
     def _finalize(self) -> list[Lifecycle]:
         """What failed in a role that hands on to the manager: it stays failed."""
         done: list[Lifecycle] = []
-        route = {"code": str(Code.FAIL)}
+        route = {"code": str(RouteCode.FAIL)}
         for job_id in self._store.open_failures():
             view = self._store.find(job_id)
             if view is not None and view.status is Status.FAILED and job_id not in self._hooked:
                 self._hooked.add(job_id)  # one that cannot be finalised would else run them at every turn
-                failed = Decision(code=Code.FAIL, note="")
+                failed = RouteDecision(code=RouteCode.FAIL, note="")
                 self._run_hooks(job_id, view.lifecycle.role, failed, self._store.folder(view))
             told = self._one(job_id, lambda job: self._store.finalize(self.agent(), job, route=route))
             if told is not None:
@@ -279,7 +279,7 @@ class Manager(Keeper):
         return None
 
 
-def _outcome(claim: Claim, decision: Decision) -> Outcome:
+def _outcome(claim: Claim, decision: RouteDecision) -> Outcome:
     """What the manager's attempt leaves: the last role's result again, with the decision. So result.md at the top of a
     job stays what the last role found."""
     earlier = routing.previous(claim)
@@ -288,11 +288,11 @@ def _outcome(claim: Claim, decision: Decision) -> Outcome:
     kept = {name: last[name] for name in ("plan_id", "step_results", "agent") if name in last}
     told: dict[str, Any] = {
         "job_id": claim.job_id,
-        "success": decision.code is not Code.FAIL,
+        "success": decision.code is not RouteCode.FAIL,
         **kept,
         "decision": {**decision.route, "to": decision.to, "note": decision.note},
     }
-    if decision.code is Code.FAIL:
+    if decision.code is RouteCode.FAIL:
         error = ErrorInfo(category="workflow", message=decision.note)
         markdown = f"# Failed\n\n{decision.note}\n"
         return Failed(error=error, report=Report(result=told, markdown=markdown))

@@ -16,7 +16,7 @@ NO_KEY = "none"  # the libraries insist on one; a server of one's own, without k
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
+class ProviderAccess:
     """Invariant: `key` is in no text that leaves this process except the request itself."""
 
     base_url: str
@@ -29,7 +29,7 @@ class Access:
 
 def access_to(
     name: str, settings: ProviderSettings, environ: Mapping[str, str], *, base_url: str, variable: str
-) -> Access:
+) -> ProviderAccess:
     """ProviderTrouble of kind `missing` names the variable that is not set, or would usually hold the key.
 
     A key is sent only where the config names it: one that merely happens to be in the environment is nobody's to send,
@@ -37,10 +37,10 @@ def access_to(
     """
     if settings.api_key is not None:
         key, told_as = configured_key(name, settings.api_key, environ)
-        return Access(base_url=settings.base_url or base_url, key=key, told_as=told_as)
+        return ProviderAccess(base_url=settings.base_url or base_url, key=key, told_as=told_as)
     if settings.base_url is None:
         raise _missing(f"provider {name} has no key: set providers.{name}.api_key, such as to ${{{variable}}}")
-    return Access(base_url=settings.base_url, key=NO_KEY, told_as=f"providers.{name}.api_key, which is not set")
+    return ProviderAccess(base_url=settings.base_url, key=NO_KEY, told_as=f"providers.{name}.api_key, which is not set")
 
 
 def configured_key(name: str, api_key: Secret, environ: Mapping[str, str]) -> tuple[str, str]:

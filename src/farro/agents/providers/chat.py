@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farro.agents.providers import event_loop
-from farro.agents.providers.access import Access, access_to
+from farro.agents.providers.access import ProviderAccess, access_to
 from farro.agents.providers.port import Answer, ProviderTrouble, Request
 from farro.config.settings import ProviderSettings
 from farro.lazy_dataclass import dataclass
@@ -36,7 +36,7 @@ class Kind:
     base_url: str
     variable: str  # where its key usually is
     libraries: tuple[str, ...]  # modules that `model` imports
-    model: Callable[[str, Access, httpx2.AsyncClient], Model]
+    model: Callable[[str, ProviderAccess, httpx2.AsyncClient], Model]
 
 
 class ChatProvider:
@@ -98,12 +98,12 @@ class ChatProvider:
             with contextlib.suppress(event_loop.OutOfTime):
                 event_loop.run(self._close, event_loop.ENDING_S)
 
-    def _access(self) -> Access:
+    def _access(self) -> ProviderAccess:
         kind = self._kind
         return access_to(self._name, self._settings, self._environ, base_url=kind.base_url, variable=kind.variable)
 
     async def _ask(
-        self, request: Request, model: str, access: Access, seen: list[Exchange], said: Callable[[str], Any]
+        self, request: Request, model: str, access: ProviderAccess, seen: list[Exchange], said: Callable[[str], Any]
     ) -> Answer | ProviderTrouble:
         try:
             ask, new_exchange = await asyncio.to_thread(_load, self._kind.libraries)
@@ -125,7 +125,7 @@ class ChatProvider:
         )
         return come
 
-    def _model(self, name: str, access: Access) -> Model:
+    def _model(self, name: str, access: ProviderAccess) -> Model:
         from farro.agents.providers import http_client
 
         running = asyncio.get_running_loop()

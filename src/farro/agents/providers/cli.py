@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from farro.agents.providers.environment import ALWAYS, named, own_mark
-from farro.agents.providers.output import LIMIT, Output, end_of
+from farro.agents.providers.output import LIMIT, ProgramOutput, end_of
 from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble, Reach, Request
 from farro.agents.providers.registry import Place
 from farro.agents.providers.worktrees import Git, worktree
@@ -118,7 +118,7 @@ class CliProvider:
         )
         try:
             # An answer inside JSON is nothing to read along; what such a program says of its work is on its stderr.
-            with Output(folder, read_along=0 if self.settings.answer_field is None else 1) as output:
+            with ProgramOutput(folder, read_along=0 if self.settings.answer_field is None else 1) as output:
                 process = self._start(confined, request, reach, folder, root, output)
                 try:
                     output.forget_names()
@@ -144,7 +144,7 @@ class CliProvider:
             confined.close()
 
     def _start(
-        self, confined: Confined, request: Request, reach: Reach, folder: str, root: str, output: Output
+        self, confined: Confined, request: Request, reach: Reach, folder: str, root: str, output: ProgramOutput
     ) -> Process:
         command = self.settings.command
         assert command is not None, "`make` asks for it"
@@ -178,7 +178,7 @@ class CliProvider:
         return started
 
     def _wait(
-        self, process: Process, confined: Confined, request: Request, output: Output, stopped: threading.Event
+        self, process: Process, confined: Confined, request: Request, output: ProgramOutput, stopped: threading.Event
     ) -> int:
         """In slices: that nobody waits any more is seen between two of them."""
         until_s = time.monotonic() + request.timeout_s

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import httpx2
 from pydantic_ai import exceptions as library
 
-from farro.agents.providers.access import Access
-from farro.agents.providers.http_client import Compressed, Exchange, SecondRequest, TooLarge
+from farro.agents.providers.access import ProviderAccess
+from farro.agents.providers.http_client import Exchange, ReplyCompressed, ReplyTooLarge, SecondRequest
 from farro.agents.providers.port import ProviderTrouble, TroubleKind, Usage
 
 E = TypeVar("E", bound=BaseException)
@@ -25,10 +25,10 @@ _LONGEST = 300  # characters of a provider's own words
 _NOTHING_DONE = (400, 401, 402, 403, 404, 405, 413, 415, 422, 429)  # said before any token was made
 
 
-class Told:
+class TroubleTranslator:
     """Troubles of one provider and model."""
 
-    def __init__(self, name: str, model: str, access: Access) -> None:
+    def __init__(self, name: str, model: str, access: ProviderAccess) -> None:
         self._who = f"provider {name}"
         self._name = name
         self._model = model
@@ -36,7 +36,7 @@ class Told:
 
     def of(self, error: Exception, seen: Exchange) -> ProviderTrouble:
         """The error itself is not kept: libraries put requests into theirs, and requests have the key in them."""
-        for own in _chain(error, (SecondRequest, TooLarge, Compressed)):
+        for own in _chain(error, (SecondRequest, ReplyTooLarge, ReplyCompressed)):
             return self._own(own, seen)
         status = _status(error, seen)
         if status is not None:
@@ -86,11 +86,11 @@ class Told:
         )
 
     def _own(self, error: BaseException, seen: Exchange) -> ProviderTrouble:
-        if isinstance(error, TooLarge):
+        if isinstance(error, ReplyTooLarge):
             return self.garbage(
                 f"its reply is larger than {seen.limit / (1 << 20):.1f} MiB, which no answer of the wanted length is"
             )
-        if isinstance(error, Compressed):
+        if isinstance(error, ReplyCompressed):
             return self.garbage("its reply is compressed, which was not asked for")
         return self.trouble("was asked twice by its library, which was stopped; this is a bug in farro", "failed")
 

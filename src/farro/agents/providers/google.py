@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farro.agents.providers.access import Access
+from farro.agents.providers.access import ProviderAccess
 from farro.agents.providers.chat import ChatProvider, Kind
 from farro.agents.providers.port import Provider
 from farro.agents.providers.registry import Place
@@ -22,7 +22,7 @@ def make(name: str, settings: ProviderSettings, place: Place) -> Provider:
     return ChatProvider(name, settings, _KIND, place.environ)
 
 
-def _model(name: str, access: Access, client: httpx2.AsyncClient) -> Model:
+def _model(name: str, access: ProviderAccess, client: httpx2.AsyncClient) -> Model:
     from google.genai.types import HttpRetryOptions
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider

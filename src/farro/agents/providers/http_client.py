@@ -24,11 +24,11 @@ class SecondRequest(Exception):
     """A library tried again by itself. The caller alone does that: it counts, waits, and pays."""
 
 
-class TooLarge(Exception):
+class ReplyTooLarge(Exception):
     """The reply is larger than any answer."""
 
 
-class Compressed(Exception):
+class ReplyCompressed(Exception):
     """The reply is compressed, though that was not asked for: it could unfold into any size."""
 
 
@@ -69,7 +69,7 @@ class _Counted(httpx2.AsyncByteStream):
             self._seen.received += len(chunk)
             self._seen.tail = (self._seen.tail + chunk[-_TAIL:])[-_TAIL:]
             if self._seen.received > self._seen.limit:
-                raise TooLarge
+                raise ReplyTooLarge
             yield chunk
 
     async def aclose(self) -> None:
@@ -90,7 +90,7 @@ async def _receiving(response: httpx2.Response) -> None:
     seen.status = response.status_code
     seen.headers = {name.lower(): value for name, value in response.headers.items()}
     if seen.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Compressed
+        raise ReplyCompressed
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _Counted(response.stream, seen)
 

@@ -9,14 +9,14 @@ import contextlib
 import os
 import re
 
-from farro.agents.providers.port import Partial
+from farro.agents.providers.port import OutputSink
 from farro.host import fs
 
 LIMIT = 16 << 20  # bytes of an answer that are read
 _SAID = 2000  # characters of stderr in a message
 
 
-class Output:
+class ProgramOutput:
     """The two files of a program, whose names go as soon as it has them."""
 
     def __init__(self, folder: str, *, read_along: int = 0) -> None:
@@ -26,7 +26,7 @@ class Output:
         self._read_along = read_along  # which of the two
         self._passed = 0
 
-    def __enter__(self) -> Output:
+    def __enter__(self) -> ProgramOutput:
         self._remove()
         return self
 
@@ -61,7 +61,7 @@ class Output:
     def too_long(self, most: int) -> bool:
         return max(os.fstat(fd).st_size for fd in self._fds) > most
 
-    def pass_on(self, partial: Partial) -> None:
+    def pass_on(self, partial: OutputSink) -> None:
         """What came since the last time, for people who read along."""
         with contextlib.suppress(ValueError):  # who read along has left
             while piece := os.pread(self._fds[self._read_along], 1 << 16, self._passed):

@@ -58,12 +58,12 @@ class ProviderTrouble(FarroError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
+class ChatMessage:
     author: Literal["user", "assistant"]
     text: str
 
 
-class Partial(Protocol):
+class OutputSink(Protocol):
     """Where a provider passes on what comes. Closed by the caller."""
 
     def write(self, data: bytes, /) -> int: ...
@@ -89,13 +89,13 @@ class Request:
 
     key: str  # "<job>/<attempt>/<step>/<call>": what side effects elsewhere are known by
     system: str  # the policy
-    messages: tuple[Message, ...]  # the last one is the user's
+    messages: tuple[ChatMessage, ...]  # the last one is the user's
     model: str | None
     max_output_tokens: int
     timeout_s: float
     role: str = ""
     schema: Mapping[str, Any] | None = None  # JSON Schema of the wanted answer, for providers that take one
-    partial: Partial | None = None  # gets the text as it comes; for people who read along
+    partial: OutputSink | None = None  # gets the text as it comes; for people who read along
     # For programs only:
     folder: str = ""  # the step's own, for files of the call
     env: Mapping[str, str] = field(default_factory=dict)  # what every process of the step carries
@@ -123,7 +123,7 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class Foretelling(Protocol):
+class PricedProvider(Protocol):
     """A provider that knows before a call what it will cost: a file of answers does. It need not be one."""
 
     def most_usd(self, request: Request) -> Decimal:

@@ -22,8 +22,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
-from farro.agents.providers.access import Access
-from farro.agents.providers.errors import Told
+from farro.agents.providers.access import ProviderAccess
+from farro.agents.providers.errors import TroubleTranslator
 from farro.agents.providers.http_client import Exchange, exchange
 from farro.agents.providers.port import Answer, ProviderTrouble, Request, Usage
 from farro.roles import money
@@ -34,14 +34,14 @@ async def ask(
     request: Request,
     *,
     name: str,
-    access: Access,
+    access: ProviderAccess,
     seen: Exchange,
     said: Callable[[str], None] | None,
 ) -> Answer | ProviderTrouble:
     """The trouble is returned, not raised, so that no exception of a library hangs on to it. With `said`, the answer is
     streamed, and its text told as it comes."""
     assert request.model is not None
-    told = Told(name, request.model, access)
+    told = TroubleTranslator(name, request.model, access)
     exchange.set(seen)
     settings = ModelSettings(max_tokens=request.max_output_tokens, max_retries=0)
     messages = _messages(request)
@@ -86,7 +86,7 @@ def _finished(response: ModelResponse, seen: Exchange) -> bool:
     return seen.ended or bool((response.provider_details or {}).get("finish_reason"))
 
 
-def _answer(response: ModelResponse, told: Told) -> Answer | ProviderTrouble:
+def _answer(response: ModelResponse, told: TroubleTranslator) -> Answer | ProviderTrouble:
     usage, details = _usage(response), response.provider_details or {}
     if response.finish_reason == "content_filter":
         reason = details.get("refusal") or details.get("block_reason") or details.get("finish_reason")

@@ -32,7 +32,7 @@ _PASSING = frozenset({"rate_limited", "server", "timeout", "network", "garbage",
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class RegexRule:
     """A regular expression."""
 
     def fault(self, value: str, /) -> str | None:
@@ -61,12 +61,12 @@ class ScriptedError:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ScriptedAnswer:
     """One answer, or trouble, and the requests that get it: those that fit everything it names."""
 
     role: FilledText | None = None
     match: FilledText | None = None  # in the text of the messages
-    pattern: Annotated[str, Pattern()] | None = None  # the same, as a regular expression
+    pattern: Annotated[str, RegexRule()] | None = None  # the same, as a regular expression
     attempt: Count | None = None  # of the job
     times: Count | None = None  # so many calls of an attempt; None: any number
     answer: Any = None  # text; anything else is given as JSON
@@ -79,8 +79,8 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
-    answers: Annotated[tuple[Entry, ...], Size(at_least=1)]
+class AnswerScript:
+    answers: Annotated[tuple[ScriptedAnswer, ...], Size(at_least=1)]
 
 
 def make(name: str, settings: ProviderSettings, place: Place) -> Provider:
@@ -99,7 +99,7 @@ class ScriptedProvider:
         self._settings = settings
         self._root = root
         self._wait = wait
-        self._read: tuple[tuple[int, ...], Script] | None = None  # the file as it was
+        self._read: tuple[tuple[int, ...], AnswerScript] | None = None  # the file as it was
 
     def answer(self, request: Request) -> Answer:
         entry = self._chosen(request)
@@ -136,7 +136,7 @@ class ScriptedProvider:
     def close(self) -> None:
         pass
 
-    def _chosen(self, request: Request) -> Entry:
+    def _chosen(self, request: Request) -> ScriptedAnswer:
         """The entries that fit, each as often as its `times` says, in the order of the file; the call's number says
         which of them. Calls after the last get none."""
         attempt, number = _numbers(request.key)
@@ -152,7 +152,7 @@ class ScriptedProvider:
             "add one to `answers`"
         )
 
-    def _script(self) -> Script:
+    def _script(self) -> AnswerScript:
         path = self._path()
         try:
             found = os.stat(path)
@@ -183,9 +183,9 @@ class ScriptedProvider:
         return ProviderTrouble(f"provider {self._name}: {message}", kind=kind, retryable=False, charged=False)
 
 
-def _parsed(text: bytes, source: str) -> Script:
+def _parsed(text: bytes, source: str) -> AnswerScript:
     document = documents.parse(text, source)
-    checked = shapes.check(Script, document.data)
+    checked = shapes.check(AnswerScript, document.data)
     faults = [*checked.faults]
     if checked.value is not None:
         for index, entry in enumerate(document.data["answers"]):
@@ -197,7 +197,7 @@ def _parsed(text: bytes, source: str) -> Script:
     return checked.value
 
 
-def _fits(entry: Entry, role: str, attempt: int, text: str) -> bool:
+def _fits(entry: ScriptedAnswer, role: str, attempt: int, text: str) -> bool:
     return (
         (entry.role is None or entry.role == role)
         and (entry.attempt is None or entry.attempt == attempt)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from farro.agents.providers.environment import ALWAYS, named, own_mark
-from farro.agents.providers.output import Output
+from farro.agents.providers.output import ProgramOutput
 from farro.agents.providers.port import SLICE_S, ProviderTrouble
 from farro.host import fs, processes, trees
 from farro.host.processes import NotStarted
@@ -43,7 +43,7 @@ class Git:
 
     def __call__(self, cwd: str, *words: str, most: int = 1 << 20) -> bytes:
         """What it answers. Waits in slices: an exception for this thread is heard between two of them."""
-        with Output(self.folder) as output:
+        with ProgramOutput(self.folder) as output:
             process = processes.start(
                 ("git", *_SAFELY, *words),
                 stdin=None,

@@ -107,7 +107,7 @@ def add(
 
 
 def _add_words(place: Place, wish: str, *, review: bool) -> None:
-    from farro.agents.calling import Tried
+    from farro.agents.calling import CallTry
     from farro.agx.propose import asked
     from farro.app import agx as service
 
@@ -120,7 +120,7 @@ def _add_words(place: Place, wish: str, *, review: bool) -> None:
             raise InputError(f"{nobody}\nif that is a command: agx add -- {wish}") from None
         raise
 
-    def on_try(tried: Tried) -> None:
+    def on_try(tried: CallTry) -> None:
         if tried.kind != "answered":
             note(f"{tried.provider}: no answer ({tried.kind.replace('_', ' ')}): {tried.message}")
 

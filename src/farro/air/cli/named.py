@@ -10,7 +10,7 @@ import click
 
 from farro.air import named
 from farro.air import status as looking
-from farro.air.status import Alive, JobLine
+from farro.air.status import JobStatus, LiveProcesses
 from farro.air.words import JobState, TaskState
 from farro.cli.enqueue import read_plan
 from farro.cli.groups import Hinting
@@ -115,7 +115,7 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     show_table(rows)
 
 
-def _one(store: Store, name: str, living: Alive, as_json: bool) -> None:
+def _one(store: Store, name: str, living: LiveProcesses, as_json: bool) -> None:
     job_id = find_job.by_name(store, store.root, name)
     own_name = name if store.named(name) == job_id else None
     line = looking.job_line(store, store.root, job_id, name=own_name, now=SystemClock().now())
@@ -150,7 +150,7 @@ def _one(store: Store, name: str, living: Alive, as_json: bool) -> None:
     show_table(rows, right=(2,))
 
 
-def _skipped(line: JobLine, state: TaskState) -> bool:
+def _skipped(line: JobStatus, state: TaskState) -> bool:
     return line.state is JobState.FAILED and state is TaskState.PENDING
 
 
@@ -191,7 +191,7 @@ def _asks(tasks_file: str | None) -> bool:
     return tasks_file != "-" and sys.stdin is not None and sys.stdin.isatty()
 
 
-def _head(living: Alive) -> str:
+def _head(living: LiveProcesses) -> str:
     if living.workers:
         workers = f"{living.workers} worker slot{'s' if living.workers > 1 else ''} alive, {living.busy} busy"
     else:
@@ -200,17 +200,17 @@ def _head(living: Alive) -> str:
     return workers + (f"; no {' and no '.join(keepers)}" if keepers else "; manager and watchdog alive")
 
 
-def _living(living: Alive) -> dict[str, Any]:
+def _living(living: LiveProcesses) -> dict[str, Any]:
     return {"alive": asdict(living)}
 
 
-def _plain(line: JobLine) -> dict[str, Any]:
+def _plain(line: JobStatus) -> dict[str, Any]:
     data = asdict(line)
     del data["tasks"]
     return data
 
 
-def _remark(line: JobLine) -> str:
+def _remark(line: JobStatus) -> str:
     return _short(" ".join(filter(None, (line.note and f"{line.note}:" if line.error else line.note, line.error))))
 
 
