@@ -42,18 +42,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info.mkdir()
     (tmp_path / "acme_echo.py").write_text(MODULE)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-echo\nVersion: 1.0\n")
-    lines = ["[farro.providers]", "echo = acme_echo:make", "gone = acme_gone:make", "wrong = acme_echo:nothing"]
+    lines = ["[farro.providers]", "shout = acme_echo:make", "gone = acme_gone:make", "wrong = acme_echo:nothing"]
     (info / "entry_points.txt").write_text("\n".join([*lines, "openai = acme_echo:make", ""]))
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
 @pytest.mark.usefixtures("package")
 def test_a_package_brings_a_kind_of_its_own() -> None:
-    settings = ProviderSettings(kind="echo", options={"volume": 11})
+    settings = ProviderSettings(kind="shout", options={"volume": 11})
     provider = make_provider("loud", settings, root="/here", environ={"ECHO_KEY": "k"})
     assert provider.answer(request(1)).text == "loud 11 /here k: What is the number?"
     assert provider.tries == 2
-    assert "echo" in kinds()
+    assert "shout" in kinds()
 
 
 @pytest.mark.usefixtures("package")
