@@ -111,7 +111,7 @@ def life(store: RedisStore) -> list[Any]:
     told.append((third.job_id, third.attempt))
     store.leave(worker)
     told.append([(done.job_id, done.what) for done in store.recover(boss) if done.job_id])
-    settled = store.settle_stale(boss, third.job_id)
+    settled = store.resolve_stale(boss, third.job_id)
     told.append(settled and settled.status)
     told.append(store.remove(boss, ["mine"]))
     store.note("tested", actor=boss.id, turns=1)

@@ -21,7 +21,7 @@ from farro.jobs.outcomes import Child, ErrorInfo, Failed, Report, Succeeded
 from farro.jobs.retry import RetryPolicy
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import is_decided
-from farro.store.feed import Feed
+from farro.store.feed import ChangeFeed
 from farro.store.files import FilesStore
 from farro.store.files.context import Ground
 from farro.store.files.journal import Journal
@@ -100,7 +100,7 @@ def open_files(
         )
     )
     if store._ground.policy.rescan_s == 0:
-        store._feeds.update({role: Feed() for role in (None, *store.roles())})
+        store._feeds.update({role: ChangeFeed() for role in (None, *store.roles())})
     return store
 
 
@@ -187,7 +187,7 @@ def drain(
     for _ in range(rounds):
         moved = bool([done for done in store.recover(keeper) if done.job_id is not None])
         for job_id in store.stale():
-            moved |= store.settle_stale(keeper, job_id) is not None
+            moved |= store.resolve_stale(keeper, job_id) is not None
         for worker in workers:
             while work_one(store, worker, history):
                 moved = True

@@ -21,7 +21,7 @@ from farro.agq.client.connection import Address
 from farro.errors import AgentLost, Lost, StorageTrouble
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Report, Succeeded
-from farro.store.port import Bulk, Claim
+from farro.store.port import BatchStore, Claim
 from farro.store.redis.workspace import LocalWorkspace
 from support import eventually
 
@@ -77,7 +77,7 @@ def test_trouble_with_one_of_several_results_is_that_ones_alone(front: Front, mo
     push(client, "a", "b", "c")
     assert len(taken(client)) == 3
     hands = front.server.workers._hands
-    alone, together = front.store.commit, front.store.commit_some  # type: ignore[attr-defined]
+    alone, together = front.store.commit, front.store.commit_batch  # type: ignore[attr-defined]
 
     def torn(ended: Any) -> Any:
         together([one for one in ended if one[0].job_id != "b"])
@@ -88,7 +88,7 @@ def test_trouble_with_one_of_several_results_is_that_ones_alone(front: Front, mo
             raise StorageTrouble("no room on the disk")
         return alone(claim, outcome, move)
 
-    monkeypatch.setattr(hands._bulk, "commit_some", torn)
+    monkeypatch.setattr(hands._bulk, "commit_batch", torn)
     monkeypatch.setattr(hands._store, "commit", full)
     words = ["JOB.DONE", "a", result("a"), "b", result("b"), "c", result("c")]
     said = client.execute_command(*words)
@@ -335,23 +335,23 @@ def good(claim: Claim) -> Succeeded:
 
 
 def test_small_jobs_go_over_agq_in_rows(front: Front, slots: AgqStore) -> None:
-    assert isinstance(slots, Bulk)
+    assert isinstance(slots, BatchStore)
     client = front.client()
     push(client, "a", "b", "c", "d")
     agent = slots.join("agw", role="Runner")
-    claims = slots.claim_some(agent, 4)
+    claims = slots.claim_batch(agent, 4)
     assert [(claim.job_id, claim.attempt) for claim in claims] == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
     slots.hand_back(claims[3:])
     assert front.status("d") == "queued"
     client.execute_command("JOB.CANCEL", "b")
-    told = slots.commit_some([(claim, good(claim)) for claim in claims[:3]])
+    told = slots.commit_batch([(claim, good(claim)) for claim in claims[:3]])
     assert [isinstance(one, Lost) for one in told] == [False, True, False]
     assert [front.status(name) for name in "abc"] == ["succeeded", "killed", "succeeded"]
-    (again,) = slots.claim_some(agent, 4)
+    (again,) = slots.claim_batch(agent, 4)
     assert (again.job_id, again.envelope.lifecycle.status) == ("d", "in_progress")
     slots.release(again, "no room")
     eventually(lambda: front.status("d") == "queued", "at once, while the slot goes on")
-    assert slots.claim_some(agent, 4)[0].job_id == "d"
+    assert slots.claim_batch(agent, 4)[0].job_id == "d"
 
 
 def test_a_wake_before_the_wait_is_not_missed(front: Front, slots: AgqStore) -> None:
@@ -371,18 +371,18 @@ def test_a_wake_before_the_wait_is_not_missed(front: Front, slots: AgqStore) -> 
 def test_a_slot_that_leaves_hands_back_its_row(front: Front, slots: AgqStore) -> None:
     push(front.client(), "a", "b")
     agent = slots.join("agw", role="Runner")
-    assert len(slots.claim_some(agent, 4)) == 2
+    assert len(slots.claim_batch(agent, 4)) == 2
     slots.leave(agent)
     eventually(lambda: [front.status("a"), front.status("b")] == ["queued", "queued"], "they go back")
     with pytest.raises(AgentLost):
-        slots.claim_some(agent, 4)
+        slots.claim_batch(agent, 4)
 
 
 def test_jobs_that_differ_in_their_ids_are_one_plan_to_their_worker(front: Front, slots: AgqStore) -> None:
     client = front.client()
     for name in ("a", "b"):
         client.lpush("queue:ready", job(name, plan_id="p"))
-    first, second = slots.claim_some(slots.join("agw", role="Runner"), 4)
+    first, second = slots.claim_batch(slots.join("agw", role="Runner"), 4)
     assert first.envelope.prompt == second.envelope.prompt
     first.make()
     assert json.loads((Path(first.folder).parent.parent / "prompt.json").read_text())["id"] == "a"

@@ -14,8 +14,7 @@ from agq.stage import PATIENCE_S, Front, command, connected, job, result
 from farro.agq.feeds import Own
 from farro.agq.memo_jobs import _RELEASES
 from farro.jobs.states import Status
-from farro.store.port import Change, Changes, Submission
-from farro.store.queues import Paused
+from farro.store.port import Change, Changes, QueuePause, Submission
 from support import eventually
 
 
@@ -157,7 +156,7 @@ def told(*job_ids: str, gap: bool = False) -> Changes:
 
 
 def test_who_waits_for_a_paused_queue_is_woken_when_it_goes_on(front: Front) -> None:
-    front.store.pause("Runner", Paused(by="ann", at="now"))
+    front.store.pause("Runner", QueuePause(by="ann", at="now"))
     client, found = front.client(), []
     client.lpush("queue:ready", job("a"))
     assert json.loads(client.execute_command("QUEUE.STATS", "queue:ready"))["queues"]["queue:ready"]["paused"] is True

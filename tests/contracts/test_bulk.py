@@ -16,7 +16,7 @@ from farro.errors import ClaimLost, Lost
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.store.port import Bulk, Claim, Store, Submission
+from farro.store.port import BatchStore, Claim, Store, Submission
 from stage import plan, report, submission
 
 
@@ -28,8 +28,8 @@ def kit(request: pytest.FixtureRequest, shm: Path) -> Iterator[Adapter]:
 
 
 @pytest.fixture
-def bulk(kit: Adapter) -> Bulk:
-    assert isinstance(kit.store, Bulk)
+def bulk(kit: Adapter) -> BatchStore:
+    assert isinstance(kit.store, BatchStore)
     return kit.store
 
 
@@ -51,42 +51,42 @@ def badly(claim: Claim) -> tuple[Claim, Outcome]:
     return claim, Failed(error=ErrorInfo(category="step_failed", message="no"), report=report(claim, "failed"))
 
 
-def end(store: Bulk, claims: Sequence[Claim]) -> list[Lifecycle | Lost]:
-    return store.commit_some([well(claim) for claim in claims])
+def end(store: BatchStore, claims: Sequence[Claim]) -> list[Lifecycle | Lost]:
+    return store.commit_batch([well(claim) for claim in claims])
 
 
-def test_several_are_claimed_at_once(kit: Adapter, bulk: Bulk) -> None:
+def test_several_are_claimed_at_once(kit: Adapter, bulk: BatchStore) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
-    assert bulk.claim_some(one, 3) == []
+    assert bulk.claim_batch(one, 3) == []
     ids = fill(kit.store, 10)
-    first = bulk.claim_some(one, 3)
+    first = bulk.claim_batch(one, 3)
     assert names(first) == ids[:3]
     assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
     assert {claim.attempt for claim in first} == {1}
-    assert names(bulk.claim_some(other, 16)) == ids[3:7], "no more than four, or half: the rest is for others"
+    assert names(bulk.claim_batch(other, 16)) == ids[3:7], "no more than four, or half: the rest is for others"
     assert sorted(job for view in kit.store.agents() for job in view.jobs) == ids[:7]
     assert kit.store.count()[Status.IN_PROGRESS] == 7
     told = [kit.store.find(job_id) for job_id in ids[:3]]
     assert [view.status for view in told if view is not None] == [Status.IN_PROGRESS] * 3
 
 
-def test_of_several_one_that_lasts_is_written_down(kit: Adapter, bulk: Bulk) -> None:
+def test_of_several_one_that_lasts_is_written_down(kit: Adapter, bulk: BatchStore) -> None:
     fill(kit.store, 4)
-    claims = bulk.claim_some(kit.store.join("a", role="Runner"), 2)
-    bulk.write_down(claims[1])
-    bulk.write_down(claims[1])
+    claims = bulk.claim_batch(kit.store.join("a", role="Runner"), 2)
+    bulk.record_claim(claims[1])
+    bulk.record_claim(claims[1])
     view = kit.store.find(claims[1].job_id)
     assert view is not None
     assert view.lifecycle == claims[1].envelope.lifecycle
     assert all(isinstance(what, Lifecycle) for what in end(bulk, claims))
 
 
-def test_several_are_committed_at_once_each_by_its_own_fence(kit: Adapter, bulk: Bulk) -> None:
+def test_several_are_committed_at_once_each_by_its_own_fence(kit: Adapter, bulk: BatchStore) -> None:
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     fill(kit.store, 8)
-    claims = bulk.claim_some(agent, 4)
+    claims = bulk.claim_batch(agent, 4)
     kit.store.kill(operator, "j01")
-    told = bulk.commit_some([well(claims[0]), well(claims[1]), badly(claims[2]), well(claims[3])])
+    told = bulk.commit_batch([well(claims[0]), well(claims[1]), badly(claims[2]), well(claims[3])])
     assert [type(what) for what in told] == [Lifecycle, ClaimLost, Lifecycle, Lifecycle]
     views = [kit.store.find(job_id) for job_id in ("j00", "j01", "j02", "j03")]
     assert [view.status for view in views if view is not None] == [
@@ -100,20 +100,20 @@ def test_several_are_committed_at_once_each_by_its_own_fence(kit: Adapter, bulk:
     assert all(isinstance(what, ClaimLost) for what in end(bulk, claims)), "a commit is accepted once"
 
 
-def test_a_job_that_waits_for_one_of_several_is_let_go(kit: Adapter, bulk: Bulk) -> None:
+def test_a_job_that_waits_for_one_of_several_is_let_go(kit: Adapter, bulk: BatchStore) -> None:
     agent = kit.store.join("a", role="Runner")
     first, _ = fill(kit.store, 2)
     waiting = kit.store.enqueue(Submission(role="Runner", job_id="later", prompt=plan(9, metadata={"after": [first]})))
-    claims = bulk.claim_some(agent, 4)
+    claims = bulk.claim_batch(agent, 4)
     assert waiting not in names(claims)
     end(bulk, claims)
-    assert names(bulk.claim_some(agent, 4)) == [waiting]
+    assert names(bulk.claim_batch(agent, 4)) == [waiting]
 
 
-def test_what_was_not_begun_goes_back_to_its_place(kit: Adapter, bulk: Bulk) -> None:
+def test_what_was_not_begun_goes_back_to_its_place(kit: Adapter, bulk: BatchStore) -> None:
     ids = fill(kit.store, 8)
     agent, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
-    claims = bulk.claim_some(agent, 4)
+    claims = bulk.claim_batch(agent, 4)
     cursor = kit.store.changes(None, role="Runner").cursor
     bulk.hand_back(claims[1:])
     told = kit.store.changes(cursor, role="Runner").items
@@ -133,10 +133,10 @@ def test_what_was_not_begun_goes_back_to_its_place(kit: Adapter, bulk: Bulk) -> 
         assert events == ["enqueued", "claimed", str(Reason.RELEASED), "claimed"]
 
 
-def test_what_was_taken_meanwhile_is_not_handed_back(kit: Adapter, bulk: Bulk) -> None:
+def test_what_was_taken_meanwhile_is_not_handed_back(kit: Adapter, bulk: BatchStore) -> None:
     fill(kit.store, 4)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
-    claims = bulk.claim_some(agent, 2)
+    claims = bulk.claim_batch(agent, 2)
     kit.store.kill(operator, claims[1].job_id)
     bulk.hand_back(claims[1:])
     view = kit.store.find(claims[1].job_id)
@@ -144,37 +144,37 @@ def test_what_was_taken_meanwhile_is_not_handed_back(kit: Adapter, bulk: Bulk) -
     assert view.status is Status.KILLED
 
 
-def test_a_job_that_was_begun_before_is_claimed_alone(kit: Adapter, bulk: Bulk) -> None:
+def test_a_job_that_was_begun_before_is_claimed_alone(kit: Adapter, bulk: BatchStore) -> None:
     """Should it kill its worker again, no other job is in its hands."""
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
     assert kit.store.claim(agent) is not None
     kit.die(agent)
     kit.store.recover(operator)
-    kit.store.settle_stale(operator, ids[0])
+    kit.store.resolve_stale(operator, ids[0])
     kit.clock.advance(3600)
     other = kit.store.join("b", role="Runner")
-    assert names(bulk.claim_some(other, 16)) == ids[1:5]
-    assert names(bulk.claim_some(other, 16)) == ids[5:], "not with the one behind them"
-    alone = bulk.claim_some(other, 16)
+    assert names(bulk.claim_batch(other, 16)) == ids[1:5]
+    assert names(bulk.claim_batch(other, 16)) == ids[5:], "not with the one behind them"
+    alone = bulk.claim_batch(other, 16)
     assert names(alone) == ids[:1]
     assert alone[0].attempt == 2
 
 
-def test_a_worker_that_dies_with_several_loses_none(kit: Adapter, bulk: Bulk) -> None:
+def test_a_worker_that_dies_with_several_loses_none(kit: Adapter, bulk: BatchStore) -> None:
     ids = fill(kit.store, 8)
     agent, operator = kit.store.join("a", role="Runner"), kit.store.join("o", role=None)
-    assert names(bulk.claim_some(agent, 4)) == ids[:4]
+    assert names(bulk.claim_batch(agent, 4)) == ids[:4]
     kit.die(agent)
     kit.store.recover(operator)
     assert sorted(kit.store.stale()) == ids[:4]
     for job_id in ids[:4]:
-        told = kit.store.settle_stale(operator, job_id)
+        told = kit.store.resolve_stale(operator, job_id)
         assert told is not None
         assert told.status is Status.QUEUED
 
 
-def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: Bulk, figure: Callable[..., None]) -> None:
+def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: BatchStore, figure: Callable[..., None]) -> None:
     ids = fill(kit.store, 90)
     done: list[str] = []
 
@@ -182,7 +182,7 @@ def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: Bulk, figure
         agent = kit.store.join("w", role="Runner")
         empty = 0
         while empty < 50:  # another's lock is looked at again a moment later
-            claims = bulk.claim_some(agent, 8)
+            claims = bulk.claim_batch(agent, 8)
             bulk.hand_back(claims[5:])
             end(bulk, claims[:5])
             done.extend(names(claims[:5]))
@@ -199,10 +199,10 @@ def test_slots_that_claim_several_run_each_once(kit: Adapter, bulk: Bulk, figure
     figure(f"{kit.name}: jobs that several slots claimed in rows, each done once", len(done))
 
 
-def test_attempts_of_several_agents_are_committed_at_once(kit: Adapter, bulk: Bulk) -> None:
+def test_attempts_of_several_agents_are_committed_at_once(kit: Adapter, bulk: BatchStore) -> None:
     one, other = kit.store.join("a", role="Runner"), kit.store.join("b", role="Runner")
     ids = fill(kit.store, 6)
-    claims = [*bulk.claim_some(one, 2), *bulk.claim_some(other, 2)]
+    claims = [*bulk.claim_batch(one, 2), *bulk.claim_batch(other, 2)]
     mixed = [claims[0], claims[2], claims[1], claims[3]]
     told = end(bulk, mixed)
     assert [what.job_id for what in told if isinstance(what, Lifecycle)] == names(mixed)

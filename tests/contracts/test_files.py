@@ -27,10 +27,9 @@ from farro.jobs import ids
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Child, ErrorInfo, Failed, Succeeded
 from farro.jobs.states import Reason, Status
-from farro.store.feed import Feed
+from farro.store.feed import ChangeFeed
 from farro.store.files import FilesStore
-from farro.store.port import Agent, Change, Claim, Submission
-from farro.store.queues import Paused
+from farro.store.port import Agent, Change, Claim, QueuePause, Submission
 from stage import Crash, plan, read, report, submission
 
 YEARS_S = 20 * 365 * 86400
@@ -343,7 +342,7 @@ def test_an_attempt_is_counted_before_work_starts(files: Files) -> None:
     boss = files.store.join("boss", role=None)
     files.store.recover(boss)
     assert lifecycle(files, "jobs/stale", "j").attempt == 1
-    files.store.settle_stale(boss, "j")
+    files.store.resolve_stale(boss, "j")
     files.clock.advance(10)
     assert claimed(files.store, files.store.join("worker", role="Runner")).attempt == 2
 
@@ -378,7 +377,7 @@ def test_each_worker_examines_a_job_once(files: Files) -> None:
 def test_an_idle_worker_finds_what_nobody_told_it_of_when_it_polls(files: Files) -> None:
     files.policy = replace(files.policy, rescan_s=30.0, poll_s=5.0)
     store = files.process()
-    store._feeds.update({role: Feed() for role in (None, *store.roles())})  # a disk that tells of nothing
+    store._feeds.update({role: ChangeFeed() for role in (None, *store.roles())})  # a disk that tells of nothing
     agent = store.join("worker", role="Runner")
     assert store.claim(agent) is None
     files.store.enqueue(submission(job_id="j"))
@@ -661,7 +660,7 @@ def test_watchdog_manager_and_operator_edit_one_stale_job(files: Files) -> None:
 
         verbs: list[Callable[[], Any]] = [
             lambda stores=stores, holders=holders: stores[0].recover(holders[0]),  # type: ignore[misc]
-            lambda stores=stores, holders=holders, job_id=job_id: stores[1].settle_stale(holders[1], job_id),  # type: ignore[misc]
+            lambda stores=stores, holders=holders, job_id=job_id: stores[1].resolve_stale(holders[1], job_id),  # type: ignore[misc]
             lambda stores=stores, holders=holders, job_id=job_id: stores[2].kill(holders[2], job_id),  # type: ignore[misc]
         ]
         threads = [threading.Thread(target=act, args=(verb,)) for verb in verbs]
@@ -911,7 +910,7 @@ def test_a_pause_that_cannot_be_read_is_one(files: Files) -> None:
     os.mkdir(f"{files.root}/agents/Runner/.paused")
     files.store.enqueue(submission(job_id="a"))
     assert files.store.claim(files.store.join("worker", role="Runner")) is None
-    assert files.store.paused() == {"Runner": Paused(by="somebody", at="")}
+    assert files.store.paused() == {"Runner": QueuePause(by="somebody", at="")}
 
 
 def test_trouble_of_the_disk_is_no_due_time(files: Files) -> None:
@@ -931,7 +930,7 @@ def test_a_pause_for_which_there_is_no_room_leaves_nothing(files: Files) -> None
     fs.set_seam(NoRoom())
     try:
         with pytest.raises(TryAgain):
-            files.store.pause("Runner", Paused(by="ann", at=""))
+            files.store.pause("Runner", QueuePause(by="ann", at=""))
     finally:
         fs.set_seam(None)
     assert os.listdir(f"{files.root}/jobs/.staging") == before
@@ -947,11 +946,11 @@ def test_a_queue_that_is_paused_between_look_and_move_keeps_its_job(files: Files
 
     def pause(op: str, args: tuple[Any, ...]) -> None:
         if op == "move":
-            other.pause("Runner", Paused(by="ann", at=""))
+            other.pause("Runner", QueuePause(by="ann", at=""))
 
     with watched() as seam:
         seam.before = pause
-        taken = files.store.claim_some(agent, 3) if row else [files.store.claim(agent)]
+        taken = files.store.claim_batch(agent, 3) if row else [files.store.claim(agent)]
     assert [claim for claim in taken if claim is not None] == []
     for name in "abc":
         assert sorted(os.listdir(f"{files.root}/agents/Runner/incoming/{name}")) == ["job.json", "prompt.json"]
@@ -1012,6 +1011,6 @@ def test_a_claim_that_the_disk_refuses_is_no_attempt(files: Files, begun: bool) 
     files.store.leave(agent)
     keeper = files.store.join("keeper", role=None)
     files.store.recover(keeper)
-    told = files.store.settle_stale(keeper, "a")
+    told = files.store.resolve_stale(keeper, "a")
     assert told is not None
     assert told.status is Status.QUEUED, "attempts are left"

@@ -31,8 +31,7 @@ from farro.jobs.outcomes import Child, ErrorInfo, Failed, Outcome, Released, Rep
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
 from farro.jobs.transitions import Move
-from farro.store.port import Agent, Answered, Bulk, Claim, Store, Submission
-from farro.store.queues import Paused
+from farro.store.port import Agent, BatchStore, Claim, PersonAnswer, QueuePause, Store, Submission
 from stage import plan, report, submission
 
 NO = ErrorInfo(category="step_failed", message="no")
@@ -669,12 +668,12 @@ def test_an_unroutable_job_is_marked_where_it_lies_and_then_collected(kit: Adapt
     assert place(kit.store, "j") == f"agents/Runner/in-progress/{agent.id}"
     assert kit.store.stale() == []
     dog = operator(kit.store)
-    assert kit.store.settle_stale(dog, "j") is None, "not collected yet"
+    assert kit.store.resolve_stale(dog, "j") is None, "not collected yet"
     done = kit.store.recover(dog)
     assert [(each.job_id, each.agent, each.what) for each in done] == [("j", agent.id, "rolled_forward")]
     assert (kit.store.stale(), place(kit.store, "j")) == (["j"], "jobs/stale")
     kit.store.heartbeat(agent)  # the worker itself is well
-    requeued = kit.store.settle_stale(dog, "j")
+    requeued = kit.store.resolve_stale(dog, "j")
     assert requeued is not None
     assert (requeued.status, requeued.requeued_from) == (Status.QUEUED, Status.STALE)
     assert requeued.error is None or requeued.error["category"] == "manager_away"
@@ -723,7 +722,7 @@ def take_by_death(kit: Adapter, claim: Claim) -> None:
 
 def take_by_death_and_run_again(kit: Adapter, claim: Claim) -> None:
     take_by_death(kit, claim)
-    kit.store.settle_stale(operator(kit.store), claim.job_id)
+    kit.store.resolve_stale(operator(kit.store), claim.job_id)
     kit.clock.advance(RETRY.max_delay_s)
     assert claimed(kit.store, worker(kit.store)).attempt == claim.attempt + 1
 
@@ -779,7 +778,7 @@ def test_an_agent_that_left_can_do_nothing_more(kit: Adapter) -> None:
         lambda: kit.store.claim(agent),
         lambda: kit.store.kill(agent, "j"),
         lambda: kit.store.requeue(agent, "j"),
-        lambda: kit.store.settle_stale(agent, "j"),
+        lambda: kit.store.resolve_stale(agent, "j"),
         lambda: kit.store.recover(agent),
     ):
         with pytest.raises(Lost):
@@ -830,12 +829,12 @@ def test_the_job_of_an_agent_that_is_gone_is_stale_then_queued_again(kit: Adapte
     assert agent.id in stale.error["message"]
     assert (kit.store.stale(), place(kit.store, "j")) == (["j"], "jobs/stale")
     assert kit.store.recover(dog) == []
-    told = kit.store.settle_stale(dog, "j")
+    told = kit.store.resolve_stale(dog, "j")
     assert told is not None
     assert told == life(kit.store, "j")
     assert (told.status, told.retry_count, told.requeued_from) == (Status.QUEUED, 1, Status.STALE)
     assert kit.store.stale() == []
-    assert kit.store.settle_stale(dog, "j") is None
+    assert kit.store.resolve_stale(dog, "j") is None
     kit.clock.advance(RETRY.max_delay_s)
     claim = claimed(kit.store, worker(kit.store))
     assert claim.attempt == 2
@@ -850,7 +849,7 @@ def test_a_poison_job_is_killed_with_the_reason(kit: Adapter) -> None:
         claimed(kit.store, agent)
         kit.die(agent)
         kit.store.recover(dog)
-        told = kit.store.settle_stale(dog, "poison")
+        told = kit.store.resolve_stale(dog, "poison")
         kit.clock.advance(RETRY.max_delay_s)
         kit.store.heartbeat(dog)
     assert told is not None
@@ -992,7 +991,7 @@ def test_a_verb_on_an_unknown_job_says_so(kit: Adapter, verb: str) -> None:
     with pytest.raises(BadName):
         VERBS[verb](kit.store, operator(kit.store), "../x")
     assert kit.store.find("nowhere") is None
-    assert kit.store.settle_stale(operator(kit.store), "nowhere") is None
+    assert kit.store.resolve_stale(operator(kit.store), "nowhere") is None
 
 
 @pytest.mark.parametrize("state", ["queued", "in_progress", *TERMINAL, "open failure"])
@@ -1000,7 +999,7 @@ def test_only_a_stale_job_is_settled(kit: Adapter, state: str) -> None:
     job_id = STATES[state](kit)
     boss = operator(kit.store)
     before = kit.snapshot()
-    assert kit.store.settle_stale(boss, job_id) is None
+    assert kit.store.resolve_stale(boss, job_id) is None
     assert kit.snapshot() == before
 
 
@@ -1238,7 +1237,7 @@ def test_a_job_that_waits_for_a_person_is_claimed_by_nobody(kit: Adapter) -> Non
 @pytest.mark.parametrize("text", [None, "as I want it"])
 def test_a_person_answers_once(kit: Adapter, text: str | None) -> None:
     job_id = make_asked(kit)
-    said = Answered(route={"code": "approved", "step": 0}, note="fine", text=text)
+    said = PersonAnswer(route={"code": "approved", "step": 0}, note="fine", text=text)
     told = kit.store.answer(operator(kit.store), job_id, said)
     assert (told.role, told.status, told.hops[-1].reason) == ("Manager", Status.QUEUED, Reason.ANSWERED)
     assert (told.hops[-1].route, told.hops[-1].note) == ({"code": "approved", "step": 0}, "fine")
@@ -1251,7 +1250,7 @@ def test_a_person_answers_once(kit: Adapter, text: str | None) -> None:
 def test_what_waits_for_nobody_takes_no_answer(kit: Adapter) -> None:
     job_id = make_queued(kit)
     with pytest.raises(IllegalTransition):
-        kit.store.answer(operator(kit.store), job_id, Answered(route={"code": "approved"}))
+        kit.store.answer(operator(kit.store), job_id, PersonAnswer(route={"code": "approved"}))
     assert life(kit.store, job_id).hops == ()
 
 
@@ -1301,7 +1300,7 @@ def test_work_that_could_not_be_handed_on_is_never_given_up_for_that(kit: Adapte
         claim = claimed(kit.store, worker(kit.store))
         kit.store.commit(claim, away(claim))
         kit.store.recover(boss)
-        told = kit.store.settle_stale(boss, "j")
+        told = kit.store.resolve_stale(boss, "j")
         assert told is not None
         assert told.status is Status.QUEUED
         kit.clock.advance(60)
@@ -1311,8 +1310,8 @@ def test_work_that_could_not_be_handed_on_is_never_given_up_for_that(kit: Adapte
 # --- paused queues ---
 
 
-def pause_of(kit: Adapter, why: str | None = None) -> Paused:
-    return Paused(by="ann", at=timestamp(kit.clock.now()), why=why)
+def pause_of(kit: Adapter, why: str | None = None) -> QueuePause:
+    return QueuePause(by="ann", at=timestamp(kit.clock.now()), why=why)
 
 
 def test_a_paused_queue_gives_no_job(kit: Adapter) -> None:
@@ -1326,8 +1325,8 @@ def test_a_paused_queue_gives_no_job(kit: Adapter) -> None:
     kit.store.enqueue(submission(job_id="b"))
     kit.process().enqueue(submission(job_id="c", role="CodeReviewer"))
     assert kit.store.claim(agent) is None
-    if isinstance(kit.store, Bulk):
-        assert list(kit.store.claim_some(agent, 4)) == []
+    if isinstance(kit.store, BatchStore):
+        assert list(kit.store.claim_batch(agent, 4)) == []
     assert kit.store.claim(other) is not None, "that of another role goes on"
     assert kit.store.commit(first, success(first)).status is Status.SUCCEEDED, "and what ran does"
     assert kit.store.pending("Runner") == 1

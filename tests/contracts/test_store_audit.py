@@ -76,7 +76,7 @@ def _one_turn(kit: Adapter, store: Store, dog: Any, rng: random.Random, job_id: 
         lambda: store.kill(dog, job_id),
         lambda: store.requeue(dog, job_id),
         lambda: store.force_complete(dog, job_id),
-        lambda: store.settle_stale(dog, job_id),
+        lambda: store.resolve_stale(dog, job_id),
         lambda: store.recover(dog),
         lambda: store.finalize(dog, job_id),
         lambda: store.reroute(dog, job_id, rng.choice(["Runner", "CodeReviewer"])),
@@ -158,7 +158,7 @@ def test_recovery_tells_what_it_did(kit: Adapter) -> None:
     assert events(kit, job_id) == [ENQUEUED, CLAIMED, ("agent_died", "in_progress", "stale")]
     assert [told["what"] for told in kit.audited if told["event"] == "recovered"] == ["agent_removed"]
     dog = operator(kit.store)
-    while kit.store.settle_stale(dog, job_id) is not None and life(kit.store, job_id).status is not Status.KILLED:
+    while kit.store.resolve_stale(dog, job_id) is not None and life(kit.store, job_id).status is not Status.KILLED:
         kit.clock.advance(100)
         agent = worker(kit.store)
         claimed(kit.store, agent)

@@ -42,7 +42,7 @@ NO = ErrorInfo(category="step_failed", message="no")
 WEIGHTED = (
     *["enqueue", "enqueue_chosen"] * 2,
     *["claim", "commit"] * 6,
-    *["end_agent", "settle_stale", "time_passes"] * 3,
+    *["end_agent", "resolve_stale", "time_passes"] * 3,
     *["operate", "commit_what_was_lost"] * 2,
     *["recover", "heartbeat"],
 )
@@ -328,12 +328,12 @@ class StoreMachine(RuleBasedStateMachine):
             elif job.owner in self.dead:
                 job.status, job.owner = "stale", None
 
-    def settle_stale(self, number: int, way: int) -> None:
+    def resolve_stale(self, number: int, way: int) -> None:
         if way:
             self.recover(number, way)
         waiting = [job for job in self.jobs.values() if job.status == "stale"]
         job = waiting[number % len(waiting)] if waiting else self.pick(number)
-        told = self.store.settle_stale(self.boss, job.id)
+        told = self.store.resolve_stale(self.boss, job.id)
         if job.status != "stale" or job.owner is not None:
             assert told is None
         elif max(job.attempts_here, job.requeues_here) >= LIMIT and not (

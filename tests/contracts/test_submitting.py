@@ -213,7 +213,7 @@ def test_giving_up_a_dependency_kills_its_dependents(kit: Adapter) -> None:
             break
         kit.die(agent)
         store.recover(boss)
-        store.settle_stale(boss, "first")
+        store.resolve_stale(boss, "first")
         kit.clock.advance(60)
     assert life(store, "first").status is Status.KILLED
     assert life(store, "second").status is Status.KILLED
@@ -357,7 +357,7 @@ def test_a_job_that_was_claimed_at_once_is_recovered_like_any_other(kit: Adapter
     boss = operator(store)
     store.recover(boss)
     assert life(store, claim.job_id).status is Status.STALE
-    store.settle_stale(boss, claim.job_id)
+    store.resolve_stale(boss, claim.job_id)
     kit.clock.advance(60)
     assert claimed(store, worker(store)).job_id == claim.job_id
 

@@ -17,9 +17,9 @@ from farro.host import fs
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Report
 from farro.store.redis.workspace import LOOKS, LocalWorkspace
-from farro.store.workspace import Material, Posted
+from farro.store.workspace import JobFiles, PostedFiles
 
-PLAIN = Material(lifecycle=b'{"status": "queued"}', prompt=b'{"steps": []}')
+PLAIN = JobFiles(lifecycle=b'{"status": "queued"}', prompt=b'{"steps": []}')
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def said(home: str, name: str, data: bytes) -> None:
 
 
 def test_an_attempt_has_a_folder_shaped_as_the_file_store_shapes_it(make: Callable[..., LocalWorkspace]) -> None:
-    earlier = Posted(
+    earlier = PostedFiles(
         files={"result.json": b"{}", "error.md": b"no", "steps/1/stdout": b"x", ".snapshot/task.json": b"t"}
     )
-    material = Material(
+    material = JobFiles(
         lifecycle=b"{}", prompt=b"{}", narrative="words", payload={"a.txt": b"a"}, attempts={1: earlier}
     )
     home = make().begin("m.0.ab", "job-1", 2, material)
@@ -81,7 +81,7 @@ def test_what_is_posted_makes_the_same_folder_elsewhere(make: Callable[..., Loca
     said(home, "left-by-a-step", b"nobody named it")
     posted = space.post(home, result("1"), good=True)
     space.end("m.0.ab", "job-1")
-    looked = Path(make().look("job-1", "3", Material(lifecycle=b"{}", prompt=b"{}", attempts={1: posted})))
+    looked = Path(make().look("job-1", "3", JobFiles(lifecycle=b"{}", prompt=b"{}", attempts={1: posted})))
     assert (looked / "attempts/0001/steps/1/stdout").read_bytes() == b"\xff\x00one\n"
     assert (looked / "attempts/0001/steps.jsonl").read_bytes() == b'{"version": 1}\n{"synced": true}\n'
     assert (looked / "attempts/0001/.snapshot/agents-config.json").exists()
@@ -171,7 +171,7 @@ def test_a_large_output_goes_to_the_shared_directory(make: Callable[..., LocalWo
     told = json.loads(posted.files["result.json"])["step_results"][0]
     assert told["elsewhere"] == {"stdout": "job-1/0007/steps/1/stdout"}
     space.end("m.0.ab", "job-1")
-    looked = space.look("job-1", "1", Material(lifecycle=b"{}", prompt=b"{}", attempts={7: posted}))
+    looked = space.look("job-1", "1", JobFiles(lifecycle=b"{}", prompt=b"{}", attempts={7: posted}))
     assert Path(looked, "attempts/0007/steps/1/stdout").read_bytes() == b"x" * 5000
     space.forget("job-1")
     assert list((shared / "q").iterdir()) == []
@@ -200,16 +200,16 @@ def test_a_link_that_a_step_planted_is_not_posted(make: Callable[..., LocalWorks
 
 
 def test_a_posted_name_reaches_nothing_outside(make: Callable[..., LocalWorkspace]) -> None:
-    hostile = Posted(files={"../../../../evil": b"x"})
+    hostile = PostedFiles(files={"../../../../evil": b"x"})
     with pytest.raises(Damaged):
-        make().look("job-1", "1", Material(lifecycle=b"{}", prompt=b"{}", attempts={1: hostile}))
+        make().look("job-1", "1", JobFiles(lifecycle=b"{}", prompt=b"{}", attempts={1: hostile}))
 
 
 def test_a_job_that_runs_here_is_seen_as_it_is(make: Callable[..., LocalWorkspace]) -> None:
     space = make()
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     said(home, "steps/1/stdout", b"so far")
-    running = Material(lifecycle=b'{"status": "in_progress", "agent": "m.0.ab"}', prompt=b"{}")
+    running = JobFiles(lifecycle=b'{"status": "in_progress", "agent": "m.0.ab"}', prompt=b"{}")
     assert Path(make().look("job-1", "1", running), "attempts/0001/steps/1/stdout").read_bytes() == b"so far"
 
 
@@ -231,7 +231,7 @@ def test_what_a_dead_process_left_is_swept_after_its_processes(
     program = (
         "import sys; from farro.store.redis.workspace import LocalWorkspace;"
         "from farro.host.clock import SystemClock;"
-        "from farro.store.workspace import Material; m = Material(lifecycle=b'{}', prompt=b'{}');"
+        "from farro.store.workspace import JobFiles; m = JobFiles(lifecycle=b'{}', prompt=b'{}');"
         "w = LocalWorkspace(sys.argv[1], name='q', clock=SystemClock()); w.begin('dead.0.ab', 'job-1', 1, m);"
         "w.look('job-2', '1', m); print('there', flush=True); sys.stdin.read()"
     )
@@ -286,8 +286,8 @@ def test_a_folder_that_is_used_again_has_nothing_of_its_last_job(make: Callable[
     home = space.begin("m.0.ab", "job-1", 1, PLAIN)
     Path(home, "left").write_text("x")
     space.end("m.0.ab", "job-1")
-    earlier = Posted(files={"result.json": b"{}", "error.md": b"no"})
-    again = space.begin("m.0.ab", "job-2", 3, Material(lifecycle=b"{}", prompt=b"{}", attempts={1: earlier}))
+    earlier = PostedFiles(files={"result.json": b"{}", "error.md": b"no"})
+    again = space.begin("m.0.ab", "job-2", 3, JobFiles(lifecycle=b"{}", prompt=b"{}", attempts={1: earlier}))
     job = Path(again).parents[1]
     assert sorted(str(path.relative_to(job)) for path in job.rglob("*") if path.is_file()) == [
         "attempts/0001/error.md",

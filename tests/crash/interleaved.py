@@ -379,7 +379,7 @@ def row_worker(turns: int = 2, reach: int = 3) -> Callable[[World, Mind], None]:
         agent = me.join(world.scenario.roles[0])
         for _ in range(turns):
             try:
-                claims = me.store.claim_some(agent, reach)
+                claims = me.store.claim_batch(agent, reach)
                 if not claims:
                     me.rest()
                     continue
@@ -401,9 +401,9 @@ def _work_row(world: World, me: Mind, claims: list[Claim]) -> None:
         assert job not in world.history.executed, f"DUPLICATED: attempt {job} was started twice"
         world.history.executed.append(job)
     with contextlib.suppress(ClaimLost):
-        me.store.write_down(claims[-1])
+        me.store.record_claim(claims[-1])
     ended = [(claim, world.outcomes.get(claim.job_id, done)(claim)) for claim in claims]
-    for claim, told in zip(claims, me.store.commit_some(ended), strict=True):
+    for claim, told in zip(claims, me.store.commit_batch(ended), strict=True):
         if isinstance(told, Lifecycle):
             world.history.ack_commit(claim.job_id, claim.attempt, me.tell(told))
         else:
@@ -448,7 +448,7 @@ def manager(passes: int = 2) -> Callable[[World, Mind], None]:
         for _ in range(passes):
             for job_id in me.store.stale():
                 try:
-                    told = me.store.settle_stale(agent, job_id)
+                    told = me.store.resolve_stale(agent, job_id)
                 except ClaimLost:
                     assert world.scenario.hasty, f"{me.name} lives, and lost what it held"
                     continue

@@ -139,11 +139,11 @@ class Play:
         self._acknowledged(claim, outcome, told)
         return told
 
-    def commit_some(self, store: FilesStore, claims: Sequence[Claim]) -> None:
+    def commit_batch(self, store: FilesStore, claims: Sequence[Claim]) -> None:
         ended: list[tuple[Claim, Outcome]] = [(claim, Succeeded(report=_report(claim))) for claim in claims]
         for claim in claims:
             self.offspring[claim.job_id, claim.agent.id] = ()
-        for (claim, outcome), told in zip(ended, store.commit_some(ended), strict=True):
+        for (claim, outcome), told in zip(ended, store.commit_batch(ended), strict=True):
             assert isinstance(told, Lifecycle)
             self._acknowledged(claim, outcome, told)
 
@@ -343,7 +343,7 @@ def stale(play: Play) -> None:
         die(store)
         keeper_store.recover(keeper)
         [job_id] = keeper_store.stale()
-        play.verb(keeper_store.settle_stale, keeper, job_id)
+        play.verb(keeper_store.resolve_stale, keeper, job_id)
 
 
 def _two_attempts() -> Any:
@@ -435,7 +435,7 @@ def rotated(play: Play) -> None:
     keeper = other.join("keeper", role=None)
     other.recover(keeper)
     [job_id] = other.stale()
-    play.verb(other.settle_stale, keeper, job_id)
+    play.verb(other.resolve_stale, keeper, job_id)
 
 
 def in_rows(play: Play) -> None:
@@ -444,17 +444,17 @@ def in_rows(play: Play) -> None:
     store, other = play.process(), play.process()
     play.enqueue(store, *(Submission(role="Runner", prompt=plan(n)) for n in range(5)))
     worker = store.join("w", role="Runner")
-    claims = store.claim_some(worker, 4)
+    claims = store.claim_batch(worker, 4)
     store.hand_back(claims[3:])
-    play.commit_some(store, claims[:3])
-    left = store.claim_some(worker, 4)
-    store.write_down(left[1])
-    play.commit_some(store, left[:1])
+    play.commit_batch(store, claims[:3])
+    left = store.claim_batch(worker, 4)
+    store.record_claim(left[1])
+    play.commit_batch(store, left[:1])
     die(store)
     keeper = other.join("keeper", role=None)
     other.recover(keeper)
     [job_id] = other.stale()
-    play.verb(other.settle_stale, keeper, job_id)
+    play.verb(other.resolve_stale, keeper, job_id)
 
 
 def overtaken(play: Play) -> None:
@@ -484,7 +484,7 @@ def rerun(play: Play) -> None:
     other = play.process()
     keeper = other.join("keeper", role=None)
     other.recover(keeper)
-    play.verb(other.settle_stale, keeper, job_id)
+    play.verb(other.resolve_stale, keeper, job_id)
     third = play.process()
     play.fail(third, play.claim(third, third.join("x", role="Runner")))
 

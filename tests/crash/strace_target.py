@@ -63,7 +63,7 @@ def recover(store: Any, say: Say) -> None:
     agent = store.join("keeper", role=None)
     store.recover(agent)
     for job_id in store.stale():
-        told = store.settle_stale(agent, job_id)
+        told = store.resolve_stale(agent, job_id)
         say("settled", job_id, str(told.status))
     store.leave(agent)
 

@@ -94,7 +94,7 @@ def finish(root: str, grown: Grown, *, durable: bool) -> None:
     for _ in range(5):
         store.recover(keeper)
         for job_id in store.stale():
-            store.settle_stale(keeper, job_id)
+            store.resolve_stale(keeper, job_id)
         while (claim := store.claim(worker)) is not None:
             grown.perform(root, store, claim)
     store.close()

@@ -83,7 +83,7 @@ def attempt(root: str, paid: Paid, seed: int, seam: Seam) -> None:
     keeper = keeping.join("keeper", role=None)
     keeping.recover(keeper)
     for stale in keeping.stale():
-        keeping.settle_stale(keeper, stale)
+        keeping.resolve_stale(keeper, stale)
     keeping.close()
     store, clock = opened(root, seed + 1), SystemClock()
     claim = store.claim(store.join("w", role=ROLE))

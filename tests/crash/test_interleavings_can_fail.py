@@ -29,7 +29,7 @@ from farro.store.files import commit as settle
 from farro.store.files import folder as folders
 from farro.store.files.context import Ground, Held
 from farro.store.files.move import Moved, try_move
-from farro.store.port import Claim, Recovered
+from farro.store.port import Claim, RecoveryAction
 
 pytestmark = pytest.mark.linux
 
@@ -60,7 +60,7 @@ def check_then_rename(patch: pytest.MonkeyPatch) -> None:
 def read_before_move(patch: pytest.MonkeyPatch) -> None:
     """Recovery decides by what it read while somebody else could still write."""
 
-    def job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
+    def job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[RecoveryAction]:
         try:
             seen = folders.read_lifecycle(f"{folder}/{job_id}")
         except FileNotFoundError:

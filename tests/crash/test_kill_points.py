@@ -134,7 +134,7 @@ def recovery(world: World, root: str, seed: int, seam: Counting | KillAt) -> Non
         with placed(seam):
             store.recover(keeper)
             for job_id in store.stale():
-                world.told(store.settle_stale(keeper, job_id))
+                world.told(store.resolve_stale(keeper, job_id))
     except Crash:
         pass
     stage.die(store)

@@ -139,7 +139,7 @@ def recovered(root: str, seed: int, boot: str = "0") -> None:
     keeper = store.join("keeper", role=None)
     store.recover(keeper)
     for job_id in store.stale():
-        store.settle_stale(keeper, job_id)
+        store.resolve_stale(keeper, job_id)
     store.close()
 
 

@@ -99,7 +99,7 @@ def attempt(root: str, pieces: Pieces, seed: int, seam: Seam) -> None:
     keeper = keeping.join("keeper", role=None)
     keeping.recover(keeper)
     for stale in keeping.stale():
-        keeping.settle_stale(keeper, stale)
+        keeping.resolve_stale(keeper, stale)
     keeping.close()
     store = opened(root, seed + 1)
     claim = store.claim(store.join("w", role="Runner"))

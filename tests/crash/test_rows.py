@@ -243,7 +243,7 @@ def test_a_lock_left_inside_goes_with_the_next_owner(world: World) -> None:
     assert os.readlink(f"{claim.folder}/../../lock") == claim.agent.id
     assert recovered(world, watchdog(world)) == ["stale"]
     assert not os.path.lexists(f"{world.root}/jobs/stale/{world.jobs[0]}/lock")
-    world.actor.settle_stale(world.agents["keeper"], world.jobs[0])
+    world.actor.resolve_stale(world.agents["keeper"], world.jobs[0])
     os.symlink("nobody.0.0000000000000000", f"{world.root}/agents/Runner/incoming/{world.jobs[0]}/lock")
     world.process()
     world.join(name="next")
@@ -355,7 +355,7 @@ def test_a_zombie_that_commits_after_recovery_has_lost_its_claim(shm: Path) -> N
         process.send_signal(signal.SIGSTOP)
         store = watchdog(world)
         assert declare_silent(world, store) == ["stale"]
-        store.settle_stale(world.agents["keeper"], world.jobs[0])
+        store.resolve_stale(world.agents["keeper"], world.jobs[0])
         world.process()
         world.join(name="new")
         claim = world.claim("new")
@@ -405,7 +405,7 @@ def test_what_a_zombie_writes_reaches_only_its_own_attempt(shm: Path) -> None:
         process.send_signal(signal.SIGSTOP)
         store = watchdog(world)
         assert declare_silent(world, store) == ["stale"]
-        store.settle_stale(world.agents["keeper"], world.jobs[0])
+        store.resolve_stale(world.agents["keeper"], world.jobs[0])
         world.process()
         world.join(name="new")
         claim = world.claim("new")
@@ -530,7 +530,7 @@ def test_a_job_that_kills_its_worker_each_time_is_killed_with_the_reason(shm: Pa
         world.die(world.actor)
         store = watchdog(world)
         assert recovered(world, store) == ["stale"]
-        store.settle_stale(world.agents["keeper"], world.jobs[0])
+        store.resolve_stale(world.agents["keeper"], world.jobs[0])
     lifecycle = world.lifecycle(world.jobs[0])
     assert (attempts, lifecycle.status) == (3, Status.KILLED)
     assert lifecycle.error is not None
@@ -599,7 +599,7 @@ def test_an_unknown_schema_among_the_stale_is_skipped_once(world: World) -> None
     said: list[str] = []
     store = stage.open_files(world.root, seed=9, log=lambda level, message, fields: said.append(level))
     keeper = store.join("manager", role=None)
-    assert [store.settle_stale(keeper, world.jobs[0]) for _ in range(3)] == [None, None, None]
+    assert [store.resolve_stale(keeper, world.jobs[0]) for _ in range(3)] == [None, None, None]
     assert said == ["critical"]
     assert stage.read(path) == planted
     store.close()
@@ -671,7 +671,7 @@ def test_watchdog_manager_and_operator_at_one_stale_job(shm: Path) -> None:
                 world.told(operator.kill(world.agents["keeper"], world.jobs[0], note="enough"))
 
         with placed(Before("any", interfere, n)) as seam:
-            told = manager.settle_stale(manager_agent, world.jobs[0])
+            told = manager.resolve_stale(manager_agent, world.jobs[0])
         if told is None:
             assert world.decided  # the operator had it
         verbplays.end(world, scenario)

@@ -116,7 +116,7 @@ def recover(root: str, seed: int, seam: Seam) -> Lifecycle:
     keeper = store.join("dog", role=None)
     store.recover(keeper)
     for stale in store.stale():
-        store.settle_stale(keeper, stale)
+        store.resolve_stale(keeper, stale)
     life = look(store)
     store.close()
     return life

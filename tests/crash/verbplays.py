@@ -384,7 +384,7 @@ def _queued_row(world: World) -> None:
 
 
 def _claim_row(world: World) -> None:
-    claims = world.actor.claim_some(world.agents["w"], 3)
+    claims = world.actor.claim_batch(world.agents["w"], 3)
     world.history.executed += [(claim.job_id, claim.attempt) for claim in claims]
     world.claims += claims
 
@@ -402,7 +402,7 @@ def _row_not_begun(world: World) -> None:
 
 def _commit_row(world: World) -> None:
     ended = [(claim, make(claim)) for claim, make in zip(world.claims, (success, failure, success), strict=True)]
-    for claim, told in zip(world.claims, world.actor.commit_some(ended), strict=True):
+    for claim, told in zip(world.claims, world.actor.commit_batch(ended), strict=True):
         assert isinstance(told, Lifecycle)
         world.history.ack_commit(claim.job_id, claim.attempt, told)
 
@@ -413,7 +413,7 @@ def _hand_row_back(world: World) -> None:
 
 def _write_row_down(world: World) -> None:
     for claim in world.claims:
-        world.actor.write_down(claim)
+        world.actor.record_claim(claim)
 
 
 def _as_never_claimed(world: World) -> None:
@@ -494,7 +494,7 @@ def _force_complete(world: World) -> None:
 
 def _settle(world: World) -> None:
     for job_id in world.actor.stale():
-        world.told(world.actor.settle_stale(world.agents["operator"], job_id))
+        world.told(world.actor.resolve_stale(world.agents["operator"], job_id))
 
 
 def _gave_up_with_the_reason(world: World) -> None:

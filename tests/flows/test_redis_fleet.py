@@ -163,8 +163,8 @@ def test_who_slept_through_its_time_has_no_seat(store: Store) -> None:
 
 def test_a_seat_whose_time_is_over_is_free(store: Store) -> None:
     assert isinstance(store, Fleet)
-    assert store.take_seat("manager", "one", lease_s=0.05)
-    eventually(lambda: store.take_seat("manager", "two", lease_s=30), "the seat is never free")
-    assert not store.take_seat("manager", "one", lease_s=30), "the first cannot have it back"
-    store.leave_seat("manager", "one")
-    assert not store.take_seat("manager", "one", lease_s=30), "nor leave it for the second"
+    assert store.take_leadership("manager", "one", lease_s=0.05)
+    eventually(lambda: store.take_leadership("manager", "two", lease_s=30), "the seat is never free")
+    assert not store.take_leadership("manager", "one", lease_s=30), "the first cannot have it back"
+    store.release_leadership("manager", "one")
+    assert not store.take_leadership("manager", "one", lease_s=30), "nor leave it for the second"

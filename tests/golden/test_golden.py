@@ -255,7 +255,7 @@ def test_an_unknown_version_is_skipped_and_left_alone(shm: Path) -> None:
         done = store.recover(boss)
         assert [each for each in done if each.job_id is not None] == []
         for job_id in store.stale():
-            assert store.settle_stale(boss, job_id) is None
+            assert store.resolve_stale(boss, job_id) is None
         assert [store.claim(agent) for agent in (*workers, tagged)] == [None] * 4
     assert {job_id: contents(f"{root}/{place}/{job_id}") for job_id, place in UNKNOWN.items()} == before
     critical = Counter(fields["job_id"] for level, _, fields in logged if level == "critical")

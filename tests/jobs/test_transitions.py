@@ -56,7 +56,7 @@ def died(lifecycle: Lifecycle, attempt: int) -> Lifecycle:
 
 
 def settled(lifecycle: Lifecycle, highest: int, policy: RetryPolicy = POLICY) -> Lifecycle:
-    move = transitions.settle_stale(lifecycle, policy, low, highest=highest)
+    move = transitions.resolve_stale(lifecycle, policy, low, highest=highest)
     return transitions.decided(lifecycle, move, by="manager", attempt=highest, now=NOW)
 
 

@@ -86,7 +86,7 @@ def keep(member: Member) -> None:
             member.store.heartbeat(agent)
             member.store.recover(agent)
             for job_id in member.store.stale():
-                member.store.settle_stale(agent, job_id)
+                member.store.resolve_stale(agent, job_id)
         except (FarroError, OSError) as error:
             member.note("trouble", why=f"{type(error).__name__}: {error}")
             agent = None

@@ -67,14 +67,14 @@ def test_a_stale_job_is_queued_again_while_attempts_remain_then_killed_with_the_
 def test_one_job_that_cannot_be_decided_does_not_keep_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     left_by_a_dead_agent(bench, "a", "b", "c")
     Watchdog(store=bench.store, log=bench.log).run_once()
-    settle = bench.store.settle_stale
+    settle = bench.store.resolve_stale
 
     def picky(agent: Any, job_id: str) -> Any:
         if job_id == "b":
             raise Damaged("b contradicts itself")
         return settle(agent, job_id)
 
-    monkeypatch.setattr(bench.store, "settle_stale", picky)
+    monkeypatch.setattr(bench.store, "resolve_stale", picky)
     assert [life.job_id for life in Manager(store=bench.store, log=bench.log).run_once()] == ["a", "c"]
     assert bench.log.messages("error") == ["b contradicts itself"]
 

@@ -171,7 +171,7 @@ def test_trouble_of_the_store_makes_the_slot_leave_and_join_again(
 
     dog = bench.store.join("dog", role=None)
     assert ("one", "stale") in [(done.job_id, done.what) for done in bench.store.recover(dog)]
-    bench.store.settle_stale(dog, "one")
+    bench.store.resolve_stale(dog, "one")
     bench.clock.advance(60)
     assert slot.run_once() is Turn.WORKED
     assert bench.view("one").status is Status.SUCCEEDED

@@ -15,7 +15,7 @@ from farro.lazy_dataclass import dataclass
 from farro.queue.jobs import operator
 from farro.roles import names, workflow
 from farro.roles.workflow import MANAGER, RouteCode
-from farro.store.port import Answered, JobView, Store
+from farro.store.port import JobView, PersonAnswer, Store
 
 MAX_TEXT = 1 << 20
 MAX_NOTE = 4000
@@ -92,7 +92,7 @@ def _answer(
     asked = one(store, root, job_id)
     told = {"code": str(code), **({} if asked.step is None else {"step": asked.step})}
     with operator(store, by) as agent:
-        return store.answer(agent, job_id, Answered(route=told, note=_short(note), text=text))
+        return store.answer(agent, job_id, PersonAnswer(route=told, note=_short(note), text=text))
 
 
 def _short(note: str | None) -> str | None:

@@ -17,7 +17,7 @@ from farro.errors import AgentLost, BadDocument, FarroError, Lost, SyncFailed
 from farro.jobs.outcomes import Failed, Succeeded
 from farro.jobs.states import Status
 from farro.plans.memo import PostedResult
-from farro.store.port import Agent, Bulk, Claim, Store
+from farro.store.port import Agent, BatchStore, Claim, Store
 
 
 class Take(NamedTuple):
@@ -42,7 +42,7 @@ class Ending(NamedTuple):
 class Hands:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._bulk = store if isinstance(store, Bulk) else None
+        self._bulk = store if isinstance(store, BatchStore) else None
 
     # --- claiming ---
 
@@ -74,7 +74,7 @@ class Hands:
         while True:
             claims: Sequence[Claim]
             if row and self._bulk is not None:
-                claims = self._bulk.claim_some(agent, limit)
+                claims = self._bulk.claim_batch(agent, limit)
             else:
                 claim = self._store.claim(agent)
                 claims = () if claim is None else (claim,)
@@ -108,7 +108,7 @@ class Hands:
         if self._bulk is None or len(ended) == 1:
             return [self._alone(claim, outcome) for claim, outcome in ended]
         try:
-            told = self._bulk.commit_some(ended)
+            told = self._bulk.commit_batch(ended)
         except SyncFailed as error:
             return [error] * len(ended)
         except (FarroError, OSError):
@@ -135,11 +135,11 @@ class Hands:
             and (view.lifecycle.attempt, view.lifecycle.correlation_id) == (mine.attempt, mine.correlation_id)
         )
 
-    def write_down(self, claims: Sequence[Claim]) -> None:
+    def record_claim(self, claims: Sequence[Claim]) -> None:
         if self._bulk is not None:
             for claim in claims:
                 with contextlib.suppress(FarroError, OSError):  # a heartbeat tells of what was lost
-                    self._bulk.write_down(claim)
+                    self._bulk.record_claim(claim)
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Not begun: back to their places, where the store can; else to the end of the queue."""

@@ -374,7 +374,7 @@ class Server:
                     connection.drop()
             for worker in self.workers.overdue():
                 self.spawn(self._end(worker, f"worker {worker.id} said nothing for {worker.ttl_s:g} s"))
-            self.spawn(self.workers.write_down())
+            self.spawn(self.workers.record_claim())
             for held in self.workers.unheard():
                 self.spawn(self.workers.give_back(held, f"worker {held.worker.id} is back and knows nothing of it"))
 

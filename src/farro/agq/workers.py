@@ -311,14 +311,14 @@ class Workers:
 
     # --- keeping ---
 
-    async def write_down(self) -> None:
+    async def record_claim(self) -> None:
         """Jobs of a row that are not over in a moment: from here on the store shows all that it knows of them."""
         late_s = self._now_s() - MOMENT_S
         slow = [held for held in self.held.values() if not (held.shown or held.busy) and held.since_s < late_s]
         for held in slow:
             held.shown = True
         if slow:
-            await self._at_desk(self._hands.write_down, [held.claim for held in slow if held.seat.row])
+            await self._at_desk(self._hands.record_claim, [held.claim for held in slow if held.seat.row])
 
     async def beat(self) -> None:
         """Tell the store that all of them are alive; learn what was taken away."""

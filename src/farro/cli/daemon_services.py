@@ -22,7 +22,7 @@ from farro.host.thread_turns import Turns
 from farro.lazy_dataclass import dataclass
 from farro.log.structured import Log
 from farro.queue.scheduler import Timetable
-from farro.store.port import Store, Working
+from farro.store.port import Store, WorkerStore
 from farro.worker.daemon import Keeper
 from farro.worker.drain import Drained, Emptied
 from farro.worker.hand_off import Handover
@@ -49,7 +49,7 @@ class WorkerOptions:
 def worker(path: str, settings: Settings, options: WorkerOptions, log: Log, tools: Sequence[str]) -> Iterator[Worker]:
     """A worker that is not started yet; its store is closed at the end. `tools`: what its steps may use."""
     clock, role = SystemClock(), options.role
-    store: Working
+    store: WorkerStore
     handover: Handover | None = None
     until: Until | None = None
     if settings.store.startswith(AGQ):

@@ -217,7 +217,7 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
     assert_never(outcome)
 
 
-def settle_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *, highest: int) -> Move:
+def resolve_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *, highest: int) -> Move:
     """What the manager does with a stale job: again while attempts remain, else give up (RELIABILITY 20)."""
     # Requeues count too: a claim that dies before it counts its attempt must not go round for ever.
     attempts = max(lifecycle.attempts_in_hop(highest), lifecycle.requeues_in_hop)

@@ -43,9 +43,9 @@ def recent(store: Store, *, since: datetime, holding: Sequence[bytes], limit: in
 def manager_silent_s(store: Store, *, now: datetime, agents: Sequence[AgentView] | None = None) -> float | None:
     """How long no manager gave a sign: its heartbeat's age; where it writes none, whether its agent lives."""
     if isinstance(store, Fleet):
-        seated = store.seated(MANAGER)
-        if seated is not None:
-            return seated.silent_s
+        leader = store.leader_status(MANAGER)
+        if leader is not None:
+            return leader.silent_s
     else:
         with contextlib.suppress(OSError):
             return max(0.0, now.timestamp() - os.lstat(f"{store.root}/{HEARTBEAT}").st_mtime)

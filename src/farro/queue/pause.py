@@ -11,19 +11,18 @@ from farro.errors import InputError
 from farro.host.clock_port import Clock
 from farro.jobs.times import timestamp
 from farro.queue import find_job
-from farro.store.port import Store
-from farro.store.queues import Paused
+from farro.store.port import QueuePause, Store
 
 LONGEST_WHY = 500
 
 
-def pause(store: Store, roles: Sequence[str], *, by: str, why: str | None, clock: Clock) -> Mapping[str, Paused]:
+def pause(store: Store, roles: Sequence[str], *, by: str, why: str | None, clock: Clock) -> Mapping[str, QueuePause]:
     """Those that are paused now, of these; one that was before stays as it was."""
     if why is not None and len(why) > LONGEST_WHY:
         raise InputError(f"the reason has {len(why)} characters; at most {LONGEST_WHY} are kept")
     find_job.roles(store, roles)  # all of them before one is touched
     for role in roles:
-        if store.pause(role, Paused(by=by, at=timestamp(clock.now()), why=why)):
+        if store.pause(role, QueuePause(by=by, at=timestamp(clock.now()), why=why)):
             store.note("queue_paused", actor=by, role=role)
     found = store.paused()
     return {role: found[role] for role in roles if role in found}
@@ -40,12 +39,12 @@ def resume(store: Store, roles: Sequence[str], *, by: str) -> list[str]:
     return done
 
 
-def words(role: str, paused: Paused) -> str:
+def words(role: str, paused: QueuePause) -> str:
     """Of a queue that gives out no job."""
     since = f" since {paused.at}" if paused.at else ""
     return f"the queue of {role} is paused by {paused.by}{since}" + (f": {paused.why}" if paused.why else "")
 
 
-def lines(paused: Mapping[str, Paused]) -> list[str]:
+def lines(paused: Mapping[str, QueuePause]) -> list[str]:
     """Each of them with the command that ends it."""
     return [f"{words(role, paused[role])} (`farro resume {role}`)" for role in sorted(paused)]

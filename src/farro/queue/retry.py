@@ -24,7 +24,7 @@ from farro.plans.loading import load_data
 from farro.plans.model import Plan
 from farro.queue import jobs, tree
 from farro.queue.admission import Gate, admitted
-from farro.store.port import CARRIED_BYTES, Carried, JobView, Store, Submission
+from farro.store.port import CARRIED_BYTES, CarriedFiles, JobView, Store, Submission
 
 _PROMPT_LIMIT = 16 << 20
 _PAYLOAD_LIMIT = 256 << 20
@@ -160,7 +160,7 @@ def _again(store: Store, root: str, job_id: str, *, from_step: str | None, from_
         files = {path: f"{past.folder}/{path}" for line in past.succeeded for path in records.paths(line)}
         if not by_link:
             _check_size(job_id, files)
-        carried = Carried(records=records.text(lines), files=files)
+        carried = CarriedFiles(records=records.text(lines), files=files)
     submission = Submission(
         role=life.first_role,
         prompt=alone(prompt) if life.attempt else prompt,

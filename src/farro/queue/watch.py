@@ -22,8 +22,7 @@ from farro.queue import counts as lanes
 from farro.queue import tree
 from farro.queue.listing import titles
 from farro.queue.times import moment_or_none, seconds_between
-from farro.store.port import AgentView, Change, JobView, Store
-from farro.store.queues import Paused
+from farro.store.port import AgentView, Change, JobView, QueuePause, Store
 
 SHOWN_RUNNING = 20
 SHOWN_ENDED = 8
@@ -99,7 +98,7 @@ class Picture:
     alive: Mapping[str, int]  # live agents of each role
     dead: tuple[str, ...]  # agents that died and were not recovered
     asked: tuple[str, ...] = ()  # jobs that wait for a person
-    paused: Mapping[str, Paused] = field(default_factory=dict)  # queues that give out no jobs
+    paused: Mapping[str, QueuePause] = field(default_factory=dict)  # queues that give out no jobs
 
 
 class Viewer:

@@ -1,4 +1,4 @@
-"""The adapters of the Store port: files (default), redis (many machines) and memory (tests).
+"""Where jobs are kept: the Store port and its adapters files (default), redis (many machines) and memory (tests).
 
-The rules they consult live in kernel.
+Beside it the ports for what else a store keeps: Ledger, Library, Workspace and Fleet.
 """

@@ -32,7 +32,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class Feed:
+class ChangeFeed:
     """Invariant: `_ring` holds the changes numbered `_last - len(_ring) + 1` to `_last`."""
 
     def __init__(self, source: Source | None = None) -> None:

@@ -19,7 +19,7 @@ from farro.store.port import Agent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seated:
+class LeaderStatus:
     """Who has a seat, or had it last."""
 
     holder: str
@@ -37,10 +37,10 @@ class Fleet(Protocol):
     def remove(self, agent: Agent, job_ids: Sequence[str]) -> list[str]:
         """Those that were removed: they were there, and final."""
 
-    def take_seat(self, name: str, holder: str, *, lease_s: float) -> bool:
+    def take_leadership(self, name: str, holder: str, *, lease_s: float) -> bool:
         """Have it, or have it for longer. False: somebody else does."""
 
-    def leave_seat(self, name: str, holder: str) -> None: ...
+    def release_leadership(self, name: str, holder: str) -> None: ...
 
-    def seated(self, name: str) -> Seated | None:
+    def leader_status(self, name: str) -> LeaderStatus | None:
         """None: nobody ever had it."""

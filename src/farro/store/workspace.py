@@ -22,7 +22,7 @@ from farro.lazy_dataclass import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Posted:
+class PostedFiles:
     """What is kept of the files of one attempt; names are relative to its folder."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)  # result.json and result.md or error.md among them
@@ -31,28 +31,28 @@ class Posted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Material:
+class JobFiles:
     """What a job's folder is made of."""
 
     lifecycle: bytes  # job.json
     prompt: bytes  # prompt.json
     narrative: str | None = None  # prompt.md
     payload: Mapping[str, bytes] = field(default_factory=dict)
-    carried: Mapping[str, bytes] = field(default_factory=dict)  # of a job that repeats another (Carried)
-    attempts: Mapping[int, Posted] = field(default_factory=dict)
+    carried: Mapping[str, bytes] = field(default_factory=dict)  # of a job that repeats another (CarriedFiles)
+    attempts: Mapping[int, PostedFiles] = field(default_factory=dict)
 
 
 class Workspace(Protocol):
-    def begin(self, agent_id: str, job_id: str, attempt: int, material: Material) -> str:
+    def begin(self, agent_id: str, job_id: str, attempt: int, material: JobFiles) -> str:
         """The attempt's own folder."""
 
     def promise(
-        self, agent_id: str, job_id: str, attempt: int, material: Callable[[], Material]
+        self, agent_id: str, job_id: str, attempt: int, material: Callable[[], JobFiles]
     ) -> tuple[str, Callable[[], None]]:
         """The same folder, and what makes it: from any thread, any number of times, and never after `end`. An attempt
         that does not ask for it costs no file."""
 
-    def post(self, folder: str, report: Report, *, good: bool) -> Posted:
+    def post(self, folder: str, report: Report, *, good: bool) -> PostedFiles:
         """Of an attempt that ended; before it is committed. `good`: its words are result.md, else error.md."""
 
     def end(self, agent_id: str, job_id: str) -> None:
@@ -64,7 +64,7 @@ class Workspace(Protocol):
     def sweep(self) -> list[str]:
         """Remove what dead agents of this machine left; answers their ids."""
 
-    def look(self, job_id: str, version: str, material: Material) -> str:
+    def look(self, job_id: str, version: str, material: JobFiles) -> str:
         """A folder that shows the job as it is; the same one for the same version."""
 
     def forget(self, job_id: str) -> None:

@@ -25,8 +25,7 @@ from farro.queue.counts import Lanes
 from farro.queue.listing import Asked
 from farro.queue.watch import Running
 from farro.queue.workers import WorkerLine
-from farro.store.port import AgentView, JobView, Store
-from farro.store.queues import Paused
+from farro.store.port import AgentView, JobView, QueuePause, Store
 from farro.swarm import files, requests
 from farro.swarm.requests import SwarmView
 from farro.tui import texts
@@ -44,7 +43,7 @@ class Overview:
     running_total: int
     dead: tuple[AgentView, ...]
     ended: tuple[JobView, ...]
-    paused: Mapping[str, Paused]  # queues that give out no jobs
+    paused: Mapping[str, QueuePause]  # queues that give out no jobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

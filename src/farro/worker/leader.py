@@ -103,7 +103,7 @@ class FleetSeat:
             now_s = self.clock.boottime_s()
             if now_s - self._beat_s < BEAT_S and now_s < self._until_s:
                 return True
-            has = self.fleet.take_seat(self.name, self.me, lease_s=self.lease_s)
+            has = self.fleet.take_leadership(self.name, self.me, lease_s=self.lease_s)
             self._until_s = now_s + self.lease_s if has else float("-inf")
             self._beat_s = now_s if has else float("-inf")
             return has
@@ -112,7 +112,7 @@ class FleetSeat:
         return self.clock.boottime_s() < self._until_s
 
     def holder(self) -> str:
-        told = self.fleet.seated(self.name)
+        told = self.fleet.leader_status(self.name)
         return "another process" if told is None else told.holder
 
     def beat(self) -> None:
@@ -120,14 +120,14 @@ class FleetSeat:
             self.take()
 
     def silent_s(self) -> float | None:
-        told = self.fleet.seated(self.name)
+        told = self.fleet.leader_status(self.name)
         return None if told is None else told.silent_s
 
     def drop(self) -> None:
         had, self._until_s, self._beat_s = self.stands(), float("-inf"), float("-inf")
         if had:
             with contextlib.suppress(FarroError):  # the server is away: the lease runs out by itself
-                self.fleet.leave_seat(self.name, self.me)
+                self.fleet.release_leadership(self.name, self.me)
 
 
 @contextlib.contextmanager

@@ -23,8 +23,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Outcome
 from farro.jobs.times import timestamp
 from farro.log.structured import Event, Log, together
-from farro.store.port import Agent, Bulk, Claim, Working
-from farro.store.round_trips import OneTrip
+from farro.store.port import Agent, BatchStore, Claim, PipelinedStore, WorkerStore
 from farro.worker.batch_wait import Gathering
 from farro.worker.hand_off import Handover
 from farro.worker.idle_wait import Lookout
@@ -69,7 +68,7 @@ class Slot:
     def __init__(
         self,
         *,
-        store: Working,
+        store: WorkerStore,
         role: str,
         name: str,
         number: int,
@@ -97,8 +96,8 @@ class Slot:
         self._lookout = lookout or Lookout()
         self._handover = handover
         self._agent: Agent | None = None
-        self._bulk = store if isinstance(store, Bulk) else None
-        self._one_trip = store if isinstance(store, OneTrip) else None
+        self._bulk = store if isinstance(store, BatchStore) else None
+        self._one_trip = store if isinstance(store, PipelinedStore) else None
         self._untold: list[Event] = []  # claims, which are told with what became of them when that is over in a moment
         self._next: list[Claim] | None = None  # claimed already, for the next turn; None: to be claimed
         self._end_s = 0.0  # of this stint
@@ -173,7 +172,7 @@ class Slot:
             claim = self._store.claim(agent)
             claims = [] if claim is None else [claim]
         else:
-            claims = self._bulk.claim_some(agent, self._reach)
+            claims = self._bulk.claim_batch(agent, self._reach)
         if claims:
             event = {"type": "state_transition", "from": "queued", "to": "in_progress"}
             then = {"timestamp": timestamp(self._clock.now())}
@@ -207,7 +206,7 @@ class Slot:
                 self._say()
                 self._lookout.relieve()
                 if self._bulk is not None:
-                    self._bulk.write_down(claim)
+                    self._bulk.record_claim(claim)
             tick = lambda: self._beat(agent, claim)  # noqa: E731
             outcome = self._performer.perform(claim, tick, self._stop, begun)
             self._say(self._committed(claim, self._commit(agent, claim, outcome)))
@@ -235,7 +234,7 @@ class Slot:
             if ahead and self._one_trip is not None:
                 told, self._next = self._one_trip.commit_and_claim(agent, done, self._reach)
             else:
-                told = self._bulk.commit_some(done)
+                told = self._bulk.commit_batch(done)
         else:
             told = [self._tried(agent, claim, outcome) for claim, outcome in done]
         self._say(*(self._committed(claim, what) for (claim, _), what in zip(done, told, strict=True)))
@@ -302,7 +301,7 @@ class Slot:
         assert one_trip is not None
         patience_s = min(until.patience_s, self._idle_s)
         if not self._stop.requested:
-            self._next = self._lookout.wait(lambda: one_trip.claim_next(agent, self._reach, patience_s), patience_s)
+            self._next = self._lookout.wait(lambda: one_trip.claim_or_wait(agent, self._reach, patience_s), patience_s)
         return Turn.IDLE
 
     def _waited(self, cursor: int, until: Until) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from farro.errors import Lost
 from farro.log.structured import Log
-from farro.store.port import Recovered, Store
+from farro.store.port import RecoveryAction, Store
 from farro.worker.daemon import Keeper
 
 
@@ -19,7 +19,7 @@ class Watchdog(Keeper):
         super().__init__(store=store, name="watchdog", log=log)
         self._sweep = sweep  # what dead runners left
 
-    def run_once(self) -> list[Recovered]:
+    def run_once(self) -> list[RecoveryAction]:
         """One pass; answers what it did."""
         try:
             done = self._store.recover(self.agent())

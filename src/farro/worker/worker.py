@@ -15,7 +15,7 @@ from collections.abc import Callable
 from farro.execution.stop import Flag, Stop
 from farro.host import signals, time_slices
 from farro.host.clock_port import Clock
-from farro.store.port import Working
+from farro.store.port import WorkerStore
 from farro.worker.slot import Never, Slot, Until
 
 
@@ -25,7 +25,7 @@ class Worker:
     def __init__(
         self,
         *,
-        store: Working,
+        store: WorkerStore,
         role: str,
         slots: int,
         make_slot: Callable[[int, Stop], Slot],

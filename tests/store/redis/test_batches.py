@@ -11,7 +11,7 @@ from farro.errors import AgentLost, ClaimLost
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Reason, Status
-from farro.store.port import Bulk, Claim
+from farro.store.port import BatchStore, Claim
 from farro.store.redis import RedisStore
 from redis_rig import Rig, proxied
 from servers import RedisServer
@@ -27,22 +27,22 @@ def fill(store: RedisStore, count: int) -> list[str]:
 
 
 def end(store: RedisStore, claims: list[Claim]) -> list[Lifecycle | ClaimLost | AgentLost]:
-    return store.commit_some([(claim, Succeeded(report=report(claim))) for claim in claims])  # type: ignore[return-value]
+    return store.commit_batch([(claim, Succeeded(report=report(claim))) for claim in claims])  # type: ignore[return-value]
 
 
 def test_several_are_claimed_in_one_request(rig: Rig) -> None:
     store = rig.store()
-    assert isinstance(store, Bulk)
+    assert isinstance(store, BatchStore)
     one, other = store.join("a", role="Runner"), store.join("b", role="Runner")
-    assert store.claim_some(one, 3) == [], "the first call sends its script"
+    assert store.claim_batch(one, 3) == [], "the first call sends its script"
     ids = fill(store, 10)
     before = store._ground.server.requests
-    first = store.claim_some(one, 3)
+    first = store.claim_batch(one, 3)
     assert store._ground.server.requests == before + 1
     assert names(first) == ids[:3]
     assert len({claim.envelope.lifecycle.correlation_id for claim in first}) == 3
     assert {claim.attempt for claim in first} == {1}
-    assert names(store.claim_some(other, 16)) == ids[3:7], (
+    assert names(store.claim_batch(other, 16)) == ids[3:7], (
         "no more than four, or half of what is left: the rest is for others"
     )
     assert sorted(job for view in store.agents() for job in view.jobs) == ids[:7]
@@ -59,10 +59,10 @@ def test_a_row_ends_before_a_job_of_another_version_and_the_rest_keep_their_plac
     queue = f"{store._ground.keys.prefix}q:Runner:"
     before = ask("ZRANGE", queue, 0, -1, "WITHSCORES")
     agent = store.join("a", role="Runner")
-    assert names(store.claim_some(agent, 4)) == ids[:2]
+    assert names(store.claim_batch(agent, 4)) == ids[:2]
     assert ask("ZRANGE", queue, 0, -1, "WITHSCORES") == before[6:]
     assert [fields["job_id"] for _, _, fields in rig.logged] == [ids[2]]
-    assert names(store.claim_some(agent, 4)) == ids[3:7]
+    assert names(store.claim_batch(agent, 4)) == ids[3:7]
     assert (store.count()[Status.QUEUED], store.count()[Status.IN_PROGRESS]) == (2, 6)
 
 
@@ -70,9 +70,9 @@ def test_several_are_committed_in_one_request(rig: Rig) -> None:
     store = rig.store()
     agent, operator = store.join("a", role="Runner"), store.join("o", role=None)
     store.enqueue(submission(99, job_id="first"))
-    end(store, store.claim_some(agent, 1))  # which sends its script
+    end(store, store.claim_batch(agent, 1))  # which sends its script
     fill(store, 8)
-    claims = store.claim_some(agent, 4)
+    claims = store.claim_batch(agent, 4)
     store.kill(operator, "j01")
     before = store._ground.server.requests
     told = end(store, claims)
@@ -91,7 +91,7 @@ def test_a_dead_agents_commits_are_all_refused(rig: Rig) -> None:
     store = rig.store()
     fill(store, 4)
     agent = store.join("a", role="Runner")
-    claims = store.claim_some(agent, 2)
+    claims = store.claim_batch(agent, 2)
     rig.clock.advance(3600)
     assert [type(what) for what in end(store, claims)] == [AgentLost, AgentLost]
 
@@ -100,7 +100,7 @@ def test_what_was_not_begun_is_told_in_the_common_audit_log(rig: Rig) -> None:
     store = rig.store()
     ids = fill(store, 8)
     agent, other = store.join("a", role="Runner"), store.join("b", role="Runner")
-    claims = store.claim_some(agent, 4)
+    claims = store.claim_batch(agent, 4)
     cursor = store.changes(None, role="Runner").cursor
     store.hand_back(claims[1:])
     assert [change.job_id for change in store.changes(cursor, role="Runner").items] == ids[1:4], "whoever waits is told"
@@ -125,7 +125,7 @@ def test_lost_answers_of_several_are_asked_for_again(redis_server: RedisServer, 
             ids = fill(store, 8)
             agent = store.join("a", role="Runner")
             proxy.cut, proxy.after = len(proxy.requests) + cut, after
-            claims = store.claim_some(agent, 4)
+            claims = store.claim_batch(agent, 4)
             assert names(claims) == ids[:4], cut
             assert all(isinstance(what, Lifecycle) for what in end(store, claims[:2])), cut
             store.hand_back(claims[2:])

@@ -129,14 +129,14 @@ def test_a_stopped_worker_hands_back_what_it_has_not_begun(rig: Rig) -> None:
     store = rig.store(real=True)
     hall = Hall(store)
     hall.enqueue(*["quick"] * 8)
-    claim_some = store.claim_some
+    claim_batch = store.claim_batch
 
     def stopped(*args: Any) -> Any:
-        claims = claim_some(*args)
+        claims = claim_batch(*args)
         hall.stop.request(5.0)
         return claims
 
-    store.claim_some = stopped  # type: ignore[method-assign]
+    store.claim_batch = stopped  # type: ignore[method-assign]
     hall.slot.run_once()
     hall.slot.leave()
     assert hall.ran == []

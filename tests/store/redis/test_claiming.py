@@ -17,8 +17,7 @@ from farro.errors import AgentLost, NotPermitted, NotReplicated
 from farro.host.clock import SystemClock
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
-from farro.store.port import Claim, Submission
-from farro.store.queues import Paused
+from farro.store.port import Claim, QueuePause, Submission
 from farro.store.redis import RedisStore, server
 from redis_rig import Rig
 from servers import RedisServer
@@ -38,7 +37,7 @@ def names(claims: list[Claim]) -> list[str]:
 
 
 def ended(store: RedisStore, claims: list[Claim]) -> None:
-    store.commit_some([(claim, Succeeded(report=report(claim))) for claim in claims])
+    store.commit_batch([(claim, Succeeded(report=report(claim))) for claim in claims])
 
 
 # --- tags ---
@@ -51,7 +50,7 @@ def test_a_job_that_a_row_leaves_in_its_queue_is_found_by_the_next(rig: Rig) -> 
     store.enqueue(tagged("alone", "gpu", payload={"a.txt": b"x"}))  # with files: not in a row
     store.enqueue(tagged("last", "gpu"))
     found = []
-    while row := store.claim_some(agent, 4):
+    while row := store.claim_batch(agent, 4):
         found.append(names(row))
         ended(store, row)
     assert found == [["first"], ["alone"], ["last"]]
@@ -64,9 +63,9 @@ def test_a_row_of_several_queues_keeps_their_common_order(rig: Rig) -> None:
     for name, tags in zip(order, [("gpu",), (), ("big",), ("gpu",), ("gpu", "big"), (), ("big",)], strict=True):
         store.enqueue(tagged(name, *tags))
     store.enqueue(tagged("anothers", "tpu"))
-    assert names(store.claim_some(agent, 4)) == order[:4]
-    assert names(store.claim_some(agent, 4)) == order[4:]
-    assert store.claim_some(agent, 4) == []
+    assert names(store.claim_batch(agent, 4)) == order[:4]
+    assert names(store.claim_batch(agent, 4)) == order[4:]
+    assert store.claim_batch(agent, 4) == []
     assert store.find("anothers") is not None
 
 
@@ -79,7 +78,7 @@ def test_the_work_of_a_claim_is_that_of_the_sets_of_tags_not_of_the_row(rig: Rig
 
     for limit in (1, 16):
         store._ground.server.call("CONFIG", "RESETSTAT")
-        assert store.claim_some(agent, limit)
+        assert store.claim_batch(agent, limit)
         told = store._ground.server.call("INFO", "commandstats")
         assert b"cmdstat_smembers:calls=1," in told, "once for a row, not once for each of its jobs"
 
@@ -104,9 +103,9 @@ def test_where_a_right_is_missing_no_job_leaves_its_queue(rig: Rig) -> None:
         agent = poor.join("w", role="Runner")
         for limit in (1, 4, 16):
             with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
-                poor.claim_some(agent, limit)
+                poor.claim_batch(agent, limit)
         poor.close()
-    assert len(admin.claim_some(admin.join("w", role="Runner"), 16)) == 10
+    assert len(admin.claim_batch(admin.join("w", role="Runner"), 16)) == 10
     assert admin.count()[Status.QUEUED] == 10
 
 
@@ -115,9 +114,9 @@ def test_who_may_not_wait_is_told_and_does_not_turn_in_place(rig: Rig) -> None:
     rights(rig, admin, "deaf", "bzpopmin")
     store = rig.store(real=True, user="deaf", password="secret")
     agent = store.join("w", role="Runner")
-    assert store.claim_some(agent, 1) == []
+    assert store.claim_batch(agent, 1) == []
     with pytest.raises(NotPermitted, match="bzpopmin"):
-        store.claim_next(agent, 1, WAIT_S)
+        store.claim_or_wait(agent, 1, WAIT_S)
 
 
 # --- waking ---
@@ -130,13 +129,13 @@ class Waiting(threading.Thread):
         super().__init__(daemon=True)
         self.store = store
         self.agent = store.join("w", role="Runner", tags=tags)
-        assert store.claim_some(self.agent, 1) == []
+        assert store.claim_batch(self.agent, 1) == []
         self.came: list[str] | Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self.came = names(self.store.claim_next(self.agent, 1, WAIT_S))
+            self.came = names(self.store.claim_or_wait(self.agent, 1, WAIT_S))
         except Exception as error:
             self.came = error
 
@@ -180,7 +179,7 @@ def test_a_delayed_job_is_begun_in_time_though_who_heard_of_it_has_ended(rig: Ri
 
 def test_whoever_waits_in_a_claim_is_woken_when_a_queue_goes_on(rig: Rig) -> None:
     store = rig.store(real=True)
-    assert store.pause("Runner", Paused(by="ann", at="now"))
+    assert store.pause("Runner", QueuePause(by="ann", at="now"))
     waiters = [Waiting(rig.store(real=True)), Waiting(rig.store(real=True), "gpu")]
     waits(store, 1)
     store.enqueue(tagged("heavy", "gpu"))
@@ -195,7 +194,7 @@ def test_a_call_that_comes_with_an_answer_is_heard(rig: Rig, monkeypatch: pytest
     """The thread has no turn for a moment: then both are there, the answer and the call."""
     store = rig.store(real=True)
     agent = store.join("w", role="Runner")
-    assert store.claim_some(agent, 1) == []
+    assert store.claim_batch(agent, 1) == []
     real, late = server.readable, [True]
 
     def readable(sockets: Any, timeout_s: float) -> Any:
@@ -209,7 +208,7 @@ def test_a_call_that_comes_with_an_answer_is_heard(rig: Rig, monkeypatch: pytest
 
     monkeypatch.setattr(server, "readable", readable)
     began_s = time.monotonic()
-    assert store.claim_next(agent, 1, WAIT_S) == []
+    assert store.claim_or_wait(agent, 1, WAIT_S) == []
     assert time.monotonic() - began_s < WAIT_S / 2
     assert late == []
 
@@ -240,7 +239,7 @@ def test_what_rides_with_a_commit_that_too_few_replicas_have_goes_back(rig: Rig)
     calm, strict = rig.store(), rig.store(wait_replicas=1, wait_s=0.02)
     calm.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
     agent = strict.join("w", role="Runner")
-    row = strict.claim_some(agent, 1)
+    row = strict.claim_batch(agent, 1)
     with pytest.raises(NotReplicated):
         strict.commit_and_claim(agent, [(row[0], Succeeded(report=report(row[0])))], 2)
     assert [(view.job_id, view.status, view.lifecycle.attempt) for view in calm.list()] == [
@@ -258,7 +257,7 @@ def test_a_claim_that_is_refused_takes_nothing_from_the_commit_it_rode_with(tmp_
         store = rig.store()
         store.enqueue_many([submission(number, job_id=f"j{number}") for number in range(3)])
         agent = store.join("w", role="Runner")
-        row = store.claim_some(agent, 1)
+        row = store.claim_batch(agent, 1)
         store._ground.server.call("CONFIG", "SET", "maxmemory", "1")  # full: no further job is begun
         told, claims = store.commit_and_claim(agent, [(row[0], Succeeded(report=report(row[0])))], 2)
         assert [getattr(life, "status", life) for life in told] == [Status.SUCCEEDED]

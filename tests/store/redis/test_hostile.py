@@ -22,7 +22,7 @@ from farro.jobs.states import Status
 from farro.store.port import Submission
 from farro.store.redis import RedisStore
 from farro.store.redis.workspace import LocalWorkspace
-from farro.store.workspace import Material
+from farro.store.workspace import JobFiles
 from farro.worker.slot import Slot
 from redis_rig import Rig
 from stage import EPOCH, plan, report, submission
@@ -38,7 +38,7 @@ def spoil(store: RedisStore, job_id: str, field: str, text: str) -> None:
 class NoRoom(LocalWorkspace):
     """Of a machine whose disk takes no folder."""
 
-    def begin(self, agent_id: str, job_id: str, attempt: int, material: Material) -> str:
+    def begin(self, agent_id: str, job_id: str, attempt: int, material: JobFiles) -> str:
         raise StorageTrouble("no room")
 
 

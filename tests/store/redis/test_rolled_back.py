@@ -44,7 +44,7 @@ def test_an_attempt_whose_commit_the_server_lost_stays_in_nobodys_hands(rig: Rig
     assert store.claim(agent) is None, "its agent lives on, and does not know that it has a job"
     assert status(store, "j") is Status.STALE
     boss = store.join("b", role=None)
-    store.settle_stale(boss, "j")
+    store.resolve_stale(boss, "j")
     again = store.claim(agent)
     assert again is not None
     assert again.attempt == 2

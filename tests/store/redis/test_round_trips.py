@@ -17,9 +17,8 @@ from farro.host.clock import SystemClock
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import Succeeded
 from farro.jobs.states import Status
-from farro.store.port import Agent, Claim, Submission
+from farro.store.port import Agent, Claim, PipelinedStore, Submission
 from farro.store.redis import RedisStore
-from farro.store.round_trips import OneTrip
 from farro.worker.perform import Performer
 from farro.worker.slot import Slot
 from redis_rig import Rig, proxied
@@ -38,12 +37,12 @@ class Waiter(threading.Thread):
         super().__init__(daemon=True)
         self.store, self.limit = store, limit
         self.agent = store.join("w", role="Runner", tags=tags)
-        assert store.claim_some(self.agent, limit) == []
+        assert store.claim_batch(self.agent, limit) == []
         self.found: list[Claim] | None = None
         self.start()
 
     def run(self) -> None:
-        self.found = self.store.claim_next(self.agent, self.limit, WAIT_S)
+        self.found = self.store.claim_or_wait(self.agent, self.limit, WAIT_S)
 
     def claimed(self) -> list[str]:
         self.join(WAIT_S)
@@ -61,7 +60,7 @@ def fill(store: RedisStore, count: int, name: str = "j") -> list[str]:
 
 def test_a_claim_waits_for_the_queue_in_one_request(rig: Rig) -> None:
     store, other = rig.store(real=True), rig.store(real=True)
-    assert isinstance(store, OneTrip)
+    assert isinstance(store, PipelinedStore)
     waiter = Waiter(store, 4)
     before = store._ground.server.requests
     fill(other, 1)
@@ -104,7 +103,7 @@ def test_who_is_woken_wakes_the_next_where_jobs_are_left(rig: Rig) -> None:
 def test_what_is_handed_back_wakes_another(rig: Rig) -> None:
     store = rig.store(real=True)
     fill(store, 1)
-    claims = store.claim_some(store.join("w", role="Runner"), 1)
+    claims = store.claim_batch(store.join("w", role="Runner"), 1)
     waiter = Waiter(rig.store(real=True))
     waiting(store, 1)
     store.hand_back(claims)
@@ -152,9 +151,9 @@ def test_whoever_waits_in_a_claim_is_woken(rig: Rig) -> None:
     store.wake("Runner")
     assert waiter.claimed() == []
     store.wake("Runner")
-    assert store.claim_next(waiter.agent, 1, WAIT_S) == [], "though it waits only after that"
+    assert store.claim_or_wait(waiter.agent, 1, WAIT_S) == [], "though it waits only after that"
     fill(store, 1)
-    assert [claim.job_id for claim in store.claim_next(waiter.agent, 1, WAIT_S)] == ["j00"]
+    assert [claim.job_id for claim in store.claim_or_wait(waiter.agent, 1, WAIT_S)] == ["j00"]
 
 
 def test_a_claim_that_waits_has_what_falls_due(rig: Rig) -> None:
@@ -170,11 +169,11 @@ Asked = Callable[[RedisStore, Agent], list[str]]
 
 
 def rung(store: RedisStore, agent: Agent) -> list[str]:
-    return [claim.job_id for claim in store.claim_next(agent, 2, WAIT_S)]
+    return [claim.job_id for claim in store.claim_or_wait(agent, 2, WAIT_S)]
 
 
 def after_a_row(store: RedisStore, agent: Agent) -> list[str]:
-    row = store.claim_some(agent, 2)
+    row = store.claim_batch(agent, 2)
     told, claims = store.commit_and_claim(agent, ends(row), 2)
     assert all(isinstance(what, Lifecycle) for what in told)
     assert store.count()[Status.SUCCEEDED] == len(row)
@@ -191,7 +190,7 @@ def test_lost_answers_of_a_claim_that_rides_are_asked_for_again(
             rig = Rig(shm / str(cut), redis_server.url)
             store = rig.store(real=True, url=proxy.url)
             agent = store.join("a", role="Runner")
-            assert store.claim_some(agent, 2) == []
+            assert store.claim_batch(agent, 2) == []
             fill(rig.store(real=True), 8)
             proxy.cut, proxy.after = len(proxy.requests) + cut, after
             assert ask(store, agent) == wanted, cut
@@ -209,13 +208,13 @@ def test_a_server_that_forgot_a_script_does_both_once(rig: Rig, known: str) -> N
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    row = store.claim_some(agent, 2)
+    row = store.claim_batch(agent, 2)
     store._ground.server.call("SCRIPT", "FLUSH")
     if known == "commit":
         store.commit(row[0], ends(row)[0][1])
         row = row[1:]
     elif known == "claim":
-        row += store.claim_some(agent, 2)
+        row += store.claim_batch(agent, 2)
     told, claims = store.commit_and_claim(agent, ends(row), 2)
     assert not any(isinstance(what, Lost) for what in told)
     assert len(claims) == 2
@@ -226,7 +225,7 @@ def test_a_row_and_the_claim_of_the_next_are_one_request(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    _, row = store.commit_and_claim(agent, ends(store.claim_some(agent, 2)), 2)
+    _, row = store.commit_and_claim(agent, ends(store.claim_batch(agent, 2)), 2)
     before = store._ground.server.requests
     told, claims = store.commit_and_claim(agent, ends(row), 2)
     assert store._ground.server.requests == before + 1
@@ -238,7 +237,7 @@ def test_an_agent_that_is_dead_is_told_of_each_of_its_row(rig: Rig) -> None:
     store = rig.store()
     agent = store.join("a", role="Runner")
     fill(store, 8)
-    row = store.claim_some(agent, 2)
+    row = store.claim_batch(agent, 2)
     rig.clock.advance(3600)
     told, claims = store.commit_and_claim(agent, ends(row), 2)
     assert all(isinstance(what, Lost) for what in told)
@@ -260,7 +259,7 @@ def test_a_slot_that_leaves_hands_back_what_it_claimed_ahead(rig: Rig) -> None:
         log=lambda level, message, fields: None,
     )
     fill(store, 8)
-    slot._next = store.claim_some(slot.join(), 4)
+    slot._next = store.claim_batch(slot.join(), 4)
     assert store.count()[Status.IN_PROGRESS] == 4
     slot.leave()
     assert store.agents() == []

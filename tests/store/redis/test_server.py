@@ -284,7 +284,7 @@ def test_a_full_server_begins_nothing_new_and_what_runs_goes_on(tmp_path: Path) 
             store.heartbeat(agent, runs)
             store.heartbeat(person)
         assert store.recover(person) == []
-        assert store.take_seat("manager", "m", lease_s=10)
+        assert store.take_leadership("manager", "m", lease_s=10)
         assert store.commit(runs, Succeeded(report=report(runs))).status is Status.SUCCEEDED
         assert store.kill(person, "waits").status is Status.KILLED
         newcomer = store.join("prune", role=None)  # `farro prune`, as the message says
@@ -413,9 +413,9 @@ def test_the_rights_of_the_documentation_are_enough_and_no_more(tmp_path: Path) 
         cursor = store.changes(None, role="Runner").cursor
         store.enqueue(submission())
         assert store.changes(cursor, role="Runner", timeout_s=PATIENCE_S).items
-        assert store.take_seat("manager", "m", lease_s=10)
-        assert store.seated("manager") is not None
-        store.leave_seat("manager", "m")
+        assert store.take_leadership("manager", "m", lease_s=10)
+        assert store.leader_status("manager") is not None
+        store.release_leadership("manager", "m")
         for beyond in (("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("GET", "elsewhere"), ("ACL", "LIST")):
             with pytest.raises(NotPermitted, match=r"docs/redis\.md"):
                 store._ground.server.call(*beyond)

@@ -255,7 +255,7 @@ class Manager(Keeper):
         if self._agent is not None or self._shows:
             self.agent()  # a heartbeat: without it a manager with nothing to decide for `stale_after` is taken for hung
         for job_id in self._store.stale():
-            told = self._one(job_id, lambda job: self._store.settle_stale(self.agent(), job))
+            told = self._one(job_id, lambda job: self._store.resolve_stale(self.agent(), job))
             if told is not None:
                 event = {"type": "state_transition", "from": "stale", "to": str(told.status)}
                 self._log("info", "stale job decided", {"job_id": job_id, "event": event})

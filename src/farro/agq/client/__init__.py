@@ -1,4 +1,4 @@
-"""Working over agq: what a worker needs of a store (ports.store.Working), said to `farro agq` in the words of any Redis
+"""Working over agq: what a worker needs of a store (WorkerStore), said to `farro agq` in the words of any Redis
 client, and in three commands of its own for rows of jobs: JOB.TAKE, JOB.DONE, JOB.RETURN.
 
 The line to it lives in line, the posted document in results; the other side lives in fronts.resp. Submitting, looking
@@ -12,7 +12,7 @@ and steering are not here: those who do that open the store behind agq, or use a
 - A result may be repeated after a lost answer: agq remembers it until the worker takes more (JOB.TAKE).
   [test_a_result_is_taken_once]
 - `changes` waits in a blocking JOB.TAKE; what it brings is this slot's, and its next claim has it.
-- Small jobs go in rows (ports.store.Bulk): one trip takes several, one trip posts what came of them, and each is
+- Small jobs go in rows (ports.store.BatchStore): one trip takes several, one trip posts what came of them, and each is
   accepted or refused by itself. [test_small_jobs_go_over_agq_in_rows]
 """
 
@@ -37,8 +37,8 @@ from farro.jobs.outcomes import Outcome, Released, Succeeded
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
 from farro.lazy_dataclass import dataclass, field
-from farro.store.port import Agent, Changes, Claim, LateClaim
-from farro.store.workspace import Material, Workspace
+from farro.store.port import Agent, Changes, Claim, LazyFolderClaim
+from farro.store.workspace import JobFiles, Workspace
 
 READY, PROCESSING = "queue:ready", "queue:processing"
 READY_ROLE = "Runner"
@@ -63,7 +63,7 @@ class _Slot:
 
 
 class AgqStore:
-    """Ports: Working, Bulk."""
+    """Ports: WorkerStore, BatchStore."""
 
     def __init__(
         self,
@@ -160,10 +160,10 @@ class AgqStore:
     # --- working ---
 
     def claim(self, agent: Agent) -> Claim | None:
-        claims = self.claim_some(agent, 1)
+        claims = self.claim_batch(agent, 1)
         return claims[0] if claims else None
 
-    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
+    def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
         slot = self._mine(agent)
         slot.reach = limit
         found, slot.popped = slot.popped[:limit], slot.popped[limit:]
@@ -174,7 +174,7 @@ class AgqStore:
             self._here.slot = slot
         return [self._claimed(slot, attempt, text) for attempt, text in found]
 
-    def write_down(self, claim: Claim) -> None:
+    def record_claim(self, claim: Claim) -> None:
         """Nothing to do here: the other side shows what takes longer."""
 
     def next_due(self, role: str) -> datetime | None:
@@ -206,12 +206,12 @@ class AgqStore:
             now=now,
         )
 
-        def material() -> Material:
-            return Material(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
+        def material() -> JobFiles:
+            return JobFiles(lifecycle=life.to_json(), prompt=_encode(prompt).encode("utf-8", "backslashreplace"))
 
         place, make = self._workspace.promise(agent.id, job_id, attempt, material)
         scope = f"agq-{self._address.host}-{self._address.port}"
-        return LateClaim(
+        return LazyFolderClaim(
             agent=agent,
             envelope=Envelope(prompt=alike, lifecycle=life),
             attempt=attempt,
@@ -224,12 +224,12 @@ class AgqStore:
         if isinstance(outcome, Released):
             return self.release(claim, outcome.note)
         self._check(outcome, move)
-        (told,) = self.commit_some([(claim, outcome)])
+        (told,) = self.commit_batch([(claim, outcome)])
         if isinstance(told, Lost):
             raise told
         return told
 
-    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+    def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
         if not ended:
             return []
         slot = self._mine(ended[0][0].agent)

@@ -36,7 +36,7 @@ from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
 from farro.log.audit import Value
-from farro.store.feed import Feed
+from farro.store.feed import ChangeFeed
 from farro.store.files import (
     agents,
     claim,
@@ -57,8 +57,17 @@ from farro.store.files import pause as pausing
 from farro.store.files.context import Ground, Held, check_root
 from farro.store.files.errors import explained
 from farro.store.files.queue import QueueView
-from farro.store.port import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
-from farro.store.queues import Paused
+from farro.store.port import (
+    Agent,
+    AgentView,
+    Changes,
+    Claim,
+    JobView,
+    PersonAnswer,
+    QueuePause,
+    RecoveryAction,
+    Submission,
+)
 
 
 class FilesStore:
@@ -69,7 +78,7 @@ class FilesStore:
         self._ground = ground
         journal_replay.replay(ground)  # before anyone looks: after a power cut the journals know better than the tree
         self._on_close = on_close
-        self._feeds: dict[str | None, Feed] = {}
+        self._feeds: dict[str | None, ChangeFeed] = {}
         self._views: dict[tuple[str, frozenset[str]], QueueView] = {}
         self._view_lock = threading.Lock()
         self._pulse = recover.Pulse()
@@ -149,12 +158,12 @@ class FilesStore:
         return claim.claim(self._ground, *self._working(agent))
 
     @explained
-    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
-        return claim.claim_some(self._ground, *self._working(agent), limit)
+    def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
+        return claim.claim_batch(self._ground, *self._working(agent), limit)
 
     @explained
-    def write_down(self, claim_: Claim) -> None:
-        claim.write_down(self._ground, self._ground.mine(claim_.agent), claim_)
+    def record_claim(self, claim_: Claim) -> None:
+        claim.record_claim(self._ground, self._ground.mine(claim_.agent), claim_)
 
     @explained
     def hand_back(self, claims: Sequence[Claim]) -> None:
@@ -164,8 +173,8 @@ class FilesStore:
                     self.release(one, "not begun")
 
     @explained
-    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
-        done = settle.commit_some(self._ground, ended)
+    def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+        done = settle.commit_batch(self._ground, ended)
         unblock.after_end(self._ground, [what for what in done if isinstance(what, Lifecycle)])
         told = [what for what in done if isinstance(what, Lifecycle | Lost)]
         for what in done:
@@ -234,12 +243,12 @@ class FilesStore:
         return self._ended(hold.force_complete(self._ground, self._ground.mine(agent), job_id, note))
 
     @explained
-    def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        told = hold.settle_stale(self._ground, self._ground.mine(agent), job_id)
+    def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
+        told = hold.resolve_stale(self._ground, self._ground.mine(agent), job_id)
         return None if told is None else self._ended(told)
 
     @explained
-    def answer(self, agent: Agent, job_id: str, answered: Answered) -> Lifecycle:
+    def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
         return decisions.answer(self._ground, self._ground.mine(agent), job_id, answered)
 
     @explained
@@ -263,7 +272,7 @@ class FilesStore:
     # --- keeping house ---
 
     @explained
-    def recover(self, agent: Agent) -> list[Recovered]:
+    def recover(self, agent: Agent) -> list[RecoveryAction]:
         return recover.recover(self._ground, self._ground.mine(agent), self._pulse)
 
     @explained
@@ -279,7 +288,7 @@ class FilesStore:
     # --- queues ---
 
     @explained
-    def pause(self, role: str, paused: Paused) -> bool:
+    def pause(self, role: str, paused: QueuePause) -> bool:
         return pausing.pause(self._ground, role, paused)
 
     @explained
@@ -287,7 +296,7 @@ class FilesStore:
         return pausing.resume(self._ground, role)
 
     @explained
-    def paused(self) -> Mapping[str, Paused]:
+    def paused(self) -> Mapping[str, QueuePause]:
         return pausing.paused(self._ground)
 
     # --- looking ---
@@ -300,7 +309,7 @@ class FilesStore:
         if feed is not None:
             feed.wake()
 
-    def _feed(self, role: str | None) -> Feed:
+    def _feed(self, role: str | None) -> ChangeFeed:
         feed = self._feeds.get(role)
         if feed is None:
             if role is not None:
@@ -308,7 +317,7 @@ class FilesStore:
             with self._ground.lock:
                 feed = self._feeds.get(role)
                 if feed is None:
-                    feed = self._feeds[role] = Feed(watch.source(self._ground, role))
+                    feed = self._feeds[role] = ChangeFeed(watch.source(self._ground, role))
         return feed
 
     @explained

@@ -11,7 +11,7 @@ Which job is next lives in queue, what is seen of it in look; what comes of it l
 - A claim needs no sync (a lost claim only re-queues), but it never puts at risk what earlier hops decided: once there
   is something to lose, job.json is synced before it is replaced (R6).
   [test_power_cut_during_a_claim_keeps_earlier_hops]
-- Of a row of small jobs (`claim_some`) job.json is written with the commit, or by `write_down` when one is not over in
+- Of a row of small jobs (`claim_batch`) job.json is written with the commit, or by `record_claim` when one is not over in
   a moment: until then it says what it said in the queue, as after a kill between the move and the writing. The path is
   the state (R1). [test_kill_at_every_call]
 - A row goes through each step together (see look): read, judged, locked and moved, counted. For each job the steps are
@@ -58,8 +58,8 @@ def claim(ground: Ground, held: Held, view: QueueView) -> Claim | None:
     return claims[0] if claims else None
 
 
-def claim_some(ground: Ground, held: Held, view: QueueView, limit: int) -> list[Claim]:
-    """Up to so many: a job that was begun before alone, and of much that is there not all (ports.store.Bulk)."""
+def claim_batch(ground: Ground, held: Held, view: QueueView, limit: int) -> list[Claim]:
+    """Up to so many: a job that was begun before alone, and of much that is there not all (ports.store.BatchStore)."""
     return _claimed(ground, held, view, limit, in_row=True)
 
 
@@ -145,7 +145,7 @@ def _move_all(
             mine.append(look)
 
 
-def write_down(ground: Ground, held: Held, claim: Claim) -> None:
+def record_claim(ground: Ground, held: Held, claim: Claim) -> None:
     """What a claim of a row has left for later: job.json, for whoever looks at a job that takes longer."""
     if claim.job_id in held.unwritten and held.claims.get(claim.job_id) == claim.attempt:
         path = f"{held.folder}/{claim.job_id}"

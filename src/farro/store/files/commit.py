@@ -62,7 +62,7 @@ def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None = N
     return told
 
 
-def commit_some(ground: Ground, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
+def commit_batch(ground: Ground, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | FarroError]:
     """As `commit` for each, whosever claims they are, with one write of the journal for all: what came of each, or what
     it raised. Only a failed sync ends it (R7)."""
     return _commit_all(ground, ended, None)

@@ -27,14 +27,14 @@ from farro.store.files import commit, hold, views
 from farro.store.files import folder as folders
 from farro.store.files.context import Ground, Held
 from farro.store.files.move import try_move
-from farro.store.port import Answered
+from farro.store.port import PersonAnswer
 
 _TRIES = 20
 _PAUSE_S = 0.05
 _TICK_S = 1.0  # longer than any disk's clock takes to go on
 
 
-def answer(ground: Ground, held: Held, job_id: str, answered: Answered) -> Lifecycle:
+def answer(ground: Ground, held: Held, job_id: str, answered: PersonAnswer) -> Lifecycle:
     """Back to the manager, which reads the answer in hops[]."""
     before, path, source = _taken(ground, held, job_id, lambda seen: _check_waits(job_id, seen))
     try:

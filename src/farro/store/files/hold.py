@@ -112,7 +112,7 @@ def force_complete(ground: Ground, held: Held, job_id: str, note: str | None) ->
     return change(ground, held, job_id, Status.SUCCEEDED, Reason.FORCE_COMPLETED, move)
 
 
-def settle_stale(ground: Ground, held: Held, job_id: str) -> Lifecycle | None:
+def resolve_stale(ground: Ground, held: Held, job_id: str) -> Lifecycle | None:
     """The manager's part: requeue while attempts remain, else give up with the reason (RELIABILITY 13, 20)."""
     found = views.Found.stale(ground, job_id)
     path = f"{held.folder}/{job_id}"
@@ -126,5 +126,5 @@ def settle_stale(ground: Ground, held: Held, job_id: str) -> Lifecycle | None:
     if before is None:
         return None
     highest = folders.highest_attempt(path)
-    move = transitions.settle_stale(before, ground.policy.retry, ground.uniform, highest=highest)
+    move = transitions.resolve_stale(before, ground.policy.retry, ground.uniform, highest=highest)
     return commit.decide(ground, held, path, before, move)

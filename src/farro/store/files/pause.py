@@ -10,7 +10,7 @@ import errno
 
 from farro.host import fs
 from farro.store.files.context import Ground
-from farro.store.queues import Paused
+from farro.store.port import QueuePause
 
 RESUMED = ".resumed"  # moved into a queue for a moment: whoever watches it looks again
 _BYTES = 64 << 10
@@ -25,7 +25,7 @@ def is_paused(ground: Ground, role: str) -> bool:
     return fs.exists(path(ground, role))
 
 
-def pause(ground: Ground, role: str, paused: Paused) -> bool:
+def pause(ground: Ground, role: str, paused: QueuePause) -> bool:
     place = path(ground, ground.check_role(role))
     staged = fs.temporary(ground.staging)
     try:
@@ -58,15 +58,15 @@ def resume(ground: Ground, role: str) -> bool:
     return True
 
 
-def paused(ground: Ground) -> dict[str, Paused]:
+def paused(ground: Ground) -> dict[str, QueuePause]:
     found = {}
     for role in ground.roles():
         try:
-            found[role] = Paused.from_json(fs.read_bytes(path(ground, role), _BYTES))
+            found[role] = QueuePause.from_json(fs.read_bytes(path(ground, role), _BYTES))
         except FileNotFoundError:
             continue
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            found[role] = Paused.from_json(b"")  # claims find it all the same
+            found[role] = QueuePause.from_json(b"")  # claims find it all the same
     return found

@@ -18,7 +18,7 @@ from datetime import datetime
 from farro.host import fs
 from farro.jobs import ids
 from farro.jobs.states import Status
-from farro.store.feed import Feed
+from farro.store.feed import ChangeFeed
 from farro.store.files.context import Ground
 
 LOCKED_RETRY_S = 1.0  # a lock is held for an instant; one that stays is a dead agent's
@@ -32,7 +32,7 @@ class QueueView:
     them are passed over.
     """
 
-    def __init__(self, ground: Ground, role: str, feed: Feed) -> None:
+    def __init__(self, ground: Ground, role: str, feed: ChangeFeed) -> None:
         self._ground = ground
         self._role = role
         self._folder = ground.incoming(role)

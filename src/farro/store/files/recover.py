@@ -1,6 +1,6 @@
 """Recovery: what a watchdog does in one pass. Any number may run; every step can be repeated (RELIABILITY 10, 12).
 
-Judging stale jobs lives in hold.settle_stale (the manager); starting passes lives in services.
+Judging stale jobs lives in hold.resolve_stale (the manager); starting passes lives in services.
 
 - Death is told by the lease alone (R3); while recovering, the watchdog holds the dead agent's lease.
 - Each job is moved into the watchdog's own folder first and read after that: a live worker's status is not overwritten.
@@ -27,7 +27,7 @@ from farro.store.files import agents, commit, dispatch, journal_cleanup, journal
 from farro.store.files import folder as folders
 from farro.store.files.context import Ground, Held
 from farro.store.files.move import Moved, deliver, quarantine, try_move
-from farro.store.port import Recovered, marker
+from farro.store.port import RecoveryAction, marker
 
 _TOLD = frozenset({"stale", "quarantined", "dispatched"})  # transitions, told where they happen
 
@@ -64,8 +64,8 @@ class Pulse:
         self._seen = {folder: seen for folder, seen in self._seen.items() if folder in folders_seen}
 
 
-def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
-    done: list[Recovered] = []
+def recover(ground: Ground, held: Held, pulse: Pulse) -> list[RecoveryAction]:
+    done: list[RecoveryAction] = []
     # Not the boot clock, which counts the machine's sleep: the first pass after a night's sleep would find every agent
     # silent for hours (RELIABILITY 18).
     pulse.look(ground.clock.monotonic_s(), ground.policy.stale_after_s)
@@ -91,14 +91,14 @@ def recover(ground: Ground, held: Held, pulse: Pulse) -> list[Recovered]:
             delivered = dispatch.dispatch(ground, held, name)
             del held.leftovers[name]
             if delivered:
-                done.append(Recovered(job_id=name, agent=None, what="dispatched"))
+                done.append(RecoveryAction(job_id=name, agent=None, what="dispatched"))
     with _one_alone(ground, journal_records.FOLDER):
         done += [
-            Recovered(job_id=None, agent=None, what=f"freed {n}")
+            RecoveryAction(job_id=None, agent=None, what=f"freed {n}")
             for n in journal_cleanup.sweep(ground.root, ground.boot_id)
         ]
     with _one_alone(ground, "staging"):
-        done += [Recovered(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
+        done += [RecoveryAction(job_id=None, agent=None, what=f"swept {name}") for name in staging.sweep(ground)]
     with _one_alone(ground, "waiting"):
         done += unblock.tend_all(ground, held)
     for item in done:
@@ -121,15 +121,15 @@ def _one_alone(ground: Ground, name: str) -> Iterator[None]:
         ground.log("error", "recovery failed, will be tried again", {"name": name, "why": str(error)})
 
 
-def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, role: str | None) -> list[Recovered]:
-    done: list[Recovered] = []
+def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, role: str | None) -> list[RecoveryAction]:
+    done: list[RecoveryAction] = []
     lease: leases.Lease | None = None
     try:
         lease = leases.take(f"{folder}/{agents.LEASE}")
         if lease is None:
             if pulse.silent_s(folder) < ground.policy.stale_after_s:
                 return _collect_marked(ground, held, folder, name, role)
-            done.append(Recovered(job_id=None, agent=name, what="silent_killed"))
+            done.append(RecoveryAction(job_id=None, agent=name, what="silent_killed"))
             lease = _end_hung(ground, folder)
     except FileNotFoundError:
         pass  # a folder without a lease is a dead agent's, half removed
@@ -144,7 +144,7 @@ def _agent(ground: Ground, held: Held, pulse: Pulse, folder: str, name: str, rol
                 done += _job(ground, held, folder, name, job_id, role)
         if not fs.subdirectories(folder):
             agents.remove_folder(folder)
-            done.append(Recovered(job_id=None, agent=name, what="agent_removed"))
+            done.append(RecoveryAction(job_id=None, agent=name, what="agent_removed"))
     finally:
         if lease is not None:
             lease.drop()
@@ -163,9 +163,9 @@ def _end_hung(ground: Ground, folder: str) -> leases.Lease | None:
         ground.clock.sleep(0.05)
 
 
-def _collect_marked(ground: Ground, held: Held, folder: str, name: str, role: str | None) -> list[Recovered]:
+def _collect_marked(ground: Ground, held: Held, folder: str, name: str, role: str | None) -> list[RecoveryAction]:
     """Jobs that a live worker marked stale and left (routing exhausted). The look is advisory; the move decides."""
-    done: list[Recovered] = []
+    done: list[RecoveryAction] = []
     if role is None:
         return done
     for job_id in fs.subdirectories(folder):
@@ -178,7 +178,7 @@ def _collect_marked(ground: Ground, held: Held, folder: str, name: str, role: st
     return done
 
 
-def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
+def _job(ground: Ground, held: Held, folder: str, agent: str, job_id: str, role: str | None) -> list[RecoveryAction]:
     """One job of a dead agent: ours first, then read, then decided."""
     if job_id in ground.foreign:
         return []
@@ -194,7 +194,7 @@ def _give_back(ground: Ground, path: str, agent: str, job_id: str, role: str | N
     try_move(path, f"{home}/{agent}/{job_id}")
 
 
-def _in_hand(ground: Ground, held: Held, agent: str, job_id: str, role: str | None) -> list[Recovered]:
+def _in_hand(ground: Ground, held: Held, agent: str, job_id: str, role: str | None) -> list[RecoveryAction]:
     path = f"{held.folder}/{job_id}"
     held.leftovers[job_id] = (agent, role)  # until it is through
     done = _judge(ground, held, path, agent, job_id, role) if fs.exists(path) else []
@@ -202,7 +202,7 @@ def _in_hand(ground: Ground, held: Held, agent: str, job_id: str, role: str | No
     return done
 
 
-def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role: str | None) -> list[Recovered]:
+def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role: str | None) -> list[RecoveryAction]:
     try:
         twin = _twin(ground, job_id)
         if twin is not None:
@@ -211,12 +211,12 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
         highest = folders.highest_attempt(path)
         if transitions.is_decided(found, highest):
             commit.carry_out(ground, held, path, found)
-            return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
+            return [RecoveryAction(job_id=job_id, agent=agent, what="rolled_forward")]
         if role is None and found.status is Status.QUEUED:  # an operator took it from its queue and died: never started
             # Its worker may live on, unaware: with that lock in the queue nobody, not even it, could have the job.
             folders.drop_lock(path)
             deliver(ground, path, places.incoming(found.role), job_id)
-            return [Recovered(job_id=job_id, agent=agent, what="rolled_forward")]
+            return [RecoveryAction(job_id=job_id, agent=agent, what="rolled_forward")]
         if role is not None and found.role != role:
             found = replace(found, role=role)
         found = replace(found, status=Status.IN_PROGRESS)  # the path said so
@@ -228,7 +228,7 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
             found,
             Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=found.role, error=error),
         )
-        return [Recovered(job_id=job_id, agent=agent, what="stale")]
+        return [RecoveryAction(job_id=job_id, agent=agent, what="stale")]
     except SyncFailed:
         raise  # the disk's trouble, not the job's
     except UnknownSchema as error:
@@ -236,7 +236,7 @@ def _judge(ground: Ground, held: Held, path: str, agent: str, job_id: str, role:
         return []
     except (Damaged, FileNotFoundError) as error:
         quarantine(ground, path, job_id, str(error))
-    return [Recovered(job_id=job_id, agent=agent, what="quarantined")]
+    return [RecoveryAction(job_id=job_id, agent=agent, what="quarantined")]
 
 
 def _twin(ground: Ground, job_id: str) -> str | None:

@@ -21,7 +21,7 @@ from farro.store.files import agents, commit, dependencies, draft, hold, views
 from farro.store.files import folder as folders
 from farro.store.files.context import Ground, Held
 from farro.store.files.move import try_move
-from farro.store.port import Recovered
+from farro.store.port import RecoveryAction
 
 _LOOKS = 3  # before a dependency counts as gone, and not as one that was on the move
 _PAUSE_S = 0.05
@@ -67,13 +67,13 @@ def _holder(ground: Ground) -> Iterator[Held]:
         agents.leave(ground, agent)
 
 
-def tend_all(ground: Ground, held: Held) -> Iterator[Recovered]:
+def tend_all(ground: Ground, held: Held) -> Iterator[RecoveryAction]:
     """Recovery's part: every dependency in the index that is over. The index holds what waits now, and no more."""
     for dependency in dependencies.names(dependencies.index(ground)):
         with _left_to_recovery(ground, dependency):
             for told in tend(ground, held, dependency, gone_is_over=True):
                 what = "dependency_failed" if told.status is Status.KILLED else "unblocked"
-                yield Recovered(job_id=told.job_id, agent=None, what=what)
+                yield RecoveryAction(job_id=told.job_id, agent=None, what=what)
 
 
 def tend(ground: Ground, held: Held, dependency: str, *, gone_is_over: bool = False) -> list[Lifecycle]:

@@ -23,7 +23,7 @@ from farro.plans import after
 from farro.plans.tags import required_tags
 from farro.store.memory.decisions import Deciding
 from farro.store.memory.state import Job
-from farro.store.port import Agent, AgentView, Claim, Recovered, Submission
+from farro.store.port import Agent, AgentView, Claim, RecoveryAction, Submission
 
 
 class MemoryStore(Deciding):
@@ -250,13 +250,13 @@ class MemoryStore(Deciding):
             agent, job_id, Move(reason=Reason.FORCE_COMPLETED, status=Status.SUCCEEDED, role="", note=note)
         )
 
-    def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
+    def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
         with self._lock:
             self._check_alive(agent)
             job = self._jobs.get(job_id)
             if job is None or job.lifecycle.status is not Status.STALE or job.owner is not None:
                 return None
-            move = transitions.settle_stale(job.lifecycle, self._policy.retry, self._uniform, highest=job.attempts)
+            move = transitions.resolve_stale(job.lifecycle, self._policy.retry, self._uniform, highest=job.attempts)
             return self._decide(job, move, agent.id)
 
     def _change(self, agent: Agent, job_id: str, move: Move) -> Lifecycle:
@@ -270,34 +270,34 @@ class MemoryStore(Deciding):
 
     # --- keeping house ---
 
-    def recover(self, agent: Agent) -> list[Recovered]:
-        done: list[Recovered] = []
+    def recover(self, agent: Agent) -> list[RecoveryAction]:
+        done: list[RecoveryAction] = []
         with self._lock:
             self._check_alive(agent)
             now_s = self._clock.monotonic_s()
             for other, alive in list(self._agents.values()):
                 if alive and now_s - self._beats[other.id] >= self._policy.stale_after_s and other.id != agent.id:
                     self._agents[other.id], alive = (other, False), False
-                    done.append(Recovered(job_id=None, agent=other.id, what="silent_killed"))
+                    done.append(RecoveryAction(job_id=None, agent=other.id, what="silent_killed"))
                 for job_id in self._held_by(other.id):
                     done += self._recover_job(self._jobs[job_id], job_id, other.id, alive, agent)
                 if not alive:
                     del self._agents[other.id]
-                    done.append(Recovered(job_id=None, agent=other.id, what="agent_removed"))
+                    done.append(RecoveryAction(job_id=None, agent=other.id, what="agent_removed"))
         for item in done:
             if item.what != "stale":  # a transition, told where it happens
                 self.note("recovered", actor=agent.id, job_id=item.job_id, what=item.what, agent=item.agent)
         return done
 
-    def _recover_job(self, job: Job, job_id: str, owner: str, alive: bool, agent: Agent) -> list[Recovered]:
+    def _recover_job(self, job: Job, job_id: str, owner: str, alive: bool, agent: Agent) -> list[RecoveryAction]:
         if job.lifecycle.status is Status.STALE:  # marked where it lay: carried out
             job.owner = None
-            return [Recovered(job_id=job_id, agent=owner, what="rolled_forward")]
+            return [RecoveryAction(job_id=job_id, agent=owner, what="rolled_forward")]
         if not alive:
             error = ErrorInfo(category="agent_died", message=f"agent {owner} died during attempt {job.attempts}")
             move = Move(reason=Reason.AGENT_DIED, status=Status.STALE, role=job.lifecycle.role, error=error)
             self._decide(job, move, agent.id)
-            return [Recovered(job_id=job_id, agent=owner, what="stale")]
+            return [RecoveryAction(job_id=job_id, agent=owner, what="stale")]
         return []
 
     def stale(self) -> list[str]:

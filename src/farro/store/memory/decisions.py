@@ -17,13 +17,13 @@ from farro.jobs.transitions import Move
 from farro.plans import after
 from farro.plans.priority import priority
 from farro.store.memory.state import Job, State
-from farro.store.port import Agent, Answered, Change
+from farro.store.port import Agent, Change, PersonAnswer
 
 
 class Deciding(State):
     """The part of the Store port that is not a worker's."""
 
-    def answer(self, agent: Agent, job_id: str, answered: Answered) -> Lifecycle:
+    def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
         with self._lock:
             self._check_alive(agent)
             job = self._job(job_id)

@@ -20,9 +20,8 @@ from farro.lazy_dataclass import dataclass, field
 from farro.log.audit import Audit, no_audit
 from farro.plans import after
 from farro.plans.after import End
-from farro.store.feed import Feed
-from farro.store.port import Agent, Changes, JobView, StorePolicy
-from farro.store.queues import Paused
+from farro.store.feed import ChangeFeed
+from farro.store.port import Agent, Changes, JobView, QueuePause, StorePolicy
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,8 +61,8 @@ class State:
         self._agents: dict[str, tuple[Agent, bool]] = {}  # agent, alive
         self._beats: dict[str, float] = {}  # on the clock that stands still while the machine sleeps (RELIABILITY 18)
         self._entries = 0
-        self._paused: dict[str, Paused] = {}
-        self._feeds: dict[str | None, Feed] = {None: Feed(), **{role: Feed() for role in self._roles}}
+        self._paused: dict[str, QueuePause] = {}
+        self._feeds: dict[str | None, ChangeFeed] = {None: ChangeFeed(), **{role: ChangeFeed() for role in self._roles}}
         self._lock = threading.RLock()
 
     root = ""  # it has no machine but its own process
@@ -79,12 +78,12 @@ class State:
     def wake(self, role: str | None) -> None:
         self._feed(role).wake()
 
-    def _feed(self, role: str | None) -> Feed:
+    def _feed(self, role: str | None) -> ChangeFeed:
         if role is not None:
             self._check_role(role)
         return self._feeds[role]
 
-    def pause(self, role: str, paused: Paused) -> bool:
+    def pause(self, role: str, paused: QueuePause) -> bool:
         self._check_role(role)
         with self._lock:
             return self._paused.setdefault(role, paused) is paused
@@ -96,7 +95,7 @@ class State:
         self._feeds[role].publish([], gap=was)
         return was
 
-    def paused(self) -> Mapping[str, Paused]:
+    def paused(self) -> Mapping[str, QueuePause]:
         with self._lock:
             return dict(self._paused)
 

@@ -25,10 +25,19 @@ from farro.jobs.outcomes import Outcome, Released
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
 from farro.log.audit import Value
-from farro.store.feed import Feed
-from farro.store.fleet import Seated
-from farro.store.port import Agent, AgentView, Answered, Changes, Claim, JobView, Recovered, Submission
-from farro.store.queues import Paused
+from farro.store.feed import ChangeFeed
+from farro.store.fleet import LeaderStatus
+from farro.store.port import (
+    Agent,
+    AgentView,
+    Changes,
+    Claim,
+    JobView,
+    PersonAnswer,
+    QueuePause,
+    RecoveryAction,
+    Submission,
+)
 from farro.store.redis import agents, claim, commit, edit, leader, prune, recover, submit, unblock, views
 from farro.store.redis.context import Ground
 from farro.store.redis.feed import Ear, Stream
@@ -42,8 +51,8 @@ class RedisStore:
     def __init__(self, ground: Ground, on_close: Callable[[], None] | None = None) -> None:
         self._ground = ground
         self._on_close = on_close
-        self._feeds: dict[str | None, Feed] = {}
-        self._ears: dict[str, Ear] = {}  # agent → of its `claim_next`
+        self._feeds: dict[str | None, ChangeFeed] = {}
+        self._ears: dict[str, Ear] = {}  # agent → of its `claim_or_wait`
         self._lock = threading.Lock()  # guards both
 
     @property
@@ -106,19 +115,19 @@ class RedisStore:
     def claim(self, agent: Agent) -> Claim | None:
         return claim.claim(self._ground, agent)
 
-    def claim_some(self, agent: Agent, limit: int) -> list[Claim]:
-        return claim.claim_some(self._ground, agent, limit)
+    def claim_batch(self, agent: Agent, limit: int) -> list[Claim]:
+        return claim.claim_batch(self._ground, agent, limit)
 
-    def write_down(self, claim: Claim) -> None:
+    def record_claim(self, claim: Claim) -> None:
         """Nothing is left to write: the script wrote it."""
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         if claims:
             claim.hand_back(self._ground, claims)
 
-    def claim_next(self, agent: Agent, limit: int, timeout_s: float) -> list[Claim]:
+    def claim_or_wait(self, agent: Agent, limit: int, timeout_s: float) -> list[Claim]:
         with self._ears[agent.id].listening() as ear:
-            return claim.claim_next(self._ground, agent, limit, timeout_s, ear)
+            return claim.claim_or_wait(self._ground, agent, limit, timeout_s, ear)
 
     def commit_and_claim(
         self, agent: Agent, ended: Sequence[tuple[Claim, Outcome]], limit: int
@@ -133,7 +142,7 @@ class RedisStore:
                 both.append(server.run_both((scripts.commit, row), (scripts.claim, args)))
                 return both[0].first
 
-            told[:] = commit.commit_some(self._ground, ended, last=last)
+            told[:] = commit.commit_batch(self._ground, ended, last=last)
             if isinstance(both[0].second, FarroError):
                 raise both[0].second
             return both[0].second
@@ -149,13 +158,13 @@ class RedisStore:
             raise short
         return [self._looked(agent.id, what) for what in told], claims
 
-    def commit_some(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
+    def commit_batch(self, ended: Sequence[tuple[Claim, Outcome]]) -> list[Lifecycle | Lost]:
         told: dict[int, Lifecycle | Lost] = {}
         rows: dict[str, list[int]] = {}
         for at, (had, _) in enumerate(ended):
             rows.setdefault(had.agent.id, []).append(at)
         for agent_id, row in rows.items():
-            for at, what in zip(row, commit.commit_some(self._ground, [ended[at] for at in row]), strict=True):
+            for at, what in zip(row, commit.commit_batch(self._ground, [ended[at] for at in row]), strict=True):
                 told[at] = self._looked(agent_id, what)
         return [told[at] for at in range(len(ended))]
 
@@ -198,11 +207,11 @@ class RedisStore:
     def force_complete(self, agent: Agent, job_id: str, *, note: str | None = None) -> Lifecycle:
         return self._decided(agent, edit.force_complete(self._ground, agent, job_id, note))
 
-    def settle_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
-        done = edit.settle_stale(self._ground, agent, job_id)
+    def resolve_stale(self, agent: Agent, job_id: str) -> Lifecycle | None:
+        done = edit.resolve_stale(self._ground, agent, job_id)
         return None if done is None else self._decided(agent, done)
 
-    def answer(self, agent: Agent, job_id: str, answered: Answered) -> Lifecycle:
+    def answer(self, agent: Agent, job_id: str, answered: PersonAnswer) -> Lifecycle:
         return self._decided(agent, edit.answer(self._ground, agent, job_id, answered))
 
     def reroute(
@@ -226,7 +235,7 @@ class RedisStore:
 
     # --- keeping house ---
 
-    def recover(self, agent: Agent) -> list[Recovered]:
+    def recover(self, agent: Agent) -> list[RecoveryAction]:
         return recover.recover(self._ground, agent)
 
     def stale(self) -> list[str]:
@@ -275,7 +284,7 @@ class RedisStore:
 
     # --- queues ---
 
-    def pause(self, role: str, paused: Paused) -> bool:
+    def pause(self, role: str, paused: QueuePause) -> bool:
         key, text = self._ground.keys.paused, paused.to_json()
         made = self._ground.server.call("HSETNX", key, self._ground.check_role(role), text)
         # 0 is also the answer to a call that is repeated because the first answer was lost.
@@ -287,20 +296,20 @@ class RedisStore:
         )
         return bool(answer == 1)
 
-    def paused(self) -> Mapping[str, Paused]:
+    def paused(self) -> Mapping[str, QueuePause]:
         told = pairs(self._ground.server.call("HGETALL", self._ground.keys.paused))
-        return {role.decode(): Paused.from_json(text) for role, text in sorted(told.items())}
+        return {role.decode(): QueuePause.from_json(text) for role, text in sorted(told.items())}
 
     # --- who manages (ports.fleet) ---
 
-    def take_seat(self, name: str, holder: str, *, lease_s: float) -> bool:
+    def take_leadership(self, name: str, holder: str, *, lease_s: float) -> bool:
         return leader.take(self._ground, name, holder, lease_s)
 
-    def leave_seat(self, name: str, holder: str) -> None:
+    def release_leadership(self, name: str, holder: str) -> None:
         leader.leave(self._ground, name, holder)
 
-    def seated(self, name: str) -> Seated | None:
-        return leader.seated(self._ground, name)
+    def leader_status(self, name: str) -> LeaderStatus | None:
+        return leader.leader_status(self._ground, name)
 
     # --- waiting ---
 
@@ -318,12 +327,12 @@ class RedisStore:
         for ear in ears:
             ear.call()
 
-    def _feed(self, role: str | None) -> Feed:
+    def _feed(self, role: str | None) -> ChangeFeed:
         if role is not None:
             self._ground.check_role(role)
         feed = self._feeds.get(role)
         if feed is None:
-            made = Feed(Stream(self._ground, role))  # which asks the server: whoever wakes does not wait for that
+            made = ChangeFeed(Stream(self._ground, role))  # which asks the server: whoever wakes does not wait for that
             with self._lock:
                 feed = self._feeds.setdefault(role, made)
             if feed is not made:

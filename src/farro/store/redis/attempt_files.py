@@ -22,7 +22,7 @@ from typing import Any
 from farro.documents.encoding import encoder
 from farro.host import fs, links
 from farro.jobs.outcomes import Report
-from farro.store.workspace import Posted
+from farro.store.workspace import PostedFiles
 
 SNAPSHOT = ".snapshot"
 RECORDS, CALLS, RUNNER_LOG = "steps.jsonl", "calls", "runner.log"
@@ -97,13 +97,13 @@ class Posting:
         self._elsewhere: dict[str, str] = {}
         self._cut: dict[str, int] = {}
 
-    def posted(self, report: Report, *, good: bool) -> Posted:
+    def posted(self, report: Report, *, good: bool) -> PostedFiles:
         for name in report.files:
             self._take(name)
         self._take_records()
         self._take_snapshot()
         self._files.update(result_files(report, _noted(report.result, self._elsewhere, self._cut), good=good))
-        return Posted(files=self._files, elsewhere=self._elsewhere, cut=self._cut)
+        return PostedFiles(files=self._files, elsewhere=self._elsewhere, cut=self._cut)
 
     def _take(self, name: str) -> None:
         limit = min(self._inline_bytes, max(self._left, LEAST))

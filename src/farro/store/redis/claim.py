@@ -18,24 +18,24 @@ from farro.jobs import audit_fields
 from farro.jobs.envelope import SCHEMA_VERSION, Envelope, Lifecycle
 from farro.jobs.outcomes import NO_REPORT, ErrorInfo, Failed, Released
 from farro.log.audit import tell_all
-from farro.store.port import Agent, Claim, LateClaim
+from farro.store.port import Agent, Claim, LazyFolderClaim
 from farro.store.redis import commit, edit, recover
 from farro.store.redis.context import Ground, agent_lost
 from farro.store.redis.records import folded, line, material, milliseconds, moment, pairs
 from farro.store.redis.server import Arg
-from farro.store.workspace import Material
+from farro.store.workspace import JobFiles
 
 
 def claim(ground: Ground, agent: Agent) -> Claim | None:
-    found = claim_some(ground, agent, 1)
+    found = claim_batch(ground, agent, 1)
     return found[0] if found else None
 
 
-def claim_some(ground: Ground, agent: Agent, limit: int) -> list[Claim]:
+def claim_batch(ground: Ground, agent: Agent, limit: int) -> list[Claim]:
     return asked(ground, agent, limit, lambda args: ground.server.run(ground.scripts.claim, *args))
 
 
-def claim_next(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: socket.socket) -> list[Claim]:
+def claim_or_wait(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: socket.socket) -> list[Claim]:
     """The same, when something has come. The request waits in the server, which claims as soon as it is told of an
     entry: that a worker hears of it, and asks, would be a trip more, and where every reply waits for the disk a sync. A
     worker that dies meanwhile claims nothing: its connection is gone. Should that not be seen (a machine without
@@ -62,7 +62,7 @@ def claim_next(ground: Ground, agent: Agent, limit: int, timeout_s: float, ear: 
     while True:
         idle = ground.idle.pop(agent.id, None)
         if idle is None:
-            return claim_some(ground, agent, limit)
+            return claim_batch(ground, agent, limit)
         fed, due = idle
         left_s = until_s - ground.clock.monotonic_s()
         if due is not None:
@@ -195,9 +195,9 @@ def begun(ground: Ground, agent: Agent, lifecycle: Lifecycle, prompt: bytes, sto
     try:
         envelope.prompt = _prompt(lifecycle.job_id, prompt)
         if not stored:
-            bare = lambda: Material(lifecycle=lifecycle.to_json(), prompt=prompt)  # noqa: E731
+            bare = lambda: JobFiles(lifecycle=lifecycle.to_json(), prompt=prompt)  # noqa: E731
             place, make = ground.workspace.promise(agent.id, lifecycle.job_id, attempt, bare)
-            return LateClaim(
+            return LazyFolderClaim(
                 agent=agent, envelope=envelope, attempt=attempt, folder=place, scope=ground.scope, make=make
             )
         whole = material(lifecycle, prompt, stored)

@@ -27,7 +27,7 @@ from farro.store.redis import prepare
 from farro.store.redis.context import Ground, agent_lost, claim_lost
 from farro.store.redis.records import New, due_ms, files, line, posted, where
 from farro.store.redis.server import Arg
-from farro.store.workspace import Posted
+from farro.store.workspace import PostedFiles
 
 PART, PART_BYTES = 200, 4 << 20  # of one call: a script keeps everybody else waiting
 Committed = tuple[
@@ -49,13 +49,13 @@ class _Decided:
 
 
 def commit(ground: Ground, claim: Claim, outcome: Outcome, move: Move | None) -> Committed:
-    (told,) = commit_some(ground, [(claim, outcome)], move)
+    (told,) = commit_batch(ground, [(claim, outcome)], move)
     if isinstance(told, Lost):
         raise told
     return told
 
 
-def commit_some(
+def commit_batch(
     ground: Ground,
     ended: Sequence[tuple[Claim, Outcome]],
     move: Move | None = None,
@@ -131,15 +131,15 @@ def _told(ground: Ground, each: _Decided, answer: Sequence[Any]) -> Committed | 
     return each.lifecycle, [job_id.decode() for job_id in (*answer[1], *answer[3])]
 
 
-def _post(ground: Ground, claim: Claim, outcome: Outcome) -> Posted:
+def _post(ground: Ground, claim: Claim, outcome: Outcome) -> PostedFiles:
     """What is kept of the attempt's files. Of one that was handed back: what it did already, but no result."""
     folder = claim.place  # one that nobody asked for is not made for this
     if not folder:
-        return Posted()
+        return PostedFiles()
     if isinstance(outcome, Released):
         kept = ground.workspace.post(folder, NO_REPORT, good=True)
         some = {name: data for name, data in kept.files.items() if name not in _RESULTS}
-        return Posted(files=some, elsewhere=kept.elsewhere, cut=kept.cut)
+        return PostedFiles(files=some, elsewhere=kept.elsewhere, cut=kept.cut)
     return ground.workspace.post(folder, outcome.report, good=isinstance(outcome, Succeeded))
 
 

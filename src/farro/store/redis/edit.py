@@ -17,11 +17,11 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Report
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
-from farro.store.port import Agent, Answered
+from farro.store.port import Agent, PersonAnswer
 from farro.store.redis.context import Ground, agent_lost
 from farro.store.redis.records import Seen, due_ms, files, line, posted, where
 from farro.store.redis.server import Arg
-from farro.store.workspace import Posted
+from farro.store.workspace import PostedFiles
 
 _TRIES = 100  # each lost one is a change that somebody else made
 
@@ -51,11 +51,11 @@ def force_complete(ground: Ground, agent: Agent, job_id: str, note: str | None) 
     return _must(ground, agent, job_id, move)
 
 
-def settle_stale(ground: Ground, agent: Agent, job_id: str) -> Decided | None:
+def resolve_stale(ground: Ground, agent: Agent, job_id: str) -> Decided | None:
     def decide(seen: Seen, now: Lifecycle) -> Move | None:
         if seen.wh != "stale":
             return None
-        return transitions.settle_stale(now, ground.policy.retry, ground.uniform, highest=seen.attempts)
+        return transitions.resolve_stale(now, ground.policy.retry, ground.uniform, highest=seen.attempts)
 
     return swap(ground, agent, job_id, decide)
 
@@ -85,7 +85,7 @@ def finalize(
     return swap(ground, agent, job_id, decide)
 
 
-def answer(ground: Ground, agent: Agent, job_id: str, answered: Answered) -> Decided:
+def answer(ground: Ground, agent: Agent, job_id: str, answered: PersonAnswer) -> Decided:
     def decide(seen: Seen, now: Lifecycle) -> Move:
         if now.status is not Status.QUEUED or not transitions.waits_for_person(now):
             raise IllegalTransition(
@@ -124,7 +124,7 @@ def swap(ground: Ground, agent: Agent, job_id: str, decide: Decide, *, text: str
         move = decide(seen, before)
         if move is None:
             return None
-        attempt, kept = seen.attempts, Posted()
+        attempt, kept = seen.attempts, PostedFiles()
         if text is not None:
             attempt += 1
             kept = written(Report(result={"success": True, "edited_by": agent.id}, markdown=text))
@@ -141,7 +141,7 @@ def put(
     seen: Seen,
     after: Lifecycle,
     attempt: int,
-    kept: Posted | None = None,
+    kept: PostedFiles | None = None,
     *,
     told: Mapping[str, Any] | None = None,
 ) -> list[str] | None:
@@ -187,7 +187,7 @@ def put_aside(ground: Ground, by: str, job_id: str, why: Exception) -> None:
         ground.server.run(ground.scripts.decide, *args, 0, told, seen.attempts, 0)
 
 
-def written(report: Report) -> Posted:
+def written(report: Report) -> PostedFiles:
     """A result that nobody made in a folder."""
     body = documents.canonical(report.result) + b"\n"
-    return Posted(files={"result.json": body, "result.md": report.markdown.encode("utf-8", "backslashreplace")})
+    return PostedFiles(files={"result.json": body, "result.md": report.markdown.encode("utf-8", "backslashreplace")})

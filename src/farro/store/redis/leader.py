@@ -9,7 +9,7 @@ Who sits there, and what it does, lives in services.
 
 from __future__ import annotations
 
-from farro.store.fleet import Seated
+from farro.store.fleet import LeaderStatus
 from farro.store.redis.context import Ground
 
 # KEYS[1]: seat:<name>. ARGV: who asks, for how many ms (0: it leaves). Answers 1 to whoever has it then. To ask again,
@@ -44,11 +44,11 @@ def leave(ground: Ground, name: str, holder: str) -> None:
     ground.server.call("EVAL", _TAKE, 1, _key(ground, name), holder, 0)
 
 
-def seated(ground: Ground, name: str) -> Seated | None:
+def leader_status(ground: Ground, name: str) -> LeaderStatus | None:
     holder, silent_ms = ground.server.call("EVAL", _LOOK, 1, _key(ground, name))
     if not holder:
         return None
-    return Seated(holder=holder.decode("utf-8", "replace"), silent_s=max(0.0, silent_ms / 1000))
+    return LeaderStatus(holder=holder.decode("utf-8", "replace"), silent_s=max(0.0, silent_ms / 1000))
 
 
 def _key(ground: Ground, name: str) -> str:

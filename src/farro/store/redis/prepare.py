@@ -14,7 +14,7 @@ from farro.jobs import ids, transitions
 from farro.jobs.outcomes import Child
 from farro.plans import after
 from farro.plans.after import End
-from farro.store.port import CARRIED_BYTES, Carried, Submission
+from farro.store.port import CARRIED_BYTES, CarriedFiles, Submission
 from farro.store.redis.context import Ground
 from farro.store.redis.records import MINTED, New, Seen, digest
 
@@ -85,7 +85,7 @@ def checked(ground: Ground, submissions: Sequence[Submission]) -> list[New]:
     return news
 
 
-def _carried(brought: Carried) -> Mapping[str, bytes]:
+def _carried(brought: CarriedFiles) -> Mapping[str, bytes]:
     """By content. FileNotFoundError: who looked at the other job has let its copy go meanwhile."""
     found = {name: fs.read_bytes(path, CARRIED_BYTES) for name, path in brought.files.items()}
     return {"steps.jsonl": brought.records, **found}

@@ -25,7 +25,7 @@ from farro.plans.priority import PRIORITIES, priority
 from farro.plans.tags import required_tags
 from farro.store.port import JobView, Submission
 from farro.store.redis.server import Arg
-from farro.store.workspace import Material, Posted
+from farro.store.workspace import JobFiles, PostedFiles
 
 MINTED = ""  # stands for the digest of an id that nobody chose
 NARRATIVE, PAYLOAD, CARRIED = "prompt.md", "payload/", "carried/"
@@ -155,7 +155,7 @@ def files(kept: Mapping[str, Arg]) -> list[Arg]:
     return args
 
 
-def posted(attempt: int, kept: Posted) -> dict[str, Arg]:
+def posted(attempt: int, kept: PostedFiles) -> dict[str, Arg]:
     """The files of an attempt as they are stored. A name that is not UTF-8 keeps its bytes."""
     found: dict[str, Arg] = {_field(f"a/{attempt}/{name}"): data for name, data in kept.files.items()}
     if kept.elsewhere or kept.cut:
@@ -168,7 +168,7 @@ def _field(name: str) -> Any:
     return name if name.isascii() else name.encode("utf-8", "surrogateescape")
 
 
-def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> Material:
+def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes]) -> JobFiles:
     """What a job's folder is made of, from `files:<id>`."""
     narrative, payload, carried = None, {}, {}
     attempts: dict[int, tuple[dict[str, bytes], dict[str, Any]]] = {}
@@ -190,13 +190,13 @@ def material(lifecycle: Lifecycle, prompt: bytes, stored: Mapping[bytes, bytes])
                     more.update(_noted(data))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise Damaged(f"{lifecycle.job_id}: what was posted of it as {name!r} cannot be read") from error
-    return Material(
+    return JobFiles(
         lifecycle=lifecycle.to_json(),
         prompt=prompt,
         narrative=narrative,
         payload=payload,
         carried=carried,
-        attempts={number: Posted(files=kept, **more) for number, (kept, more) in sorted(attempts.items())},
+        attempts={number: PostedFiles(files=kept, **more) for number, (kept, more) in sorted(attempts.items())},
     )
 
 

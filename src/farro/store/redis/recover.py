@@ -16,38 +16,40 @@ from farro.jobs.envelope import SCHEMA_VERSION
 from farro.jobs.outcomes import ErrorInfo
 from farro.jobs.states import Reason, Status
 from farro.jobs.transitions import Move
-from farro.store.port import Agent, Recovered, marker
+from farro.store.port import Agent, RecoveryAction, marker
 from farro.store.redis import edit, unblock
 from farro.store.redis.context import Ground, agent_lost
 from farro.store.redis.records import Seen, record
 
 
-def recover(ground: Ground, agent: Agent) -> list[Recovered]:
+def recover(ground: Ground, agent: Agent) -> list[RecoveryAction]:
     answer = ground.server.run(ground.scripts.survey, ground.time(), agent.id, SCHEMA_VERSION)
     if answer[0] == b"lost":
         raise agent_lost(agent)
     ground.beats[agent.id] = ground.clock.monotonic_s()
     _, dead, marked, todo = answer
-    done: list[Recovered] = []
+    done: list[RecoveryAction] = []
     for job_id in marked[::2]:
         done += _collect(ground, agent, job_id.decode())
     for agent_id, about, jobs in dead:
         done += _bury(ground, agent, agent_id.decode(), record(about), sorted(job.decode() for job in jobs))
     if todo:
         for job_id, what in unblock.look_at(ground, agent.id, [job.decode() for job in todo[::2]]):
-            done.append(Recovered(job_id=job_id, agent=agent.id, what=what))
+            done.append(RecoveryAction(job_id=job_id, agent=agent.id, what=what))
     for gone in ground.workspace.sweep():
-        done.append(Recovered(job_id=None, agent=gone, what="swept"))
+        done.append(RecoveryAction(job_id=None, agent=gone, what="swept"))
     for item in done:
         if item.what not in ("stale", "unblocked", "dependency_failed"):  # transitions, told where they happen
             _note(ground, agent, item)
     return done
 
 
-def _bury(ground: Ground, agent: Agent, dead: str, about: Mapping[str, Any], jobs: Sequence[str]) -> list[Recovered]:
-    done: list[Recovered] = []
+def _bury(
+    ground: Ground, agent: Agent, dead: str, about: Mapping[str, Any], jobs: Sequence[str]
+) -> list[RecoveryAction]:
+    done: list[RecoveryAction] = []
     if ground.server.run(ground.scripts.fence, ground.time(), dead) == 1:
-        done.append(Recovered(job_id=None, agent=dead, what="silent_killed"))
+        done.append(RecoveryAction(job_id=None, agent=dead, what="silent_killed"))
     seen = [job for job in ground.look(jobs) if job is not None and job.own == dead]
     identity = about.get("identity") or {}
     own = ground.identity()
@@ -60,11 +62,11 @@ def _bury(ground: Ground, agent: Agent, dead: str, about: Mapping[str, Any], job
             else stale(ground, agent, job, f"agent {dead} died during attempt {job.attempts}")
         )
     if ground.server.run(ground.scripts.forget, ground.time(), dead) == 1:
-        done.append(Recovered(job_id=None, agent=dead, what="agent_removed"))
+        done.append(RecoveryAction(job_id=None, agent=dead, what="agent_removed"))
     return done
 
 
-def stale(ground: Ground, agent: Agent, seen: Seen, why: str) -> list[Recovered]:
+def stale(ground: Ground, agent: Agent, seen: Seen, why: str) -> list[RecoveryAction]:
     """The attempt of a dead agent, or of one that knows nothing of it. When somebody was quicker, it is no longer
     that agent's."""
     try:
@@ -79,10 +81,10 @@ def stale(ground: Ground, agent: Agent, seen: Seen, why: str) -> list[Recovered]
     after = transitions.decided(before, move, by=agent.id, attempt=seen.attempts, now=ground.now())
     if edit.put(ground, agent, seen, after, seen.attempts) is None:
         return []
-    return [Recovered(job_id=seen.job_id, agent=seen.own, what="stale")]
+    return [RecoveryAction(job_id=seen.job_id, agent=seen.own, what="stale")]
 
 
-def _collect(ground: Ground, agent: Agent, job_id: str) -> list[Recovered]:
+def _collect(ground: Ground, agent: Agent, job_id: str) -> list[RecoveryAction]:
     """A job that its agent marked stale where it lies: into everybody's sight."""
     (seen,) = ground.look([job_id])
     if seen is None or seen.wh != "marked":
@@ -95,10 +97,10 @@ def _collect(ground: Ground, agent: Agent, job_id: str) -> list[Recovered]:
         return []
     if edit.put(ground, agent, seen, marked, seen.attempts, told=told) is None:
         return []
-    return [Recovered(job_id=job_id, agent=seen.own, what="rolled_forward")]
+    return [RecoveryAction(job_id=job_id, agent=seen.own, what="rolled_forward")]
 
 
-def _note(ground: Ground, agent: Agent, item: Recovered) -> None:
+def _note(ground: Ground, agent: Agent, item: RecoveryAction) -> None:
     codes = {"actor": agent.id, "job_id": item.job_id, "what": item.what, "agent": item.agent}
     ground.audit("recovered", **codes)
     if item.what != "rolled_forward":  # of that the common log has it from the script

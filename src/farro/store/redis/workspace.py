@@ -33,7 +33,7 @@ from farro.host.trees import remove_tree
 from farro.jobs import ids
 from farro.jobs.outcomes import Report
 from farro.store.redis.attempt_files import SNAPSHOT, TASKS, Posting, Shelf, result_files
-from farro.store.workspace import Material, Posted
+from farro.store.workspace import JobFiles, PostedFiles
 
 WORK = "jobs/.work"
 LEASE = ".lease"
@@ -76,7 +76,7 @@ class LocalWorkspace:
 
     # --- attempts ---
 
-    def begin(self, agent_id: str, job_id: str, attempt: int, material: Material) -> str:
+    def begin(self, agent_id: str, job_id: str, attempt: int, material: JobFiles) -> str:
         agent_home = self._agent_home(agent_id)
         folder = f"{agent_home}/{job_id}"
         home = f"{folder}/attempts/{attempt:04d}"
@@ -97,7 +97,7 @@ class LocalWorkspace:
         return home
 
     def promise(
-        self, agent_id: str, job_id: str, attempt: int, material: Callable[[], Material]
+        self, agent_id: str, job_id: str, attempt: int, material: Callable[[], JobFiles]
     ) -> tuple[str, Callable[[], None]]:
         folder = f"{self._agent_home(agent_id)}/{job_id}"
         self._promised.add(folder)
@@ -111,7 +111,7 @@ class LocalWorkspace:
 
         return f"{folder}/attempts/{attempt:04d}", make
 
-    def _made(self, agent_id: str, job_id: str, attempt: int, material: Material) -> None:
+    def _made(self, agent_id: str, job_id: str, attempt: int, material: JobFiles) -> None:
         try:
             self.begin(agent_id, job_id, attempt, material)
         except StorageTrouble as error:
@@ -122,10 +122,10 @@ class LocalWorkspace:
                 "free space there, then try again"
             ) from error
 
-    def post(self, folder: str, report: Report, *, good: bool) -> Posted:
+    def post(self, folder: str, report: Report, *, good: bool) -> PostedFiles:
         made = folder.rsplit("/", 2)[0] not in self._promised
         if not made:
-            return Posted(files=result_files(report, report.result, good=good))
+            return PostedFiles(files=result_files(report, report.result, good=good))
         return Posting(folder, inline_bytes=self._inline_bytes, shelf=self._shelf).posted(report, good=good)
 
     def end(self, agent_id: str, job_id: str) -> None:
@@ -202,7 +202,7 @@ class LocalWorkspace:
 
     # --- looking ---
 
-    def look(self, job_id: str, version: str, material: Material) -> str:
+    def look(self, job_id: str, version: str, material: JobFiles) -> str:
         live = self._live(job_id, material)
         if live is not None:
             return live
@@ -228,7 +228,7 @@ class LocalWorkspace:
             remove_tree(path)
         return folder
 
-    def _live(self, job_id: str, material: Material) -> str | None:
+    def _live(self, job_id: str, material: JobFiles) -> str | None:
         """The attempt's own folder, where that is on this machine: what it says so far is seen."""
         if b'"in_progress"' not in material.lifecycle:
             return None
@@ -307,7 +307,7 @@ def _emptied(folder: str) -> str | None:
     return attempts[0]
 
 
-def _fill(folder: str, material: Material, shelf: Shelf | None, *, whole: bool) -> None:
+def _fill(folder: str, material: JobFiles, shelf: Shelf | None, *, whole: bool) -> None:
     """A job's folder, of what is known of it. Damaged: that can be no folder, on no machine."""
     try:
         _filled(folder, material, shelf, whole=whole)
@@ -317,7 +317,7 @@ def _fill(folder: str, material: Material, shelf: Shelf | None, *, whole: bool) 
         raise Damaged(f"what was posted makes no folder: {error}") from error
 
 
-def _filled(folder: str, material: Material, shelf: Shelf | None, *, whole: bool) -> None:
+def _filled(folder: str, material: JobFiles, shelf: Shelf | None, *, whole: bool) -> None:
     fs.create(f"{folder}/job.json", material.lifecycle)
     fs.create(f"{folder}/prompt.json", material.prompt)
     if material.narrative is not None:
@@ -369,7 +369,7 @@ def _above(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _fetch(home: str, posted: Posted, shelf: Shelf | None, *, whole: bool) -> None:
+def _fetch(home: str, posted: PostedFiles, shelf: Shelf | None, *, whole: bool) -> None:
     """Of the shared directory, where this machine has it; who only looks at a large file sees its beginning."""
     if not posted.elsewhere or shelf is None:
         return
