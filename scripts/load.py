@@ -177,10 +177,10 @@ def enqueue(
 
 def depths(root: str, load: Load) -> int:
     """How many are queued or in progress, in all; the deepest role is noted."""
-    from farro import app
+    from farro.app import App
     from farro.config.reader import load as read
 
-    store = app.open_store(root, read(root), brief=True)
+    store = App().open_store(root, read(root), brief=True)
     try:
         found = [store.load(role) for role in AGENTS]
         others = store.load(CLERK)

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farro import app
-from farro.app import checks as app_checks
-from farro.app import web as wiring
+from farro.app import App
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.doctor import root as roots
@@ -66,8 +64,8 @@ class Front:
             roots.init(str(root), reader.load(str(root)))
         self.settings: Settings = reader.load(str(root))
         self.log: list[tuple[str, str, Mapping[str, Any]]] = []
-        self.store = app.open_store(str(root), self.settings)
-        self.web = wiring.opened(
+        self.store = App().open_store(str(root), self.settings)
+        self.web = App().web(
             change_store(self.store),
             self.settings,
             log=lambda level, message, fields: self.log.append((level, message, fields)),
@@ -75,9 +73,7 @@ class Front:
             beyond=beyond,
             person="web-tester",
             gate=lambda force: Gate.of(self.settings, user="tester", force=force),
-            version="test",
             examine=lambda: Examination(results=(), strict=False),
-            lock=lambda: app_checks.lock(str(root), self.settings),
         )
         self._server = server.Serving(self.web, lambda *told: None)
         self._listening = server.bind("127.0.0.1", 0)

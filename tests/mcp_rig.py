@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from farro import app
+from farro.app import App
 from farro.config import reader
 from farro.config.settings import Allowed
 from farro.mcp import server
@@ -40,8 +40,8 @@ class Agent:
         """The same with the server inside this process: all of it but its start and the pipes."""
         root = str(self.program.path)
         settings = reader.load(root)
-        store = app.open_store(root, settings, brief=True)
-        desk = replace(make_desk(store, settings), folder=root)
+        store = App().open_store(root, settings, brief=True)
+        desk = replace(make_desk(App(), store, settings), folder=root)
 
         async def run() -> None:
             async with asyncio.timeout(3 * PATIENCE_S), Client(server.make(desk, permitted, "0")) as client:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from textual.pilot import Pilot
 
-from farro import app
+from farro.app import App
 from farro.config import reader
 from farro.host.clock import SystemClock
 from farro.queue.admission import Gate
@@ -63,7 +63,7 @@ class Top:
     ) -> AsyncIterator[Screen]:
         root = str(self.program.path)
         settings, clock = reader.with_store(reader.load(root)), SystemClock()
-        opened = app.open_store(root, settings, brief=True)
+        opened = App().open_store(root, settings, brief=True)
         used = store(opened)
         hands = Hands(
             store=used,

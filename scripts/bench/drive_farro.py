@@ -38,10 +38,10 @@ class Counting:
 
 
 def open_store() -> Any:
-    from farro import app
+    from farro.app import App
     from farro.config import reader
 
-    return app.open_store(gear.home(), reader.load(gear.home()))
+    return App().open_store(gear.home(), reader.load(gear.home()))
 
 
 def submission() -> Any:

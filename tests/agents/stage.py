@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import farro.app as app
 from farro.agents.manager.manager import Manager
+from farro.app import App
 from farro.config.reader import load
 from farro.config.settings import Settings
 from farro.doctor.root import init
@@ -66,7 +66,7 @@ class Stage:
         return load(self.root)
 
     def store(self) -> Any:
-        return app.open_store(self.root, self.settings, brief=True)
+        return App().open_store(self.root, self.settings, brief=True)
 
     def enqueue(
         self,
@@ -92,8 +92,8 @@ class Stage:
     ) -> list[Turn]:
         """So many turns of one slot. `handover`: it looks for the manager first, and goes past it if True."""
         settings = self.settings
-        store = app.open_store(self.root, settings, brief=True)
-        performer = app.performer(self.root, settings, app.runner(self.root, settings), self.clock)
+        store = App().open_store(self.root, settings, brief=True)
+        performer = App().performer(self.root, settings, App().runner(self.root, settings), self.clock)
         slot = Slot(
             store=store,
             role=role,
@@ -106,7 +106,7 @@ class Stage:
             log=self._noted,
             handover=None
             if handover is None
-            else app.handover(self.root, settings, store, self.clock, self._noted, bypass=handover),
+            else App().hand_off(self.root, settings, store, self.clock, self._noted, bypass=handover),
         )
         try:
             return [slot.run_once() for _ in range(turns)]
@@ -142,7 +142,7 @@ class Stage:
         return Manager(
             store=store,
             log=self._noted,
-            snapshots=app.snapshots(self.root, self.settings),
+            snapshots=App().snapshots(self.root, self.settings),
             seat=Seat(root=self.root, clock=self.clock),
             **more,
         )
@@ -197,7 +197,7 @@ class Stage:
         return data
 
     def calls(self, job_id: str = "one") -> list[CallRecord]:
-        return list(app.ledger(self.root, durable=False, clock=self.clock).of_job(job_id))
+        return list(App().ledger(self.root, durable=False, clock=self.clock).of_job(job_id))
 
 
 Make = Callable[..., Stage]

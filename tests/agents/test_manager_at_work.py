@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import farro.app as app
 from agents.stage import CHANGE, REVIEW, Make, Stage
 from farro.agents import inbox
 from farro.agents.manager.abandoned import AbandonedJobs
 from farro.agents.manager.auto_plan import AutoPlan
 from farro.agents.manager.hooks import Hooks
+from farro.app import App
 from farro.jobs.states import Reason, Status
 from farro.queue.admission import Gate
 from farro.worker.leader import AWAY_S, HEARTBEAT
@@ -387,7 +387,7 @@ def test_waiting_for_a_person_is_not_going_on(make: Make) -> None:
 def test_app_wires_a_manager_that_can_all_of_it(make: Make) -> None:
     stage = make()
     store = stage.store()
-    boss = app.manager(store, stage.settings, stage._noted, timetable=None, gate=Gate())  # type: ignore[arg-type]
+    boss = App().manager(store, stage.settings, stage._noted, timetable=None, gate=Gate())  # type: ignore[arg-type]
     assert boss.run_once() == []
     boss.leave()
     store.close()

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import farro.app as app
 from agents.stage import Make, Stage
+from farro.app import App
 from farro.execution.runner import Work
 from farro.execution.runners.inline import InlineRunner
 from farro.execution.stop import Stop
@@ -410,7 +410,7 @@ def test_an_answer_that_was_bought_is_not_bought_again_and_its_diff_is_kept(
         clock=stage.clock,
         tick=lambda: None,
         stop=Stop(stage.clock),
-        agents=app.agents(stage.root, stage.settings, stage.clock),
+        agents=App().agents(stage.root, stage.settings, stage.clock),
     )
     assert isinstance(again, Succeeded)
     assert (stage.path.parent / "count").read_text() == "x"

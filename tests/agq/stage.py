@@ -18,8 +18,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from farro import app
 from farro.agq.server import Options, Server
+from farro.app import App
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.doctor import root as roots
@@ -41,10 +41,10 @@ class Front:
         self.settings: Settings = reader.load(str(root))
         roots.init(str(root), self.settings)
         self.log: list[tuple[str, str, Mapping[str, Any]]] = []
-        self.store = app.open_store(str(root), self.settings)
+        self.store = App().open_store(str(root), self.settings)
         self.server = Server(
             store=self.store,
-            library=app.library(str(root), self.settings),
+            library=App().library(str(root), self.settings),
             options=Options(port=0, version="test", **{"beat_s": 0.2, "waits": False, **options}),
             log=lambda level, message, fields: self.log.append((level, message, fields)),
             mint=IdMint(SystemClock().now, random.SystemRandom().getrandbits).mint,

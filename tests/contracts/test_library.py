@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farro.app import machines
+from farro.app import servers
 from farro.config.engines import RedisSettings
 from farro.config.settings import Settings
 from farro.documents import Document
@@ -30,7 +30,7 @@ def library(request: pytest.FixtureRequest, shm: Path) -> Library:
         return FilesLibrary(str(shm), durable=True)
     server: RedisServer = request.getfixturevalue("redis_server")
     settings = Settings(store=server.url, redis=RedisSettings(name=f"lib-{os.urandom(6).hex()}"))
-    return machines.library(settings, SystemClock())
+    return servers.library(settings, SystemClock())
 
 
 def save(library: Library, **document: object) -> str:

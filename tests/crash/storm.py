@@ -60,12 +60,12 @@ class Actor:
     """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
 
     def __init__(self, folder: str, name: str, seed: int) -> None:
-        from farro import app
+        from farro.app import App
         from farro.config import reader
 
         self.root, self.effects, self.name = f"{folder}/root", f"{folder}/effects", name
         self.dice = random.Random(f"{name}/{seed}")
-        self.store = app.open_store(self.root, reader.load(self.root))
+        self.store = App().open_store(self.root, reader.load(self.root))
         self.notebook = os.open(f"{folder}/notes", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
 
     def note(self, what: str, **more: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.app.checks import lock
+from farro.app.checks import policy_lock_now as lock
 from farro.config.settings import CapacitySettings, Settings
 from farro.doctor.conformance_profile import CHECKLIST, PINNED, Difference, differences
 from farro.doctor.policy_lock import compare, parameters, text_of

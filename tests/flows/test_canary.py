@@ -19,7 +19,7 @@ import pytest
 
 import fake_providers as fake
 from fake_providers import FakeProvider
-from farro import app
+from farro.app import App
 from farro.config.settings import Settings
 from farro.store.port import Submission
 from flows.program import Done, Program
@@ -130,7 +130,7 @@ def found_in(root: Path) -> list[tuple[str, list[bytes]]]:
 
 def test_a_canary_is_found_nowhere(root: Program, server: FakeProvider) -> None:
     worker = root.start("worker", "--role", "SeniorEngineer").started()
-    store = app.open_store(str(root.path), Settings(), brief=True)
+    store = App().open_store(str(root.path), Settings(), brief=True)
     store.enqueue(Submission(role="SeniorEngineer", prompt=PROMPT, job_id="polite"))
     store.close()
     said: list[Done] = []

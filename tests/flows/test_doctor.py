@@ -442,15 +442,15 @@ def test_a_live_queue_has_no_contradictions(farro: Program) -> None:
 
 
 def test_of_many_finished_jobs_only_some_are_opened_unless_all_are_asked_for(farro: Program) -> None:
-    from farro.app.checks import looking
+    from farro.app.checks import read_only_context
     from farro.store.files.scan import scan
 
     for _ in range(3):
         queued(farro)
     farro.worked()
-    found = scan(looking(str(farro.path)), finished=1)
+    found = scan(read_only_context(str(farro.path)), finished=1)
     assert (found.jobs, found.unread) == (3, 2)
-    assert scan(looking(str(farro.path)), finished=None).unread == 0
+    assert scan(read_only_context(str(farro.path)), finished=None).unread == 0
     assert examined(farro, "--all", code=0)["jobs-seen"]["found"] == "3 jobs looked at"
 
 

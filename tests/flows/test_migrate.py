@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from farro import app
+from farro.app import App
 from farro.config import reader
 from farro.config.settings import RedisSettings, Settings
 from farro.doctor.root import init
@@ -44,7 +44,7 @@ class Two:
 
     def open(self, kind: str) -> Store:
         settings = self.settings if kind == "redis" else replace(self.settings, store="files")
-        return app.open_store(self.path, settings, brief=True)
+        return App().open_store(self.path, settings, brief=True)
 
     def migrate(self, source: str, target: str) -> migrate.Migration:
         stores = self.open(source), self.open(target)

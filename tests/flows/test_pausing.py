@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from farro import app
+from farro.app import App
 from farro.cli.watch import page
 from farro.config import reader
 from farro.host.clock import SystemClock
@@ -73,7 +73,7 @@ def test_a_pause_is_told_wherever_queues_are_looked_at(farro: Program) -> None:
     assert "paused" not in farro.run("stats", "--role", "Manager", code=0).out
     told = [json.loads(line) for line in farro.run("stats", "--json", code=0).out.splitlines()]
     assert {one["role"] for one in told if one["paused"]} == {"Runner", "*"}
-    store = app.open_store(str(farro.path), reader.load(str(farro.path)), brief=True)
+    store = App().open_store(str(farro.path), reader.load(str(farro.path)), brief=True)
     picture = Viewer(store, str(farro.path), SystemClock()).picture(SystemClock().now())
     store.close()
     assert line in page(picture, str(farro.path))

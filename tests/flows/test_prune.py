@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crash.seams import Call, Open, placed
-from farro import app
+from farro.app import App
 from farro.config.settings import Settings
 from farro.host.clock import SystemClock
 from farro.jobs.times import timestamp
@@ -119,7 +119,7 @@ class Counted(SystemClock):
 
 
 def test_it_goes_slower_while_there_is_work(worked: Program) -> None:
-    store = app.open_store(str(worked.path), Settings())
+    store = App().open_store(str(worked.path), Settings())
     clock = Counted()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pruning, "BATCH", 2)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import farro as api
-from farro.app import machines
+from farro.app import servers
 from farro.host.clock import SystemClock
 from farro.jobs.states import Status
 from farro.queue.watch import Viewer
@@ -140,7 +140,7 @@ def test_a_run_waits_for_its_server_as_a_worker_does(
     """Other commands give up sooner; but this one has something to tell that is known to nobody else."""
     server = RedisServer(folder=tmp_path / "own-server", durable=True).start()
     configure(farro, store=server.url)
-    monkeypatch.setattr(machines, "BRIEF_S", 0.1)
+    monkeypatch.setattr(servers, "BRIEF_S", 0.1)
     before = signal.getsignal(signal.SIGHUP)
 
     def away() -> None:

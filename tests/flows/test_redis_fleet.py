@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from farro import app
+from farro.app import App
 from farro.config.settings import RedisSettings, Settings
 from farro.doctor.root import init
 from farro.host.clock import ManualClock, SystemClock
@@ -122,7 +122,7 @@ def test_the_logs_of_a_job_elsewhere_say_where_it_runs(machines: tuple[Program, 
 def store(tmp_path: Path, redis_server: RedisServer) -> Iterator[Store]:
     init(str(tmp_path), Settings())
     settings = Settings(store=redis_server.url, redis=RedisSettings(name=f"t-{uuid.uuid4().hex[:12]}"))
-    opened = app.open_store(str(tmp_path), settings, brief=True)
+    opened = App().open_store(str(tmp_path), settings, brief=True)
     yield opened
     opened.close()
 

@@ -8,7 +8,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from farro import app
+from farro.app import App
 from farro.config.settings import Settings
 from farro.queue.stats import Limits, stats
 from farro.queue.stats_math import COLUMNS
@@ -80,7 +80,7 @@ def test_the_cost_is_bounded_and_the_answer_says_so(farro: Program) -> None:
     farro.worked()
     for number in range(4):
         farro.enqueue(steps(["true"]), "--id", f"queued-{number}")
-    store = app.open_store(str(farro.path), Settings())
+    store = App().open_store(str(farro.path), Settings())
     now = datetime.now(UTC)
     whole = stats(store, store.root, now=now, window_s=3600)[-1]
     assert (whole.succeeded, whole.queued, whole.bounded, whole.window_s) == (6, 4, False, 3600)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farro.app import checks as app_checks
+from farro.app import App
 from house import named_tests
 from support import ROOT as HERE
 
@@ -20,7 +20,7 @@ ROWS = [
     for line in body.splitlines()
     if line.startswith("|") and not re.match(r"\|[-|]+\|$|\| § \|", line)
 ]
-CHECKS = {check.id for check in app_checks.checks(str(ROOT / "no-such-root"), finished=0, conformance=True)}
+CHECKS = {check.id for check in App().checks(str(ROOT / "no-such-root"), finished=0, conformance=True)}
 
 
 def test_there_is_a_section_for_each_seed() -> None:

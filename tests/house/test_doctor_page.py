@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from farro.app import checks as app_checks
+from farro.app import App
 from farro.doctor.conformance_profile import CHECKLIST
 from support import ROOT
 
 PAGE = Path(ROOT, "docs", "doctor.md").read_text(encoding="utf-8")
 NOWHERE = str(Path(ROOT, "no-such-root"))
-CHECKS = app_checks.checks(NOWHERE, finished=0, conformance=True)
+CHECKS = App().checks(NOWHERE, finished=0, conformance=True)
 FOLDERS, _, REST = PAGE.partition("## Check jobs in a Redis server")
 REDIS, _, CONFORMANCE = REST.partition("## Start daemons strictly")
 
@@ -23,12 +23,12 @@ def test_the_page_has_every_check_in_the_order_of_the_answer() -> None:
 
 
 def test_the_page_says_which_checks_are_quick() -> None:
-    assert quick(FOLDERS) == {check.id: check.quick for check in app_checks.checks(NOWHERE, finished=0)}
+    assert quick(FOLDERS) == {check.id: check.quick for check in App().checks(NOWHERE, finished=0)}
 
 
 def test_the_page_has_the_checks_of_a_redis_server_in_place_of_those_of_folders() -> None:
-    in_folders = [check.id for check in app_checks.checks(NOWHERE, finished=0)]
-    of_a_server = app_checks.checks(NOWHERE, finished=0, store="redis://nowhere")
+    in_folders = [check.id for check in App().checks(NOWHERE, finished=0)]
+    of_a_server = App().checks(NOWHERE, finished=0, store="redis://nowhere")
     kept = in_folders[: in_folders.index("folders")]  # as the page says: from `folders` on
     assert [check.id for check in of_a_server] == [*kept, *quick(REDIS)]
     assert quick(REDIS) == {check.id: check.quick for check in of_a_server if check.id in quick(REDIS)}

@@ -24,13 +24,13 @@ class Member:
     """A client of farro, with a notebook that survives it: one O_APPEND write a line."""
 
     def __init__(self, folder: str, name: str, seed: str) -> None:
-        from farro import app
+        from farro.app import App
         from farro.config import reader
 
         root = f"{folder}/{name.partition('-')[0]}"
         self.effects, self.name = f"{folder}/effects", name
         self.dice = random.Random(f"{name}/{seed}")
-        self.store = app.open_store(root, reader.load(root))
+        self.store = App().open_store(root, reader.load(root))
         self.notebook = os.open(f"{folder}/notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def note(self, what: str, **more: Any) -> None:

@@ -249,11 +249,11 @@ class Storm:
     # --- judging ---
 
     def store(self) -> Any:
-        from farro import app
+        from farro.app import App
         from farro.config import reader
 
         root = str(self.folder / "judge")
-        return app.open_store(root, reader.load(root))
+        return App().open_store(root, reader.load(root))
 
     def unfinished(self) -> list[str]:
         store = self.store()

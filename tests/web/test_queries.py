@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from farro import app
+from farro.app import App
 from farro.errors import StorageTrouble
 from farro.jobs.outcomes import Report, Succeeded
 from farro.jobs.states import Reason, Status
@@ -432,7 +432,7 @@ def test_roles_and_kept_plans_are_told_and_a_plan_is_queued(any_front: Front) ->
     assert roles["Runner"]["cap"] == front.settings.cap_of("Runner")
     assert front.get("/api/plans").json == {"plans": []}
     kept = {"plan_id": "build", "steps": [{"step_number": 1, "command": "true"}]}
-    app.library(str(front.root), front.settings).put("plan", "build", kept)
+    App().library(str(front.root), front.settings).put("plan", "build", kept)
     assert front.get("/api/plans/build").json == {"plan": kept}
     made = front.post("/api/plans/build/submit", {"id": "built"})
     assert (made.status, made.json) == (201, {"jobs": ["built"]})

@@ -16,9 +16,8 @@ from importlib import metadata
 
 import click
 
-from farro import app
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import daemon, gate, read_root, starts_strictly
+from farro.cli.options import application, daemon, gate, read_root, starts_strictly
 from farro.config.settings import Settings
 from farro.errors import NotPermitted, StorageTrouble
 from farro.host.clock import SystemClock
@@ -61,8 +60,9 @@ def agq(bind: str | None, root: str | None, as_json: bool) -> int:
         )
     _allow_files(settings.agq.max_connections)
     log = log_to_stdout("agq", as_json, settings.runners)
+    app = application()
     store = app.open_store(path, settings, log=log, actor="agq")
-    admit(store, "agq", strict=starts_strictly(settings))
+    admit(app, store, "agq", strict=starts_strictly(settings))
     try:
         from farro.agq.server import Options, Server
 

@@ -14,13 +14,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from farro import app
 from farro.api import sources, tables
 from farro.api.job import Job, Jobs
 from farro.api.options import Duration, JobName, JobNames, Options, in_words_of_python, job_id_of
 from farro.api.repeated_calls import KnownCalls
 from farro.api.sources import PlanSource
 from farro.api.task import TaskCall
+from farro.app import App
 from farro.config.settings import Settings
 from farro.documents import Document
 from farro.errors import InputError, StillRunning
@@ -81,7 +81,7 @@ class Queue:
         return store
 
     def _open(self) -> Store:
-        return app.open_store(self._root, self._settings, log=grave_only(sys.stderr), actor=actors.person("py"))
+        return App().open_store(self._root, self._settings, log=grave_only(sys.stderr), actor=actors.person("py"))
 
     def close(self) -> None:
         """Write what is buffered and give everything back. Jobs go on; safe to repeat."""

@@ -1,6 +1,8 @@
-"""The only module that chooses adapters: which store, which clock, which tools, which runner, which runtime.
+"""Build farro's object graph: choose the store, runner, tools, providers and runtime that a root's config asks for.
 
-Rules and loops live below; arguments and printing live in cli.
+No other package chooses adapters. `cli.main` hands an `App` to every command as click's context object, so that the
+commands of a slice never import this package. Adapters are imported by the method that builds them: a command pays
+only for those it uses.
 """
 
 from __future__ import annotations
@@ -9,107 +11,481 @@ import functools
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from farro.config.settings import UNCAPPED, ProviderSettings, Settings
-from farro.errors import Refused
-from farro.execution.runner import Guarding, Runner
-from farro.host import process_identity, worker_processes
 from farro.host.clock import SystemClock
-from farro.host.clock_port import Clock
-from farro.log.audit import AuditLog, AuditPolicy
-from farro.log.structured import Log, redact_with
-from farro.store.files import FilesStore
-from farro.store.files.context import Ground, no_log
-from farro.store.files.journal import Journal
-from farro.store.port import Store, StorePolicy
-from farro.worker.runtime import Runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from farro.agents.agent_step import Agents
     from farro.agents.calling import CallTry
     from farro.agents.manager.manager import Manager
     from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider
+    from farro.agq.client import AgqStore
+    from farro.agx.client import Desk
+    from farro.agx.propose import Planner
+    from farro.config.settings import ProviderSettings, Settings
+    from farro.doctor.checks import Check
+    from farro.doctor.report import Examination
+    from farro.execution.runner import Runner
+    from farro.execution.tools import Tools
+    from farro.host.clock_port import Clock
+    from farro.log.audit import AuditPolicy
+    from farro.log.structured import Log
     from farro.queue.admission import Gate
+    from farro.queue.agent_rules import Contract
+    from farro.queue.plan_check import Ground as PlanContext
     from farro.queue.scheduler import Timetable
-    from farro.store.ledger import Ledger
+    from farro.store.ledger import Ledger, Prices
     from farro.store.library import Library
+    from farro.store.port import Store, StorePolicy
+    from farro.web.application import Web
     from farro.worker.hand_off import Handover
     from farro.worker.perform import Performer
+    from farro.worker.runtime import Runtime
     from farro.worker.snapshot import Snapshots
 
 
-def open_store(
-    root: str,
-    settings: Settings,
-    *,
-    clock: Clock | None = None,
-    log: Log | None = None,
-    actor: str = "farro",
-    brief: bool = False,
-    patient: bool = False,
-) -> Store:
-    """The store of a root, wired to the real machine: its folders, or where `store` says. `actor` is who enqueues, for
-    the audit log; `brief` is for a process that ends at once: it needs no thread to write that log, and somebody waits
-    for its answer. `patient`: what it has to tell matters more than that."""
-    audit = AuditLog(
-        f"{root}/logs",
-        actor=actor,
-        clock=clock or SystemClock(),
-        policy=audit_policy(settings),
-        background=not brief,
-        log=log,
-    )
-    if not brief:
-        audit.mend()
-    if settings.store != "files":
-        from farro.app.machines import open_redis
+class App:
+    """Build the parts that commands and the Python API work with. Stateless: each method gets its root and settings."""
 
-        return open_redis(
+    # --- the store ---
+
+    def open_store(
+        self,
+        root: str,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        log: Log | None = None,
+        actor: str = "farro",
+        brief: bool = False,
+        patient: bool = False,
+    ) -> Store:
+        """Open the store of a root: its own folders, or the server that `store` in the config names.
+
+        `actor` stands in the audit log as the one who enqueues. `brief` is for a command that ends at once: it starts
+        no thread for the audit log, and asks a server that does not answer only for a few seconds. `patient` lifts the
+        second limit: a command that must report a result keeps trying.
+        """
+        from farro.host import worker_processes
+        from farro.log.audit import AuditLog
+        from farro.store.files.context import no_log
+
+        clock = clock or SystemClock()
+        audit = AuditLog(
+            f"{root}/logs",
+            actor=actor,
+            clock=clock,
+            policy=self.audit_policy(settings),
+            background=not brief,
+            log=log,
+        )
+        if not brief:
+            audit.mend()
+        if settings.store == "files":
+            return self._open_files(root, settings, clock, log or no_log, audit)
+        from farro.app import servers
+
+        return servers.open_redis(
             root,
             settings,
-            policy=_store_policy(root, settings),
-            clock=clock or SystemClock(),
+            policy=self._store_policy(root, settings),
+            clock=clock,
             identity=worker_processes.identity,
             reap=worker_processes.reap,
             log=log or no_log,
             audit=audit,
             brief=brief and not patient,
         )
-    durable, dice = settings.durability == "power", random.SystemRandom()
-    boot_id = str(process_identity.identity()["boot_id"])
-    return FilesStore(
-        Ground(
+
+    def _open_files(self, root: str, settings: Settings, clock: Clock, log: Log, audit: Any) -> Store:
+        from farro.host import process_identity, worker_processes
+        from farro.store.files import FilesStore
+        from farro.store.files.context import Ground
+        from farro.store.files.journal import Journal
+
+        journal = None
+        if settings.durability == "power":
+            boot_id = str(process_identity.identity()["boot_id"])
+            journal = Journal(root=root, boot_id=boot_id, random_bits=random.SystemRandom().getrandbits)
+        return FilesStore(
+            Ground(
+                root=root,
+                policy=self._store_policy(root, settings),
+                journal=journal,
+                clock=clock,
+                reap=worker_processes.reap,
+                kill_hung=process_identity.kill_identified,
+                identity=worker_processes.identity,
+                log=log,
+                audit=audit,
+            ),
+            on_close=audit.close,
+        )
+
+    def _store_policy(self, root: str, settings: Settings) -> StorePolicy:
+        from farro.config.settings import UNCAPPED
+        from farro.store.port import StorePolicy
+
+        return StorePolicy(
+            durable=settings.durability == "power",
+            retry=settings.retry.policy(),
+            stale_after_s=settings.watchdog.stale_after_s,
+            poll_s=settings.runners.poll_interval,
+            policy_version=lambda role: self.snapshots(root, settings).version(role, exactly=role != UNCAPPED),
+        )
+
+    def audit_policy(self, settings: Settings) -> AuditPolicy:
+        from farro.log.audit import AuditPolicy
+
+        section = settings.audit
+        return AuditPolicy(
+            strict=section.mode == "strict",
+            max_bytes=section.max_bytes,
+            keep=section.keep,
+            quota_bytes=section.quota_bytes,
+        )
+
+    def open_agq(self, root: str, settings: Settings, *, tools: Sequence[str]) -> AgqStore:
+        """Connect a worker to the queue of a `farro agq` on another machine."""
+        from farro.app import servers
+
+        return servers.open_agq(root, settings, clock=SystemClock(), tools=tools)
+
+    def library(self, root: str, settings: Settings) -> Library:
+        """Open the library of plans and actions: in the root, or on the server that has its jobs."""
+        if settings.store != "files":
+            from farro.app import servers
+
+            return servers.library(settings, SystemClock())
+        from farro.store.files.library import FilesLibrary
+
+        return FilesLibrary(root, durable=settings.durability == "power")
+
+    def ledger(self, root: str, *, durable: bool, clock: Clock) -> Ledger:
+        """Open the ledger of what agents' calls cost."""
+        from farro.store.files.ledger import FilesLedger
+
+        return FilesLedger(root, clock, durable=durable)
+
+    def snapshots(self, root: str, settings: Settings) -> Snapshots:
+        """Open the snapshots of config and policies that claims refer to."""
+        return _snapshots(root, settings.durability == "power")
+
+    # --- running jobs ---
+
+    def tools(self, settings: Settings, root: str | None = None) -> Tools:
+        """Collect the tools that plans may name, from the config and the installed packages.
+
+        Only with `root` can they be run; without it they can only be looked up.
+        """
+        from farro.execution.tools import Tools
+
+        declared = {
+            name: tool.python if tool.python is not None else [tool.command or name]
+            for name, tool in settings.tools.items()
+        }
+        return Tools(declared, root)
+
+    def announce_tools(self, root: str, settings: Settings) -> tuple[str, ...]:
+        """Publish which tools the steps of this worker process may use, for `farro workers`. Call once, before its
+        slots join."""
+        from farro.execution.tool_catalog import Place, names
+        from farro.host import worker_processes
+
+        found = tuple(names(self.tools(settings, root), Place(env=settings.runners.allowed(os.environ), cwd=root)))
+        worker_processes.announce(found)
+        return found
+
+    def runner(
+        self, root: str, settings: Settings, *, kind: str | None = None, clock: Clock | None = None
+    ) -> Runner[Any]:
+        """Make the runner that executes jobs: of this `kind`, else of the one in the config."""
+        clock = clock or SystemClock()
+        if (kind or settings.runners.kind) == "inline":
+            from farro.execution.runners.inline import InlineRunner
+
+            return InlineRunner(tools=self.tools(settings, root), clock=clock)
+        from farro.execution.runners.process import ProcessRunner
+        from farro.execution.runners.runner_slots import Places
+        from farro.host.process_limits import Limits
+
+        section = settings.runners
+        return ProcessRunner(
+            tools=self.tools(settings, root).declared,
+            environ=os.environ,
+            places=Places(root, section.max_concurrent_runners),
+            limits=Limits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),
+            clock=clock,
+        )
+
+    def performer(self, root: str, settings: Settings, runner: Runner[Any], clock: Clock) -> Performer:
+        """Make what runs the claimed jobs of a root."""
+        from farro.execution.runner import Guarding
+        from farro.sandbox import environment
+        from farro.worker.perform import Performer
+
+        return Performer(
             root=root,
-            policy=_store_policy(root, settings),
-            journal=Journal(root=root, boot_id=boot_id, random_bits=dice.getrandbits) if durable else None,
-            clock=clock or SystemClock(),
-            reap=worker_processes.reap,
-            kill_hung=process_identity.kill_identified,
-            identity=worker_processes.identity,
-            log=log or no_log,
-            audit=audit,
-        ),
-        on_close=audit.close,
-    )
+            base_env=environment.of_steps(settings, os.environ),
+            confined_env=functools.cache(lambda: environment.of_confined_steps(settings, os.environ)),
+            runner=runner,
+            clock=clock,
+            step_timeout_s=settings.runners.task_timeout,
+            # Where no folder outlives its attempt, nothing in it is worth a sync.
+            durable=settings.durability == "power" and settings.store == "files",
+            ahead_bytes=settings.runners.ahead_bytes,
+            agents_runner=functools.cache(lambda: self._agents_runner(root, settings, clock)),
+            snapshots=self.snapshots(root, settings),
+            max_job_bytes=settings.security.max_job_bytes,
+            guarding=Guarding.of(settings.security),
+        )
 
+    def _agents_runner(self, root: str, settings: Settings, clock: Clock) -> Runner[Any]:
+        """Make the runner for jobs that call providers: inside the worker, which has their libraries loaded."""
+        from farro.execution.runners.inline import InlineRunner
 
-def _store_policy(root: str, settings: Settings) -> StorePolicy:
-    return StorePolicy(
-        durable=settings.durability == "power",
-        retry=settings.retry.policy(),
-        stale_after_s=settings.watchdog.stale_after_s,
-        poll_s=settings.runners.poll_interval,
-        policy_version=lambda role: snapshots(root, settings).version(role, exactly=role != UNCAPPED),
-    )
+        return InlineRunner(tools=self.tools(settings), clock=clock, agents=self.agents(root, settings, clock))
 
+    def hand_off(
+        self, root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool
+    ) -> Handover:
+        """Make what hands a worker's finished job on to the next role. `bypass`: also while no manager runs."""
+        from farro.app import servers
+        from farro.worker.hand_off import Handover
 
-def snapshots(root: str, settings: Settings) -> Snapshots:
-    """What keeps the config and the policies of a claim."""
-    return _snapshots(root, settings.durability == "power")
+        return Handover(
+            store=store,
+            root=root,
+            clock=clock,
+            log=log,
+            retry=settings.retry.policy(),
+            uniform=random.SystemRandom().uniform,
+            bypass=bypass and settings.routing.degraded_bypass,
+            roles=settings.roles,
+            silent_s=servers.leader(store, clock, settings).silent_s,
+        )
+
+    def manager(
+        self, store: Store, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None
+    ) -> Manager:
+        """Make the manager of a root. `gate` admits the jobs that auto-plan makes; None turns auto-plan off."""
+        from farro.agents.manager.abandoned import AbandonedJobs
+        from farro.agents.manager.auto_plan import AutoPlan
+        from farro.agents.manager.hooks import Hooks
+        from farro.agents.manager.manager import Manager
+        from farro.app import servers
+
+        root, clock = store.root, SystemClock()
+        plans = None
+        if gate is not None:
+            plans = AutoPlan(store=store, root=root, settings=settings, gate=gate, clock=clock, log=log)
+        return Manager(
+            store=store,
+            log=log,
+            timetable=timetable,
+            seat=servers.leader(store, clock, settings),
+            snapshots=self.snapshots(root, settings),
+            auto_plan=plans,
+            hooks=Hooks(
+                store=store,
+                root=root,
+                env=settings.runners.allowed(os.environ),
+                roles=settings.roles,
+                timeout_s=settings.manager.hook_timeout_s,
+                log=log,
+            ),
+            abandoning=AbandonedJobs(clock=clock, after_s=settings.watchdog.abandon_after_s),
+        )
+
+    def runtime(self, root: str) -> Runtime:
+        """Make what starts and stops the background services of a root."""
+        from farro.worker.background import FOLDER
+        from farro.worker.process_runtime import ProcessRuntime
+
+        return ProcessRuntime(f"{root}/{FOLDER}", SystemClock())
+
+    def sweep_runners(self, root: str) -> list[Mapping[str, Any]]:
+        """Free the runner slots whose process died; return what each of them held."""
+        from farro.execution.runners import runner_slots
+
+        return runner_slots.sweep(root)
+
+    def check_one_filesystem(self, store: Store, service: str) -> None:
+        """Refuse to start a daemon whose queue folders lie on several filesystems: a rename between them fails
+        (SPEC-1 §5: fail fast)."""
+        from farro.store.files import FilesStore
+
+        if not isinstance(store, FilesStore):
+            return
+        from farro.errors import Refused
+        from farro.store.files.devices import apart
+
+        away = apart(store.root)
+        if away:
+            store.note("cross_volume_forbidden", place=away[0], count=len(away))
+            raise Refused(
+                f"{service} does not start: {away[0]} is on another device or mount than {store.root}, and a job is "
+                "handed on by a rename. A root must be on one filesystem; "
+                f"`farro doctor --root {store.root}` says what to do"
+            )
+
+    # --- agents and providers ---
+
+    def agents(self, root: str, settings: Settings, clock: Clock) -> Agents:
+        """Make what answers agent steps. Each job is answered with the settings of its own snapshot."""
+        from farro.agents.agent_step import Agents
+        from farro.agents.providers.prices import GenaiPrices
+        from farro.config.reader import Remembered
+        from farro.sandbox.redaction import Redactor, secret_variables
+
+        def redactor(of: Settings) -> Redactor:
+            return Redactor.of_variables(secret_variables(of, os.environ), os.environ)
+
+        return Agents(
+            root=root,
+            settings_of=Remembered(),
+            provider=self.providers(root),
+            ledger=self.ledger(root, durable=settings.durability == "power", clock=clock),
+            prices=GenaiPrices,
+            redactor=redactor,
+            clock=clock,
+            uniform=random.SystemRandom().uniform,
+        )
+
+    def providers(self, root: str) -> Callable[[str, ProviderSettings], Provider]:
+        """Return a function that gives a provider by name and settings, the same object for the same pair."""
+        return _Providers(root).get
+
+    def prices(self, settings: Settings) -> Prices:
+        from farro.agents.providers.prices import GenaiPrices
+
+        return GenaiPrices(settings.providers)
+
+    def ask_provider(
+        self,
+        root: str,
+        settings: Settings,
+        *,
+        role: str | None,
+        provider: str | None,
+        prompt: str,
+        redact: Callable[[str], str],
+        on_try: Callable[[CallTry], None],
+    ) -> ProviderTestResult:
+        """Send a test prompt to a provider; `redact` removes the config's secrets from all that it answers."""
+        from dataclasses import replace
+
+        from farro.agents import provider_test
+        from farro.agents.providers.prices import GenaiPrices
+
+        with provider_test.scratch(root) as folder:
+            tested = provider_test.provider_test(
+                settings,
+                role=role,
+                provider=provider,
+                prompt=prompt,
+                open_provider=self.providers(root),
+                clock=SystemClock(),
+                uniform=random.SystemRandom().uniform,
+                root=root,
+                folder=folder,
+                prices=GenaiPrices(settings.providers),
+                on_try=lambda one: on_try(replace(one, message=redact(one.message))),
+            )
+        return provider_test.without_secrets(tested, redact)
+
+    def redact_secrets(self, settings: Settings) -> None:
+        """Remove the config's secrets from all that this process logs or prints from here on, tracebacks included."""
+        from farro.log.structured import redact_with
+
+        if not settings.providers and not settings.secret_variables():
+            redact_with(None)
+            return
+        from farro.sandbox.redaction import Redactor, guard_tracebacks, secret_variables
+
+        redactor = Redactor.of_variables(secret_variables(settings, os.environ), os.environ)
+        redact_with(redactor.text if redactor else None)
+        if redactor:
+            guard_tracebacks(redactor)
+
+    # --- doctor ---
+
+    def checks(
+        self, root: str, *, finished: int | None, conformance: bool = False, store: str | None = None
+    ) -> list[Check]:
+        """Make doctor's checks in the order of its report. `finished`: how many finished jobs are opened; None: all.
+        `store`: used instead of the config's."""
+        from farro.app import checks
+
+        return checks.checks(self, root, finished=finished, conformance=conformance, store=store)
+
+    def policy_lock(self, root: str, settings: Settings) -> dict[str, Any]:
+        """Compute what policy.lock.json would hold now."""
+        from farro.app import checks
+
+        return checks.policy_lock_now(root, settings)
+
+    def check_strictly(self, root: str, service: str, *, store: str | None = None) -> None:
+        """Refuse to start a daemon where one of doctor's quick checks finds something."""
+        from farro.doctor import report
+
+        report.admit(self.checks(root, finished=0, store=store), service, root)
+
+    # --- the planner (agx) ---
+
+    def plan_context(self, settings: Settings) -> PlanContext:
+        """Collect what a draft is checked against: this machine, and the working folder."""
+        from farro.queue.plan_check import Ground
+
+        return Ground(settings=settings, tools=self.tools(settings), cwd=os.getcwd(), env=os.environ)
+
+    def planner(
+        self, root: str, settings: Settings, *, folder: str, name: str, on_try: Callable[[CallTry], None]
+    ) -> Planner:
+        """Make the planner that turns words into steps. `folder`: an empty one, for files of provider programs."""
+        from farro.app import planner
+
+        return planner.planner(self, root, settings, folder=folder, name=name, on_try=on_try)
+
+    def local_plans(self, store: Store, settings: Settings, *, contract: Contract, by: str, user: str) -> Desk:
+        """Make the client that submits plans to this root and lists them."""
+        from farro.app import planner
+
+        return planner.local(self, store, settings, contract=contract, by=by, user=user)
+
+    def remote_plans(self, address: str, settings: Settings) -> Desk:
+        """Make the client of a RESP queue on another machine: agq://HOST:PORT."""
+        from farro.app import planner
+
+        return planner.remote(address, settings)
+
+    # --- the HTTP API ---
+
+    def web(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        log: Log,
+        token: str | None,
+        beyond: bool,
+        person: str,
+        gate: Callable[[bool], Gate],
+        examine: Callable[[], Examination],
+        orchestrate: Callable[[], None] = lambda: None,
+    ) -> Web:
+        """Make the HTTP API and dashboard of a store. `token`: None takes the root's own. `beyond`: it listens beyond
+        loopback. `examine` runs doctor; `orchestrate` starts the swarm orchestrator where none runs."""
+        from farro.app import web
+
+        state = web.state(
+            self, store, settings, log=log, person=person, gate=gate, examine=examine, orchestrate=orchestrate
+        )
+        return web.application(state, token=token, beyond=beyond)
 
 
 @functools.cache
@@ -119,273 +495,21 @@ def _snapshots(root: str, durable: bool) -> Snapshots:
     return Snapshots(root=root, clock=SystemClock(), durable=durable)
 
 
-def audit_policy(settings: Settings) -> AuditPolicy:
-    section = getattr(settings, "audit", None)
-    if section is None:
-        return AuditPolicy()
-    return AuditPolicy(
-        strict=section.mode == "strict",
-        max_bytes=section.max_bytes,
-        keep=section.keep,
-        quota_bytes=section.quota_bytes,
-    )
-
-
-def announce_tools(root: str, settings: Settings) -> tuple[str, ...]:
-    """Called once by a worker process, before its slots join: others see what its steps may use (`farro workers`)."""
-    from farro.execution.tool_catalog import Place, names
-
-    found = tuple(names(tools(settings, root), Place(env=settings.runners.allowed(os.environ), cwd=root)))
-    worker_processes.announce(found)
-    return found
-
-
-def tools(settings: Settings, root: str | None = None) -> Any:
-    """The tools that plans may name, as the config and the installed packages declare them; with `root`, to be used."""
-    from farro.execution.tools import Tools
-
-    declared = {
-        name: tool.python if tool.python is not None else [tool.command or name]
-        for name, tool in settings.tools.items()
-    }
-    return Tools(declared, root)
-
-
-def runner(root: str, settings: Settings, *, kind: str | None = None, clock: Clock | None = None) -> Runner[Any]:
-    """How jobs are executed: as `kind` says, else as the config does."""
-    clock = clock or SystemClock()
-    if (kind or settings.runners.kind) == "inline":
-        from farro.execution.runners.inline import InlineRunner
-
-        return InlineRunner(tools=tools(settings, root), clock=clock)
-    from farro.execution.runners.process import ProcessRunner
-    from farro.execution.runners.runner_slots import Places
-    from farro.host.process_limits import Limits
-
-    section = settings.runners
-    return ProcessRunner(
-        tools=tools(settings, root).declared,
-        environ=os.environ,
-        places=Places(root, section.max_concurrent_runners),
-        limits=Limits(address_space=section.memory_bytes, cpu_s=section.cpu_s, file_size=section.file_bytes),
-        clock=clock,
-    )
-
-
-def performer(root: str, settings: Settings, runner: Runner[Any], clock: Clock) -> Performer:
-    """What runs claimed jobs of this root."""
-    from farro.sandbox import environment
-    from farro.worker.perform import Performer
-
-    return Performer(
-        root=root,
-        base_env=environment.of_steps(settings, os.environ),
-        confined_env=functools.cache(lambda: environment.of_confined_steps(settings, os.environ)),
-        runner=runner,
-        clock=clock,
-        step_timeout_s=settings.runners.task_timeout,
-        # Where no folder outlives its attempt, nothing in it is worth a sync.
-        durable=settings.durability == "power" and settings.store == "files",
-        ahead_bytes=settings.runners.ahead_bytes,
-        agents_runner=functools.cache(lambda: agents_runner(root, settings, clock)),
-        snapshots=snapshots(root, settings),
-        max_job_bytes=settings.security.max_job_bytes,
-        guarding=Guarding.of(settings.security),
-    )
-
-
-def handover(root: str, settings: Settings, store: Store, clock: Clock, log: Log, *, bypass: bool) -> Handover:
-    """How a worker hands on what it has done."""
-    from farro.app.machines import seat
-    from farro.worker.hand_off import Handover
-
-    return Handover(
-        store=store,
-        root=root,
-        clock=clock,
-        log=log,
-        retry=settings.retry.policy(),
-        uniform=random.SystemRandom().uniform,
-        bypass=bypass and settings.routing.degraded_bypass,
-        roles=settings.roles,
-        silent_s=seat(store, clock, settings).silent_s,
-    )
-
-
-def manager(store: Store, settings: Settings, log: Log, *, timetable: Timetable, gate: Gate | None) -> Manager:
-    """What routes the work of this root. `gate`: what auto-plan's jobs must pass; None: it makes none."""
-    from farro.agents.manager.abandoned import AbandonedJobs
-    from farro.agents.manager.auto_plan import AutoPlan
-    from farro.agents.manager.hooks import Hooks
-    from farro.agents.manager.manager import Manager
-    from farro.app.machines import seat
-
-    root, clock = store.root, SystemClock()
-    plans = None
-    if gate is not None:
-        plans = AutoPlan(store=store, root=root, settings=settings, gate=gate, clock=clock, log=log)
-    return Manager(
-        store=store,
-        log=log,
-        timetable=timetable,
-        seat=seat(store, clock, settings),
-        snapshots=snapshots(root, settings),
-        auto_plan=plans,
-        hooks=Hooks(
-            store=store,
-            root=root,
-            env=settings.runners.allowed(os.environ),
-            roles=settings.roles,
-            timeout_s=settings.manager.hook_timeout_s,
-            log=log,
-        ),
-        abandoning=AbandonedJobs(clock=clock, after_s=settings.watchdog.abandon_after_s),
-    )
-
-
-def agents_runner(root: str, settings: Settings, clock: Clock) -> Runner[Any]:
-    """How jobs are executed that ask providers: inside the worker, which has their libraries loaded."""
-    from farro.execution.runners.inline import InlineRunner
-
-    return InlineRunner(tools=tools(settings), clock=clock, agents=agents(root, settings, clock))
-
-
 class _Providers:
-    """One for each name and its settings: connections are kept, and a changed config is another provider."""
+    """Keep one provider for each name and settings: its connections are reused, and a changed config makes another."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._known: list[tuple[str, ProviderSettings, Provider]] = []
         self._lock = threading.Lock()
 
-    def of(self, name: str, described: ProviderSettings) -> Provider:
+    def get(self, name: str, settings: ProviderSettings) -> Provider:
         from farro.agents.providers.registry import make_provider
 
         with self._lock:
-            for known, same, provider in self._known:
-                if (known, same) == (name, described):
+            for known_name, known_settings, provider in self._known:
+                if (known_name, known_settings) == (name, settings):
                     return provider
-            made = make_provider(name, described, root=self._root, environ=os.environ)
-            self._known.append((name, described, made))
-            return made
-
-
-def providers(root: str) -> Callable[[str, ProviderSettings], Provider]:
-    """Who answers, by name and settings; the same one for the same."""
-    return _Providers(root).of
-
-
-def ask_provider(
-    root: str,
-    settings: Settings,
-    *,
-    role: str | None,
-    provider: str | None,
-    prompt: str,
-    redact: Callable[[str], str],
-    on_try: Callable[[CallTry], None],
-) -> ProviderTestResult:
-    """A provider's test, for whoever shows it: without the secrets of the config, whatever a program says."""
-    from farro.agents import provider_test
-    from farro.agents.providers.prices import GenaiPrices
-
-    with provider_test.scratch(root) as folder:
-        tested = provider_test.provider_test(
-            settings,
-            role=role,
-            provider=provider,
-            prompt=prompt,
-            open_provider=providers(root),
-            clock=SystemClock(),
-            uniform=random.SystemRandom().uniform,
-            root=root,
-            folder=folder,
-            prices=GenaiPrices(settings.providers),
-            on_try=lambda one: on_try(replace(one, message=redact(one.message))),
-        )
-    return provider_test.without_secrets(tested, redact)
-
-
-def ledger(root: str, *, durable: bool, clock: Clock) -> Ledger:
-    """What agents' calls cost."""
-    from farro.store.files.ledger import FilesLedger
-
-    return FilesLedger(root, clock, durable=durable)
-
-
-def library(root: str, settings: Settings) -> Library:
-    """The plans and actions that are kept: in the root, or where its jobs lie."""
-    if settings.store != "files":
-        from farro.app import machines
-
-        return machines.library(settings, SystemClock())
-    from farro.store.files.library import FilesLibrary
-
-    return FilesLibrary(root, durable=settings.durability == "power")
-
-
-def agents(root: str, settings: Settings, clock: Clock) -> Agents:
-    """Who answers agent steps. The settings of each job are those of its own snapshot."""
-    from farro.agents.agent_step import Agents
-    from farro.agents.providers.prices import GenaiPrices
-    from farro.config.reader import Remembered
-    from farro.sandbox.redaction import Redactor, secret_variables
-
-    durable = settings.durability == "power"
-
-    def redactor(of: Settings) -> Redactor:
-        return Redactor.of_variables(secret_variables(of, os.environ), os.environ)
-
-    return Agents(
-        root=root,
-        settings_of=Remembered(),
-        provider=_Providers(root).of,
-        ledger=ledger(root, durable=durable, clock=clock),
-        prices=GenaiPrices,
-        redactor=redactor,
-        clock=clock,
-        uniform=random.SystemRandom().uniform,
-    )
-
-
-def refuse_apart(store: Store, what: str) -> None:
-    """What every daemon asks before it starts: whether jobs can be moved at all (SPEC-1 §5: fail fast)."""
-    if not isinstance(store, FilesStore):
-        return
-    from farro.store.files.devices import apart
-
-    away = apart(store.root)
-    if away:
-        store.note("cross_volume_forbidden", place=away[0], count=len(away))
-        raise Refused(
-            f"{what} does not start: {away[0]} is on another device or mount than {store.root}, and a job is handed on "
-            f"by a rename. A root must be on one filesystem; `farro doctor --root {store.root}` says what to do"
-        )
-
-
-def keep_secrets(settings: Settings) -> None:
-    """From here on nothing that this process logs, complains of or breaks with tells what the config calls a secret."""
-    if not settings.providers and not settings.secret_variables():
-        redact_with(None)
-        return
-    from farro.sandbox.redaction import Redactor, guard_tracebacks, secret_variables
-
-    redactor = Redactor.of_variables(secret_variables(settings, os.environ), os.environ)
-    redact_with(redactor.text if redactor else None)
-    if redactor:
-        guard_tracebacks(redactor)
-
-
-def runtime(root: str) -> Runtime:
-    """What starts the background services of a root."""
-    from farro.worker.background import FOLDER
-    from farro.worker.process_runtime import ProcessRuntime
-
-    return ProcessRuntime(f"{root}/{FOLDER}", SystemClock())
-
-
-def sweep_runners(root: str) -> list[Mapping[str, Any]]:
-    """Empty what dead runners left in their places; answers whose."""
-    from farro.execution.runners import runner_slots
-
-    return runner_slots.sweep(root)
+            provider = make_provider(name, settings, root=self._root, environ=os.environ)
+            self._known.append((name, settings, provider))
+            return provider

@@ -1,7 +1,4 @@
-"""Everything that doctor looks at: the checks of every room, made for one root. The other half of app.
-
-What is checked lives in the rooms, judging it in operations.doctor; which adapters there are, in app.
-"""
+"""Collect doctor's checks: those of every package, made for one root. Importing this module imports them all."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ import contextlib
 import functools
 import os
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farro import app
 from farro.agents.providers import chat, cli
 from farro.agents.providers import checks as provider_checks
-from farro.app import machines
+from farro.app import servers
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.doctor import audit_checks, disk_checks, disk_probes, policy_lock, report
@@ -29,14 +25,18 @@ from farro.store.files import devices
 from farro.store.files.context import Ground
 from farro.store.port import Store, StorePolicy
 
+if TYPE_CHECKING:
+    from farro.app import App
+
 _ASK_THE_SERVER = frozenset(
     {"redis", "redis-persistence", "redis-memory", "redis-clock", "redis-rights", "caps", "manager-heartbeat"}
 )
 
 
-def checks(root: str, *, finished: int | None, conformance: bool = False, store: str | None = None) -> list[Check]:
-    """In the order in which they are told. `finished`: how many finished jobs are opened; None: all. `store`: another
-    than the config's."""
+def checks(
+    app: App, root: str, *, finished: int | None, conformance: bool = False, store: str | None = None
+) -> list[Check]:
+    """Make doctor's checks in the order of its report (App.checks)."""
     clock, path = SystemClock(), reader.path_of(root)
     settings = reader.with_store(_settings(root), store)
     security = settings.security
@@ -62,15 +62,15 @@ def checks(root: str, *, finished: int | None, conformance: bool = False, store:
         *provider_checks.checks(settings, os.environ, root=root, config=path),
         *audit_checks.checks(f"{root}/logs", app.audit_policy(settings), clock, config=path),
         *guard_checks.checks(security.sandbox, required=security.require_sandbox, config=path),
-        Check(id="store", title="store", look=lambda: _opens(root, settings)),
+        Check(id="store", title="store", look=lambda: _opens(app, root, settings)),
     ]
     if in_folders:
-        found += store_checks.checks(looking(root), settings.all_roles(), finished=finished)
+        found += store_checks.checks(read_only_context(root), settings.all_roles(), finished=finished)
     else:
         found += _redis_checks(settings, path, clock)
         found = _where_it_answers(found, settings, path, clock)
     if conformance:
-        found += report.conformance_checks(root, lambda: lock(root, settings), config=path)
+        found += report.conformance_checks(root, lambda: policy_lock_now(root, settings), config=path)
     return found
 
 
@@ -91,11 +91,11 @@ def _redis_checks(settings: Settings, path: str, clock: SystemClock) -> list[Che
 def _server(settings: Settings, clock: SystemClock) -> contextlib.closing[Any]:
     from farro.store.redis.server import Server
 
-    return contextlib.closing(Server(machines.redis_address(settings, brief=True), "", clock))
+    return contextlib.closing(Server(servers.redis_address(settings, brief=True), "", clock))
 
 
 def _where_it_answers(found: list[Check], settings: Settings, path: str, clock: SystemClock) -> list[Check]:
-    """A server that does not answer is asked, and told of, once: by the check `redis`."""
+    """Ask a server that does not answer only once, and let the check `redis` alone report it."""
 
     @functools.cache
     def trouble() -> FarroError | None:
@@ -121,7 +121,7 @@ def _where_it_answers(found: list[Check], settings: Settings, path: str, clock: 
 
 
 def _settings(root: str) -> Settings:
-    """The defaults where the config is wrong: its own check says so, and the others go on."""
+    """Read the config; where it is wrong take the defaults, since a check of its own reports that."""
     try:
         return reader.load(root)
     except reader.ConfigError:
@@ -129,7 +129,7 @@ def _settings(root: str) -> Settings:
 
 
 def _config_checks(root: str) -> list[Check]:
-    """Of the file itself."""
+    """Check the config file itself."""
     path = reader.path_of(root)
 
     def loads() -> Finding:
@@ -172,14 +172,14 @@ def _config_checks(root: str) -> list[Check]:
     ]
 
 
-def _opens(root: str, settings: Settings) -> Finding:
-    """As every command opens it: after a power cut this puts the tree right, before anybody looks through it."""
+def _opens(app: App, root: str, settings: Settings) -> Finding:
+    """Open the root as every command does: after a power cut this repairs the tree before the checks read it."""
     app.open_store(root, settings, brief=True).close()
     return ok("the root opens")
 
 
-def looking(root: str) -> Ground:
-    """A ground for who only looks: no agent joins by it, and nothing is written."""
+def read_only_context(root: str) -> Ground:
+    """Make a store context for looking only: it registers no agent and writes nothing."""
     return Ground(
         root=root,
         policy=StorePolicy(),
@@ -190,11 +190,6 @@ def looking(root: str) -> Ground:
     )
 
 
-def lock(root: str, settings: Settings) -> dict[str, Any]:
-    """What policy.lock.json would say now."""
+def policy_lock_now(root: str, settings: Settings) -> dict[str, Any]:
+    """Compute what policy.lock.json would hold now."""
     return policy_lock.lock(root, settings, tries={"http": chat.TRIES, "cli": cli.TRIES})
-
-
-def admit(root: str, what: str, *, store: str | None = None) -> None:
-    """Refuse to start a daemon that is to start strictly, where doctor finds something at a quick look."""
-    report.admit(checks(root, finished=0, store=store), what, root)

@@ -1,7 +1,4 @@
-"""The HTTP front of a root, put together of its store, its operations and who may come in.
-
-What it serves lives in fronts.http; where it listens, in cli.web.
-"""
+"""Build the HTTP API and dashboard of a root: its state, and who may sign in."""
 
 from __future__ import annotations
 
@@ -10,56 +7,51 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from farro import app
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.host.clock import SystemClock
+from farro.jobs.times import timestamp
 from farro.log.structured import Log
+from farro.queue import actors
 from farro.queue.agent_rules import contract_of
+from farro.queue.catalog.catalog import Catalog
+from farro.queue.plan_check import Ground as PlanGround
+from farro.queue.time_travel import Past
 from farro.store.port import Store
+from farro.web import access_keys
+from farro.web.application import Web
+from farro.web.state import Access, House
 
 if TYPE_CHECKING:
+    from farro.app import App
     from farro.doctor.report import Examination
     from farro.queue.admission import Gate
-    from farro.web.application import Web
 
 
-def opened(
+def state(
+    app: App,
     store: Store,
     settings: Settings,
     *,
     log: Log,
-    token: str | None,
-    beyond: bool,
     person: str,
     gate: Callable[[bool], Gate],
-    version: str,
     examine: Callable[[], Examination],
-    lock: Callable[[], Mapping[str, Any]],
-    orchestrate: Callable[[], None] = lambda: None,
-) -> Web:
-    """The HTTP front of a store. `token`: None takes the root's own; `beyond`: it listens beyond loopback."""
-    from farro.jobs.times import timestamp
-    from farro.queue import actors
-    from farro.queue.catalog.catalog import Catalog
-    from farro.queue.plan_check import Ground as PlanGround
-    from farro.queue.time_travel import Past
-    from farro.web import access_keys
-    from farro.web.application import Web
-    from farro.web.state import Access, House
-
+    orchestrate: Callable[[], None],
+) -> House:
+    """Collect what the requests work with."""
     clock, root = SystemClock(), store.root
-    own = access_keys.token(root, secrets.token_bytes)
-    house = House(
+    return House(
         store=store,
         settings=settings,
         catalog=Catalog(store, clock),
         clock=clock,
         ledger=app.ledger(root, durable=False, clock=clock),
         log=log,
-        version=version,
+        version=metadata.version("farro"),
         person=person,
         user=actors.user(),
         gate=gate,
@@ -69,29 +61,35 @@ def opened(
         examine=examine,
         orchestrate=orchestrate,
         settings_of=reader.load,
-        lock=lock,
-        ask_provider=functools.partial(_ask_provider, root, settings),
+        lock=lambda: app.policy_lock(root, settings),
+        ask_provider=functools.partial(_ask_provider, app, root, settings),
         past=Past(store),
         store_name="files" if settings.store == "files" else settings.store.partition(":")[0],
         started_at=timestamp(clock.now()),
         read_only=settings.web.read_only,
     )
+
+
+def application(state: House, *, token: str | None, beyond: bool) -> Web:
+    """Guard the state with a token: `token`, else the root's own. `beyond`: it listens beyond loopback."""
+    root, clock, web = state.store.root, state.clock, state.settings.web
+    token = token or access_keys.token(root, secrets.token_bytes)
     access = Access(
-        token=token or own,
-        key=hashlib.sha256(f"farro session {token or own}".encode()).digest(),
-        use_code=lambda told: access_keys.use(root, told, clock.now().timestamp()),
-        hosts=frozenset(host.lower() for host in settings.web.hosts),
+        token=token,
+        key=hashlib.sha256(f"farro session {token}".encode()).digest(),
+        use_code=lambda code: access_keys.use(root, code, clock.now().timestamp()),
+        hosts=frozenset(host.lower() for host in web.hosts),
         beyond=beyond,
-        secure=settings.web.secure_cookie,
+        secure=web.secure_cookie,
         now_s=lambda: clock.now().timestamp(),
     )
-    return Web(house, access, epoch=secrets.token_hex(4))
+    return Web(state, access, epoch=secrets.token_hex(4))
 
 
 def _ask_provider(
-    root: str, settings: Settings, role: str | None, provider: str | None, prompt: str
+    app: App, root: str, settings: Settings, role: str | None, provider: str | None, prompt: str
 ) -> Mapping[str, Any]:
-    """As `farro provider-test --json` tells it."""
+    """Test a provider; answer as `farro provider-test --json` does."""
     from farro.agents import provider_test
     from farro.agents.calling import CallTry
     from farro.agents.providers.port import ProviderTrouble

@@ -49,6 +49,7 @@ def managerd() -> None:
     _end_as("managerd", manager_command())
 
 
+_ABOVE = "farro.managerd"  # in click's context: --root and --json of managerd itself
 AIR_EXECUTOR = ("start", "stop", "status", "logs", "reset", "job", "run-task", "import-air")
 _AIR_HELP = {  # farro's own help explains these two by commands that are not here
     "start": "Start workers, watchdog and manager, in the background.",
@@ -113,7 +114,7 @@ def manager_command() -> click.Command:
         context: click.Context, once: bool, auto_plan: str | None, root: str | None, as_json: bool
     ) -> int | None:
         """Route work, decide stale jobs, run schedules; or steer stale jobs by hand: managerd watchdog …"""
-        context.obj = (root, as_json)
+        context.meta[_ABOVE] = (root, as_json)
         if context.invoked_subcommand is not None:
             return None
         answer: int = context.invoke(manager, once=once, auto_plan=auto_plan, root=root, as_json=as_json)
@@ -128,7 +129,7 @@ def manager_command() -> click.Command:
     @click.pass_context
     def list_stale(context: click.Context, root: str | None, as_json: bool) -> None:
         """List the jobs that wait for a decision."""
-        above_root, above_json = context.obj
+        above_root, above_json = context.meta[_ABOVE]
         context.invoke(jobs.ls, statuses=("stale",), root=root or above_root, as_json=as_json or above_json)
 
     for command in (jobs.requeue, jobs.kill, jobs.force_complete):

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from farro import app
-from farro.cli.options import asked_store
+from farro.cli.options import App, asked_store
 from farro.cli.terminal import forget_stdout
 from farro.config.settings import RunnersSettings
 from farro.errors import FarroError
@@ -22,16 +21,14 @@ from farro.store.port import Store
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-def admit(store: Store, what: str, *, strict: bool) -> None:
-    """Whether it may start here."""
+def admit(app: App, store: Store, service: str, *, strict: bool) -> None:
+    """Close the store and raise where the service may not start here. `strict`: also where doctor finds something."""
     try:
-        app.refuse_apart(store, what)
+        app.check_one_filesystem(store, service)
         if strict:
-            from farro.app import checks as app_checks  # here: it imports every room
-
-            app_checks.admit(store.root, what, store=asked_store())
+            app.check_strictly(store.root, service, store=asked_store())
     except FarroError:
-        store.close()  # with what it has to tell in the audit log
+        store.close()  # which writes the refusal to the audit log
         raise
 
 

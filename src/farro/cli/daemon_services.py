@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from farro import app
 from farro.cli.daemon_process import admit
-from farro.cli.options import gate, starts_strictly
+from farro.cli.options import App, gate, starts_strictly
 from farro.config.engines import AGQ
 from farro.config.settings import Settings
 from farro.execution.stop import Stop
@@ -46,18 +45,20 @@ class WorkerOptions:
 
 
 @contextmanager
-def worker(path: str, settings: Settings, options: WorkerOptions, log: Log, tools: Sequence[str]) -> Iterator[Worker]:
+def worker(
+    app: App, path: str, settings: Settings, options: WorkerOptions, log: Log, tools: Sequence[str]
+) -> Iterator[Worker]:
     """A worker that is not started yet; its store is closed at the end. `tools`: what its steps may use."""
     clock, role = SystemClock(), options.role
     store: WorkerStore
     handover: Handover | None = None
     until: Until | None = None
     if settings.store.startswith(AGQ):
-        store, until = _over_agq(path, settings, options, tools)
+        store, until = _over_agq(app, path, settings, options, tools)
     else:
         store = whole = app.open_store(path, settings, log=log, actor=f"worker/{role}")
-        admit(whole, f"worker/{role}", strict=starts_strictly(settings))
-        handover = app.handover(path, settings, whole, clock, log, bypass=options.bypass)
+        admit(app, whole, f"worker/{role}", strict=starts_strictly(settings))
+        handover = app.hand_off(path, settings, whole, clock, log, bypass=options.bypass)
         until = Drained(store=whole, role=role, clock=clock, log=log) if options.drain else None
     performer = app.performer(path, settings, app.runner(path, settings, kind=options.runner, clock=clock), clock)
     turns, lookout = Turns(), Lookout()
@@ -87,12 +88,10 @@ def worker(path: str, settings: Settings, options: WorkerOptions, log: Log, tool
 
 
 def _over_agq(
-    path: str, settings: Settings, options: WorkerOptions, tools: Sequence[str]
+    app: App, path: str, settings: Settings, options: WorkerOptions, tools: Sequence[str]
 ) -> tuple[AgqStore, Until | None]:
     """A job only ends there: what comes next is the business of the store behind agq."""
-    from farro.app.machines import open_agq
-
-    store = open_agq(path, settings, clock=SystemClock(), tools=tools)
+    store = app.open_agq(path, settings, tools=tools)
     return store, Emptied(lambda: store.pending(options.role)) if options.drain else None
 
 
@@ -100,13 +99,13 @@ def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:32].strip("-_") or "worker"
 
 
-def watchdog(store: Store, settings: Settings, log: Log) -> Keeper:
+def watchdog(app: App, store: Store, settings: Settings, log: Log) -> Keeper:
     from farro.worker.watchdog import Watchdog
 
     return Watchdog(store=store, log=log, sweep=lambda: app.sweep_runners(store.root))
 
 
-def manager(store: Store, settings: Settings, log: Log, *, auto_plan: bool | None = None) -> Keeper:
+def manager(app: App, store: Store, settings: Settings, log: Log, *, auto_plan: bool | None = None) -> Keeper:
     """`auto_plan`: None: as the config says."""
     plans = settings.manager.auto_plan if auto_plan is None else auto_plan
     return app.manager(

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from farro import app
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import asked_store, daemon, person, read_root, starts_strictly
+from farro.cli.options import App, application, asked_store, daemon, person, read_root, starts_strictly
 from farro.cli.terminal import answer, say
 from farro.config.engines import AGQ
 from farro.config.settings import Settings
@@ -86,10 +85,11 @@ def worker(
     options = daemon_services.WorkerOptions(
         role=role, slots=slots, drain=drain, tags=tags, name=name, runner=runner, bypass=degraded_bypass
     )
+    app = application()
     tools = app.announce_tools(path, settings)
     worker_processes.enclose()
     try:
-        with daemon_services.worker(path, settings, options, log, tools) as service:
+        with daemon_services.worker(app, path, settings, options, log, tools) as service:
             graces_s = iter([GRACE_S])
             signals.end(lambda: service.stop(next(graces_s, 0.0)))
             service.start()
@@ -158,8 +158,9 @@ def manager(once: bool, auto_plan: str | None, root: str | None, as_json: bool) 
             return {"job_id": item.job_id, "status": item.status, "role": item.role}, f"{item.job_id} {where}"
         return {"job_id": item.job_id, "status": item.status}, f"{item.job_id} is {item.status}"
 
-    def make(store: Store, settings: Settings, log: Log) -> Keeper:
-        return daemon_services.manager(store, settings, log, auto_plan=None if auto_plan is None else auto_plan == "on")
+    def make(app: App, store: Store, settings: Settings, log: Log) -> Keeper:
+        wanted = None if auto_plan is None else auto_plan == "on"
+        return daemon_services.manager(app, store, settings, log, auto_plan=wanted)
 
     return _keep(make, "manager", "decided", told, "nothing to decide", once=once, root=root, as_json=as_json)
 
@@ -172,7 +173,7 @@ def scheduler(once: bool, root: str | None, as_json: bool) -> int:
     from farro.cli import daemon_services
     from farro.queue.scheduler import Scheduler
 
-    def make(store: Store, settings: Settings, log: Log) -> Keeper:
+    def make(app: App, store: Store, settings: Settings, log: Log) -> Keeper:
         return Scheduler(store=store, log=log, timetable=daemon_services.timetable(store, settings, log))
 
     return _keep(make, "scheduler", "scheduled", _told_run, "no schedule is due", once=once, root=root, as_json=as_json)
@@ -184,7 +185,7 @@ def _told_run(run: Any) -> tuple[Mapping[str, Any], str]:
 
 
 def _keep(
-    make: Callable[[Store, Settings, Log], Keeper],
+    make: Callable[[App, Store, Settings, Log], Keeper],
     name: str,
     key: str,
     told: Callable[[Any], tuple[Mapping[str, Any], str]],
@@ -198,9 +199,10 @@ def _keep(
     signals = None if once else Signals()
     path, settings = read_root(root)
     log = _Watched(grave_only(sys.stderr) if once else log_to_stdout(name, as_json, settings.runners))
+    app = application()
     store = app.open_store(path, settings, log=log, actor=person())
-    admit(store, name, strict=starts_strictly(settings, once=once))
-    service = make(store, settings, log)
+    admit(app, store, name, strict=starts_strictly(settings, once=once))
+    service = make(app, store, settings, log)
     try:
         if signals is not None:
             signals.end(service.stop)

@@ -10,8 +10,7 @@ import sys
 
 import click
 
-from farro.app import checks as app_checks
-from farro.cli.options import asked_store, common
+from farro.cli.options import application, asked_store, common
 from farro.cli.tables import table
 from farro.cli.terminal import answer, draws, say
 from farro.config import reader
@@ -38,7 +37,8 @@ def doctor(strict: bool, conformance: bool, whole: bool, root: str | None, as_js
     Changes nothing. Exit code 0: all is well, warnings aside; 1: something failed (with --strict: or warned).
     """
     path = reader.find_root(root, own=True)
-    checks = app_checks.checks(path, finished=None if whole else FINISHED, conformance=conformance, store=asked_store())
+    opened = None if whole else FINISHED
+    checks = application().checks(path, finished=opened, conformance=conformance, store=asked_store())
     told = operations.examine(checks, strict=strict, root=path, named=not _found_by_itself(path))
     items = operations.checklist(told) if conformance else None
     if as_json:

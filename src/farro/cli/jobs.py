@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from farro import app
 from farro.cli import several_jobs
-from farro.cli.options import common, open_root, person
+from farro.cli.options import application, common, open_root, person
 from farro.cli.tables import indented, shortened, show_table
 from farro.cli.terminal import answer, say
 from farro.cli.terminal import note as note_
@@ -104,7 +103,7 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     from farro.agents.cli.costs import cost_text, spent_data
     from farro.agents.costs import of_job
 
-    ledger = app.ledger(store.root, durable=False, clock=SystemClock())
+    ledger = application().ledger(store.root, durable=False, clock=SystemClock())
     job_id = find_job.resolve(store, store.root, job)
     details = jobs.show(store, store.root, job_id, cost_of=lambda job_id: of_job(ledger, job_id))
     if as_json:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from farro.app import App
 from farro.cli import terminal
 from farro.cli.groups import Hinting
 from farro.errors import FarroError
@@ -162,7 +163,11 @@ def run(arguments: list[str], *, program: str = "farro", command: click.Command 
     terminal.program = program
     try:
         answer = command.main(
-            args=arguments, prog_name=program, standalone_mode=False, help_option_names=["-h", "--help"]
+            args=arguments,
+            prog_name=program,
+            standalone_mode=False,
+            help_option_names=["-h", "--help"],
+            obj=App(),
         )
         terminal.flush()
         return answer if isinstance(answer, int) else 0

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import click
 
-from farro import app
-from farro.cli.options import common, person, read_root
+from farro.cli.options import application, common, person, read_root
 from farro.cli.tables import Bar
 from farro.cli.terminal import answer, note, say
 from farro.config import reader
@@ -37,6 +36,7 @@ def migrate(source: str, target: str, dry_run: bool, root: str | None, as_json: 
     if settings.store == "files":
         raise click.UsageError("which server? Name it with --store redis://HOST:PORT/DB, or set `store` in the config")
     address = settings.store
+    app = application()
     opened = {"files": app.open_store(path, replace(settings, store="files"), actor=person(), brief=True)}
     clock = SystemClock()
     try:

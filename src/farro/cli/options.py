@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from farro import app
+from farro.app import App
 from farro.cli import terminal
 from farro.cli.groups import not_empty
 from farro.config import reader
@@ -26,6 +26,8 @@ from farro.queue.admission import Gate
 from farro.store.port import Store
 
 __all__ = [
+    "App",
+    "application",
     "asked_store",
     "common",
     "daemon",
@@ -102,6 +104,14 @@ def json_option(text: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
+def application() -> App:
+    """Return the application that `cli.main` handed over. Only in the thread that runs the command: click's context is
+    not known to others, so hand it on to them."""
+    found = click.get_current_context().find_object(App)
+    assert found is not None
+    return found
+
+
 def open_root(
     root: str | None, *, log: Log | None = None, make: bool = False, way: str = "cli"
 ) -> tuple[Store, Settings]:
@@ -109,10 +119,10 @@ def open_root(
     which the person comes, for the audit log."""
     path, settings = read_root(root, make=make)
     # A command brings no log of its own and ends at once; a daemon does, and goes on.
-    store = app.open_store(path, settings, log=log or grave_only(sys.stderr), actor=person(way), brief=log is None)
-    context = click.get_current_context(silent=True)
-    if context is not None:
-        context.call_on_close(store.close)
+    store = application().open_store(
+        path, settings, log=log or grave_only(sys.stderr), actor=person(way), brief=log is None
+    )
+    click.get_current_context().call_on_close(store.close)
     return store, settings
 
 
@@ -127,7 +137,7 @@ def read_root(root: str | None, *, make: bool = False) -> tuple[str, Settings]:
     if make and not os.path.isdir(f"{path}/jobs"):
         _make_own_root(path)
     settings = reader.with_store(reader.load(path, warn=terminal.complain), asked_store())
-    app.keep_secrets(settings)
+    application().redact_secrets(settings)
     return path, settings
 
 

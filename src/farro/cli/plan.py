@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from farro import app
 from farro.cli.groups import Hinting
-from farro.cli.options import common, open_root, read_root
+from farro.cli.options import application, common, open_root, read_root
 from farro.cli.plan_files import read_plans
 from farro.cli.tables import span
 from farro.cli.terminal import answer, say
@@ -72,7 +71,7 @@ def _ground(root: str | None) -> Ground:
         if root or os.environ.get("FARRO_ROOT"):
             raise
         path, settings = os.getcwd(), Settings()
-    return Ground(settings=settings, tools=app.tools(settings), cwd=path, env=os.environ)
+    return Ground(settings=settings, tools=application().tools(settings), cwd=path, env=os.environ)
 
 
 def _say_checked(checked: Checked) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from farro.app import checks as app_checks
 from farro.cli.groups import Hinting
-from farro.cli.options import common, read_root
+from farro.cli.options import application, common, read_root
 from farro.cli.terminal import answer, say
 from farro.doctor import policy_lock
 from farro.errors import InputError
@@ -26,7 +25,7 @@ def lock(check: bool, root: str | None, as_json: bool) -> int:
     Deterministic: keep it in git, and a change of policy is a change that somebody reviews.
     """
     path, settings = read_root(root)
-    now = app_checks.lock(path, settings)
+    now = application().policy_lock(path, settings)
     try:
         written = policy_lock.read(path)
     except InputError:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from farro import app
-from farro.cli.options import common, gate, open_root, person
+from farro.cli.options import application, common, gate, open_root, person
 from farro.cli.submit_options import COMMAND, WithCommand, how_to_run, piped, wishes
 from farro.cli.terminal import ReaderGone, answer, complain, forget, say
 from farro.host import worker_processes
@@ -111,7 +110,7 @@ def _patient(store: Store, settings: Settings) -> Store:
     if settings.store == "files":
         return store
     store.close()
-    patient = app.open_store(
+    patient = application().open_store(
         store.root, settings, log=grave_only(sys.stderr), actor=person("cli"), brief=True, patient=True
     )
     click.get_current_context().call_on_close(patient.close)
@@ -130,6 +129,7 @@ def _followed(store: Store, settings: Settings, submission: Submission, as_json:
     tail = Tail([step.id for step in order(plan)], *sinks)
     stop = Stop(clock)
     caught = _on_signals(stop)
+    app = application()
     # Always inline: a person waits for this one command; and inside a job it must not wait for that job's own place.
     runner = app.runner(store.root, settings, kind="inline", clock=clock)
     performer = app.performer(store.root, settings, runner, clock)

@@ -13,6 +13,8 @@ from farro.cli.terminal import answer, complain, say
 from farro.host.clock import SystemClock
 from farro.queue import schedules as operations
 
+_ABOVE = "farro.schedules"  # in click's context: --root and --json of the group itself
+
 
 @click.group(cls=Hinting, invoke_without_command=True)
 @common
@@ -33,7 +35,7 @@ def schedules(context: click.Context, root: str | None, as_json: bool) -> None:
     Also: name, role, enabled. `farro manager` or `farro scheduler` runs them.
     """
     if context.invoked_subcommand is not None:
-        context.obj = (root, as_json)
+        context.meta[_ABOVE] = (root, as_json)
         return
     store, _ = open_root(root)
     entries = operations.read(store.root, store.roles())
@@ -89,7 +91,7 @@ def check(context: click.Context, files: tuple[str, ...], root: str | None, as_j
 
 def _inherited(context: click.Context, root: str | None, as_json: bool) -> tuple[str | None, bool]:
     """`farro schedules --root R run NAME` is `farro schedules run NAME --root R`."""
-    above_root, above_json = context.obj or (None, False)
+    above_root, above_json = context.meta.get(_ABOVE, (None, False))
     return root or above_root, as_json or above_json
 
 

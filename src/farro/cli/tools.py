@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from farro import app
-from farro.cli.options import common, read_root
+from farro.cli.options import application, common, read_root
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, say
 from farro.config.settings import Settings
@@ -34,7 +33,7 @@ def tools(tool: str | None, on_path: bool, root: str | None, as_json: bool) -> N
         if root or os.environ.get("FARRO_ROOT"):
             raise
         cwd, settings = os.getcwd(), Settings()
-    known, place = app.tools(settings, cwd), Place(env=os.environ, cwd=cwd)
+    known, place = application().tools(settings, cwd), Place(env=os.environ, cwd=cwd)
     if tool is not None:
         found = operations.one(known, place, tool, configured=list(settings.tools))
         if as_json:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from farro import app
-from farro.cli.options import asked_store, common, gate, open_root
+from farro.cli.options import App, application, asked_store, common, gate, open_root
 from farro.cli.terminal import answer
 from farro.config.settings import Allowed, Settings
 from farro.doctor.checks import Check
@@ -68,7 +67,7 @@ def mcp(allow: tuple[Allowed, ...], read_only: bool, listed: bool, root: str | N
 
             show_table([("TOOL", "NEEDS", ""), *((tool.name, tool.needs or "-", tool.title) for tool in offered)])
         return 0
-    serving = server.make(make_desk(store, settings), permitted, metadata.version("farro"))
+    serving = server.make(make_desk(application(), store, settings), permitted, metadata.version("farro"))
 
     async def serve() -> None:
         # A thread waits for our standard input, and nothing but a line or its end wakes it: a signal ends the process.
@@ -86,16 +85,14 @@ def _end(store: Store) -> None:
     os._exit(0)
 
 
-def make_desk(store: Store, settings: Settings) -> Desk:
+def make_desk(app: App, store: Store, settings: Settings) -> Desk:
     """What the tools work with, wired to this root."""
     from farro.mcp.context import Desk
 
     clock, named = SystemClock(), asked_store()
 
     def checks() -> list[Check]:
-        from farro.app import checks as app_checks
-
-        return app_checks.checks(store.root, finished=_FINISHED, store=named)
+        return app.checks(store.root, finished=_FINISHED, store=named)
 
     return Desk(
         store=store,

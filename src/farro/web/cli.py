@@ -13,18 +13,15 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
 import click
 
-from farro import app
 from farro.agq.cli import address_of, is_loopback, listens
-from farro.app import web as wiring
 from farro.cli.background import program
 from farro.cli.daemon_process import Signals, admit, end_well, log_to_stdout
-from farro.cli.options import asked_store, daemon, gate, person, read_root, starts_strictly
+from farro.cli.options import App, application, asked_store, daemon, gate, person, read_root, starts_strictly
 from farro.cli.terminal import answer, note, say
 from farro.config.settings import Settings
 from farro.doctor import report
@@ -55,7 +52,7 @@ def web(bind: str | None, link: bool, root: str | None, as_json: bool) -> int:
         return _link(path, None if bind is None else access_keys.address(*address_of(bind)), as_json)
     assert signals is not None
     log = log_to_stdout("web", as_json, settings.runners)
-    with served(path, settings, log, bind=bind) as here:
+    with served(application(), path, settings, log, bind=bind) as here:
         signals.end(here.server.stop)
         note(f"open this once: {here.link()}")  # in no log
         asyncio.run(here.server.run(here.listening))
@@ -79,7 +76,7 @@ class Served:
 
 @contextmanager
 def served(
-    path: str, settings: Settings, log: Log, *, bind: str | None = None, any_port: bool = False
+    app: App, path: str, settings: Settings, log: Log, *, bind: str | None = None, any_port: bool = False
 ) -> Iterator[Served]:
     """For `farro web` and for the member of a swarm. `any_port`: where that one is taken, another."""
     host, port = address_of(settings.web.bind if bind is None else bind)
@@ -91,9 +88,9 @@ def served(
         )
     serving, store_url = _library(), asked_store()
     store = app.open_store(path, settings, log=log, actor=person("web"))
-    admit(store, "web", strict=starts_strictly(settings))
+    admit(app, store, "web", strict=starts_strictly(settings))
     try:
-        made = wiring.opened(
+        made = app.web(
             store,
             settings,
             log=log,
@@ -101,9 +98,7 @@ def served(
             beyond=not is_loopback(host),
             person=person("web"),
             gate=lambda force: gate(settings, force),
-            version=metadata.version("farro"),
-            examine=lambda: _examined(path, store_url),
-            lock=lambda: _locked(path, settings),
+            examine=lambda: _examined(app, path, store_url),
             orchestrate=lambda: _orchestrate(path),
         )
         server = serving.Serving(made, log)
@@ -132,16 +127,22 @@ def _listening(serving: ModuleType, host: str, port: int, *, any_port: bool) -> 
 
 def _link(path: str, url: str | None, as_json: bool) -> int:
     """`url`: where a person says that it is reached."""
-    known = access_keys.living(path)
-    if known is None:  # a link to somebody else's server, or to nobody, would be taken for one to this root's
+    made = sign_in_link(path, url)
+    if made is None:  # a link to somebody else's server, or to nobody, would be taken for one to this root's
         raise FarroError(f"no web runs here ({path}); `farro up` or `farro web` starts it, and prints a link")
-    url = url or known
-    made = access_keys.link(url, access_keys.code(path, secrets.token_bytes))
     if as_json:
         answer({"link": made})
     else:
         say(made)
     return 0
+
+
+def sign_in_link(path: str, url: str | None = None) -> str | None:
+    """Make a link that signs a browser in once; None where no web runs here. `url`: used instead of its own address."""
+    known = access_keys.living(path)
+    if known is None:
+        return None
+    return access_keys.link(url or known, access_keys.code(path, secrets.token_bytes))
 
 
 def _orchestrate(path: str) -> None:
@@ -150,16 +151,8 @@ def _orchestrate(path: str) -> None:
     orchestrator_process.ensure(service.runtime(path), wanted, SystemClock())
 
 
-def _locked(path: str, settings: Settings) -> dict[str, Any]:
-    from farro.app import checks as app_checks  # here: it imports every room
-
-    return app_checks.lock(path, settings)
-
-
-def _examined(path: str, store_url: str | None) -> Examination:
-    from farro.app import checks as app_checks  # here: it imports every room
-
-    return report.examine(app_checks.checks(path, finished=FINISHED, store=store_url), strict=False, root=path)
+def _examined(app: App, path: str, store_url: str | None) -> Examination:
+    return report.examine(app.checks(path, finished=FINISHED, store=store_url), strict=False, root=path)
 
 
 def _library() -> ModuleType:

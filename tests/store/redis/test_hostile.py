@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from farro import app
+from farro.app import App
 from farro.config.settings import Settings
 from farro.errors import BadName, InputError, StorageTrouble
 from farro.execution.stop import Stop
@@ -53,7 +53,7 @@ def test_a_machine_that_can_make_no_folder_uses_up_no_attempt(rig: Rig, shm: Pat
         name="w",
         number=0,
         tags=(),
-        performer=app.performer(str(shm), settings, app.runner(str(shm), settings, clock=clock), clock),
+        performer=App().performer(str(shm), settings, App().runner(str(shm), settings, clock=clock), clock),
         stop=Stop(clock),
         clock=clock,
         log=lambda level, message, fields: None,

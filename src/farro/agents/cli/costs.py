@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from farro import app
 from farro.agents import costs as spending
 from farro.agents.costs import BudgetStatus, CostLine, Costs, GroupBy
-from farro.cli.options import common, open_root
+from farro.cli.options import application, common, open_root
 from farro.cli.tables import show_table
 from farro.cli.terminal import answer, note, say
 from farro.host.clock import SystemClock
@@ -39,7 +38,7 @@ def costs(
     clock = SystemClock()
     wanted = spending.days(day=day, since=since, whole=job is not None, now=clock.now())
     store, settings = open_root(root)
-    ledger = app.ledger(store.root, durable=False, clock=clock)
+    ledger = application().ledger(store.root, durable=False, clock=clock)
     by = by or ("role" if job is None else "model")
     told = spending.costs(ledger, store, store.root, settings, job=job, wanted=wanted, by=by)
     if as_json:

@@ -17,11 +17,10 @@ from typing import Any
 
 import click
 
-from farro import app
 from farro.agents.demo import play, scene
 from farro.agents.demo.play import DemoEvent
 from farro.cli.background import program
-from farro.cli.options import json_option, root_option
+from farro.cli.options import application, json_option, root_option
 from farro.cli.terminal import answer, at_terminal, note, say
 from farro.config import reader
 from farro.errors import FarroError, InputError
@@ -105,6 +104,7 @@ def _task(path: str, *, kept: bool, as_json: bool) -> int:
     scene.make(path, python=python, environ=environ)
     before = scene.run_tests(path, python=python, environ=environ)
     settings = reader.load(path)
+    app = application()
     store = app.open_store(path, settings, actor="demo")
     runtime = app.runtime(path)
     wanted = background.components(

@@ -6,12 +6,11 @@ import os
 
 import click
 
-from farro import app
 from farro.agents import provider_test as operations
 from farro.agents.calling import CallTry
 from farro.agents.provider_test import PROMPT, ProviderTestResult
 from farro.agents.providers.port import ProviderTrouble, Usage
-from farro.cli.options import common, read_root
+from farro.cli.options import application, common, read_root
 from farro.cli.terminal import answer, note, say
 from farro.sandbox.redaction import Redactor
 
@@ -42,7 +41,7 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
             note(f"call {one.number}, {_who(one.provider, one.model)}: no answer ({one.kind.replace('_', ' ')})")
 
     try:
-        tested = app.ask_provider(
+        tested = application().ask_provider(
             path, settings, role=role, provider=provider, prompt=prompt, redact=redact, on_try=on_try
         )
     except ProviderTrouble as trouble:

@@ -12,6 +12,7 @@ from typing import Any
 
 from farro.agx.cli.context import Place
 from farro.agx.cli.group import ALIAS, OF_A_PLAN, PLACES, agx
+from farro.cli.options import application
 
 
 class Completer:
@@ -80,9 +81,7 @@ class Completer:
             place.close()
 
     def _tools(self) -> list[str]:
-        from farro import app
-
-        return ["unix", *app.tools(Place.of_options(self._given).settings).names()]
+        return ["unix", *application().tools(Place.of_options(self._given).settings).names()]
 
 
 def _files(text: str) -> list[str]:

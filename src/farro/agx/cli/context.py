@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from farro import app
 from farro.agx.cli.group import META
 from farro.cli import terminal
-from farro.cli.options import ROOT_HELP, person, read_root, root_option
+from farro.cli.options import ROOT_HELP, application, person, read_root, root_option
 from farro.config import reader
 from farro.config.settings import Settings
 from farro.errors import InputError, NotARoot
@@ -98,7 +97,7 @@ class Place:
             if self.remote:  # the config says who plans, and the key; where the jobs lie is known
                 root = reader.find_root(self.root_given, own=True)
                 settings = reader.load(root, warn=terminal.complain)
-                app.keep_secrets(settings)
+                application().redact_secrets(settings)
                 return root, settings
             root, settings = read_root(self.root_given)
         except NotARoot:
@@ -125,18 +124,17 @@ class Place:
     @cached_property
     def desk(self) -> Desk:
         """Where plans are handed in; made where there is no root yet."""
-        from farro.app import agx as service
-
+        app = application()
         if self.remote:
             assert self.store is not None
-            return service.remote_desk(self.store, self.settings)
+            return app.remote_plans(self.store, self.settings)
         if self._read[0] is None:
             _, settings = read_root(None, make=True)
             self.__dict__["_read"] = (reader.own_root(), reader.with_store(settings, self.store))
         root, settings = self.root, self.settings
         store = app.open_store(root, settings, log=grave_only(sys.stderr), actor=person(), brief=True)
         contract = contract_of(root, settings)
-        return service.local_desk(store, settings, contract=contract, by=person(), user=actors.user())
+        return app.local_plans(store, settings, contract=contract, by=person(), user=actors.user())
 
     def close(self) -> None:
         desk = self.__dict__.pop("desk", None)

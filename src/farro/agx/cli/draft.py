@@ -13,6 +13,7 @@ from farro.agx import drafting
 from farro.agx.cli import show
 from farro.agx.cli.context import Place, common
 from farro.agx.draft_files import Draft
+from farro.cli.options import application
 from farro.cli.submit_options import COMMAND, WithCommand, pairs
 from farro.cli.tables import seconds
 from farro.cli.terminal import answer, at_terminal, note, say
@@ -109,7 +110,6 @@ def add(
 def _add_words(place: Place, wish: str, *, review: bool) -> None:
     from farro.agents.calling import CallTry
     from farro.agx.propose import asked
-    from farro.app import agx as service
 
     try:
         asked(place.settings)
@@ -130,7 +130,7 @@ def _add_words(place: Place, wish: str, *, review: bool) -> None:
     moment = SystemClock().now().strftime("%Y%m%d-%H%M%S")
     with place.scratch() as folder:
         name = f"agx-{moment}-{random.SystemRandom().getrandbits(64):016x}"
-        planner = service.planner(place.root, place.settings, folder=folder, name=name, on_try=on_try)
+        planner = application().planner(place.root, place.settings, folder=folder, name=name, on_try=on_try)
         proposal = planner.propose(wish, draft.plan, review=review)
     made = place.drafts.replace(draft, proposal.plan)
     who = proposal.provider if proposal.model is None else f"{proposal.provider} ({proposal.model})"
@@ -154,9 +154,7 @@ def _add_words(place: Place, wish: str, *, review: bool) -> None:
 
 
 def _say_added(place: Place, draft: Draft, count: int, told: dict[str, Any]) -> None:
-    from farro.app import agx as service
-
-    checked = drafting.check(draft.plan, service.ground(place.settings))
+    checked = drafting.check(draft.plan, application().plan_context(place.settings))
     if place.as_json:
         answer({**_told(draft), "added": count, **told, **show.checked_json(checked)})
         return

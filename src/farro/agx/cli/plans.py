@@ -20,6 +20,7 @@ from farro.agx.cli import show
 from farro.agx.cli.context import Place, common, state_folder
 from farro.agx.draft_files import LIMIT, make_folder, write_private
 from farro.cli.enqueue import contents, name_of
+from farro.cli.options import application
 from farro.cli.tables import table
 from farro.cli.terminal import answer, at_terminal, complain, say
 from farro.documents import DEFAULT
@@ -37,9 +38,7 @@ def chosen(place: Place, source: str | None) -> tuple[dict[str, Any], str]:
 
 
 def checked(place: Place, plan: Mapping[str, Any], source: str) -> Checked:
-    from farro.app import agx as service
-
-    return drafting.check(plan, service.ground(place.settings), source)
+    return drafting.check(plan, application().plan_context(place.settings), source)
 
 
 @click.command()

@@ -17,6 +17,7 @@ from farro.agx.cli.context import Place, common
 from farro.agx.cli.plans import chosen
 from farro.agx.client import Ticket
 from farro.cli.enqueue import contents
+from farro.cli.options import application
 from farro.cli.submit_options import how_to_run, piped, wishes
 from farro.cli.terminal import answer, note, say
 from farro.queue.submit import STDIN
@@ -134,15 +135,15 @@ def submit(
 
 def rehearsed(place: Place, plan: dict[str, Any], asked: Ticket, *, jobs: int = 1) -> int:
     from farro.agx.rehearsal import rehearse
-    from farro.app import agx as service
 
+    app = application()
     told = rehearse(
         plan,
         asked,
-        service.ground(place.settings),
+        app.plan_context(place.settings),
         workers=place.desk.workers(),
         queues=place.desk.queues(),
-        prices=lambda: service.prices(place.settings),
+        prices=lambda: app.prices(place.settings),
         jobs=jobs,
     )
     if place.as_json:

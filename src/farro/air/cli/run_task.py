@@ -6,8 +6,7 @@ import os
 
 import click
 
-from farro import app
-from farro.cli.options import common, open_root
+from farro.cli.options import application, common, open_root
 from farro.cli.terminal import answer, flush
 from farro.queue import find_job
 
@@ -32,7 +31,7 @@ def run_task(name: str, task: str, root: str | None, as_json: bool) -> int:
         store.root,
         job_id,
         task,
-        tools=app.tools(settings, store.root),
+        tools=application().tools(settings, store.root),
         env=dict(os.environ),
         timeout_s=settings.runners.task_timeout,
         stdout=2 if as_json else None,

@@ -13,10 +13,9 @@ from typing import Any
 
 import click
 
-from farro import app
 from farro.cli.daemon_process import admit, log_to_stdout
 from farro.cli.daemons import GRACE_S
-from farro.cli.options import common, person, read_root, starts_strictly
+from farro.cli.options import App, application, common, person, read_root, starts_strictly
 from farro.config.settings import Settings
 from farro.errors import SyncFailed
 from farro.host import worker_processes
@@ -27,7 +26,7 @@ from farro.swarm.component.environment import VARIABLES
 from farro.worker.daemon import Keeper
 from farro.worker.slot import CHANGED
 
-Make = Callable[[Store, Settings, Log], Keeper]
+Make = Callable[[App, Store, Settings, Log], Keeper]
 
 
 @click.group(hidden=True)
@@ -48,12 +47,13 @@ def worker(role: str, slots: int, runner: str | None, root: str | None, as_json:
     bee = _component("worker")
     log = _Counting(log_to_stdout(f"worker/{role}", as_json, settings.runners), bee)
     options = daemon_services.WorkerOptions(role=role, slots=slots, runner=runner)
+    app = application()
     tools = app.announce_tools(path, settings)
 
     @bee.service(says_ready=True)
     def work(stop: threading.Event) -> None:
         _forget_surroundings()
-        with daemon_services.worker(path, settings, options, log, tools) as service:
+        with daemon_services.worker(app, path, settings, options, log, tools) as service:
             service.start()
             log("info", "worker started", {"role": role, "slots": slots, "pid": os.getpid()})
             bee.ready()
@@ -96,12 +96,12 @@ def web(root: str | None, as_json: bool) -> None:
 
     path, settings = read_root(root)
     log = log_to_stdout("web", as_json, settings.runners)
-    bee = _component("web")
+    bee, app = _component("web"), application()
 
     @bee.service(says_ready=True)
     def serve(stop: threading.Event) -> None:
         _forget_surroundings()
-        with served(path, settings, log, any_port=True) as here:
+        with served(app, path, settings, log, any_port=True) as here:
             _told_by(stop, here.server.stop)
             bee.tell(url=here.url)
             bee.ready()
@@ -114,15 +114,15 @@ def web(root: str | None, as_json: bool) -> None:
 def _keep(name: str, make: Make, root: str | None, as_json: bool) -> None:
     path, settings = read_root(root)
     log = log_to_stdout(name, as_json, settings.runners)
-    bee = _component(name)
+    bee, app = _component(name), application()
 
     @bee.service(says_ready=True)
     def keep(stop: threading.Event) -> None:
         _forget_surroundings()
         store = app.open_store(path, settings, log=log, actor=person())
         try:
-            admit(store, name, strict=starts_strictly(settings))
-            service = make(store, settings, log)
+            admit(app, store, name, strict=starts_strictly(settings))
+            service = make(app, store, settings, log)
             log("info", f"{name} started", {"pid": os.getpid()})
             bee.ready()
             _told_by(stop, service.stop)

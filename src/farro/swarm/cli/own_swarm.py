@@ -15,9 +15,8 @@ from typing import Any
 
 import click
 
-from farro import app
 from farro.cli.background import program
-from farro.cli.options import asked_store, person, read_root
+from farro.cli.options import application, asked_store, person, read_root
 from farro.cli.tables import span
 from farro.cli.terminal import answer, complain, note, say
 from farro.config import reader
@@ -203,19 +202,18 @@ class Here:
     def _tell_web(self, done: list[Up]) -> None:
         """A link for the person who sits here; in no file."""
         if any(one.name == f"{own_swarm.SWARM}-web" and one.what in ("started", "already runs") for one in done):
-            import secrets
+            from farro.web.cli import sign_in_link
 
-            from farro.web import access_keys
-
-            url = access_keys.living(self.root)
-            if url is not None:
-                made = access_keys.code(self.root, secrets.token_bytes)
-                say(f"Dashboard, open this once: {access_keys.link(url, made)}")
+            link = sign_in_link(self.root)
+            if link is not None:
+                say(f"Dashboard, open this once: {link}")
 
     # --- down ---
 
     def down(self, as_json: bool, *, kill: bool = False) -> None:
-        old = background.stop(app.runtime(self.root))  # what a demo that was killed left, or a farro without swarms
+        old = background.stop(
+            application().runtime(self.root)
+        )  # what a demo that was killed left, or a farro without swarms
         steering = self.steering(quiet=as_json)
         there = self._orchestrator()
         ended = steering.kill() if kill else steering.down()

@@ -1,7 +1,5 @@
-"""The adapters of a root whose jobs many machines share: the store in a Redis server, and the manager's seat.
-
-Which store a root has is chosen in app; what each of them does lives in its room.
-"""
+"""Build the adapters that reach a server: the store in Redis, a worker's queue over AGQ, and the election of the leader
+that manages a store which many machines share."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from farro.agq.client import AgqStore
     from farro.store.redis.server import Address
 
-BRIEF_S = 5.0  # how long a command asks a server that does not answer
+BRIEF_S = 5.0  # for how long a command asks a server that does not answer
 
 
 def open_redis(
@@ -41,7 +39,8 @@ def open_redis(
     audit: AuditLog,
     brief: bool,
 ) -> Store:
-    """The folder on this machine holds the config, the policies, and the files of what is worked on here."""
+    """Open the store in a Redis server. The root on this machine keeps the config, the policies, and the files of the
+    jobs that run here."""
     address = redis_address(settings, brief=brief)
     from farro.store.redis import RedisStore
     from farro.store.redis.context import Ground
@@ -84,7 +83,7 @@ def open_redis(
 
 
 def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str]) -> AgqStore:
-    """What a worker over agq works with. The key: AGQ_KEY, else what the config's `agq.key` names."""
+    """Connect a worker to a queue over AGQ. The key: AGQ_KEY, else the variable that `agq.key` in the config names."""
     from farro.agq.client import AgqStore
     from farro.agq.client.connection import Address as AgqAddress
     from farro.store.redis.workspace import LocalWorkspace
@@ -103,7 +102,8 @@ def open_agq(root: str, settings: Settings, *, clock: Clock, tools: Sequence[str
 
 
 def redis_address(settings: Settings, *, brief: bool = False) -> Address:
-    """Where the server is. Whoever waits for an answer is told soon that there is none."""
+    """Say where the server is and how long to ask it. `brief`: a person waits, so an unreachable server is reported
+    soon."""
     if settings.store.startswith(AGQ):
         raise InputError(
             f"{settings.store} is a queue for workers (`farro worker`, agw) and planners (agx); this command needs the "
@@ -128,7 +128,7 @@ def redis_address(settings: Settings, *, brief: bool = False) -> Address:
 
 
 def library(settings: Settings, clock: Clock) -> Library:
-    """Plans and actions that every machine sees."""
+    """Open the library of plans and actions that every machine sees."""
     address = redis_address(settings, brief=True)
     from farro.store.redis.keys import Keys
     from farro.store.redis.library import RedisLibrary
@@ -144,8 +144,8 @@ def _reap_agent(agent_id: str) -> None:
     process_tree.end_marked(f"FARRO_AGENT={agent_id}")
 
 
-def seat(store: Store, clock: Clock, settings: Settings) -> Seat:
-    """Who manages: this root, or every machine that shares its store."""
+def leader(store: Store, clock: Clock, settings: Settings) -> Seat:
+    """Make the election of the manager: among the processes of this root, or of all machines that share its store."""
     from farro.worker.leader import AWAY_S, FleetSeat
     from farro.worker.leader import Seat as FileSeat
 
@@ -153,5 +153,5 @@ def seat(store: Store, clock: Clock, settings: Settings) -> Seat:
         return FileSeat(root=store.root, clock=clock)
     here = process_identity.identity()
     me = f"pid {here['pid']} on {here['host']} ({random.SystemRandom().getrandbits(32):08x})"
-    # Longer than an agent's lease: who slept through this one has no agent left to act with.
+    # Longer than an agent's lease: a machine that slept through this one has no agent left to act with.
     return FleetSeat(fleet=store, clock=clock, me=me, lease_s=max(AWAY_S, settings.redis.lease_s))
