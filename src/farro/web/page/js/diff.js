@@ -77,7 +77,7 @@ class DiffFile {
       if (line !== "+++ /dev/null") this.name = line.slice(4).replace(/^b\//, "");
     } else if (line.startsWith("--- ")) {
       if (!this.name && line !== "--- /dev/null") this.name = line.slice(4).replace(/^a\//, "");
-    } else if (this.lines.length) this.readContent(line); // before the first hunk stand the index and the mode
+    } else if (this.lines.length) this.readContent(line); // git writes the index and the mode before the first hunk
   }
 
   readContent(line) {

@@ -109,7 +109,7 @@ const calendarDay = (date) => `${date.getFullYear()}-${twoDigits(date.getMonth()
 const hoursMinutes = (date) => `${twoDigits(date.getHours())}:${twoDigits(date.getMinutes())}`;
 const isToday = (date) => date.toDateString() === new Date(now()).toDateString();
 
-/* The time of day; with the date where it is not today, or where it is asked for. */
+/* The time of day, with the date unless it is today. `withDate` always adds the date. */
 export function clock(text, withDate = false) {
   const date = new Date(text);
   if (Number.isNaN(date.getTime())) return "–";
@@ -117,7 +117,7 @@ export function clock(text, withDate = false) {
   return withDate || !isToday(date) ? `${calendarDay(date)} ${time}` : time;
 }
 
-/* The same for narrow columns: without the year where it is this one, without seconds where a date stands before. */
+/* The same for narrow columns: without the year where it is this one, without seconds after a date. */
 export function dayClock(text) {
   const date = new Date(text);
   if (Number.isNaN(date.getTime()) || isToday(date)) return clock(text);

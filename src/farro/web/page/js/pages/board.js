@@ -74,7 +74,7 @@ export class BoardPage {
   }
 
   async loadLane(lane) {
-    const asked = JSON.stringify(this.filter);
+    const filter = JSON.stringify(this.filter);
     const parameters = query({
       status: lane.status,
       role: this.filter.roles,
@@ -84,8 +84,8 @@ export class BoardPage {
       order: lane.status === "queued" ? "oldest" : "changed",
     });
     const { jobs, next, total } = await get(`/api/jobs${parameters}`, this.aborted.signal);
-    const filterChanged = asked !== JSON.stringify(this.filter);
-    if (!filterChanged) Object.assign(lane, { jobs, next, total, error: null });
+    const isCurrent = filter === JSON.stringify(this.filter); // the user may have changed the filter meanwhile
+    if (isCurrent) Object.assign(lane, { jobs, next, total, error: null });
   }
 
   shownLanes() {

@@ -66,14 +66,14 @@ export function timelinePanel(job, attempts) {
   return panel("Timeline", { note: plural(attempts.length, "attempt") }, h("ol.timeline", items));
 }
 
-function timelineItem({ at, state, who, what, details, note }, index) {
+function timelineItem({ at, state, title, text, details, note }, index) {
   return h(
     "li",
     { key: index, "data-state": state },
     h("span.marker", stateIcon(state, 14, state === "in_progress")),
     h(
       "div.grow",
-      h("div", h("span.strong", who), " ", h("span.soft", what)),
+      h("div", h("span.strong", title), " ", h("span.soft", text)),
       details ? h("p.small.quiet", details) : null,
       note ? h("p.small.soft.note", note) : null,
     ),
@@ -85,7 +85,7 @@ function timelineItem({ at, state, who, what, details, note }, index) {
 function timelineEvents(job, attempts) {
   const hops = [...job.hops];
   const firstRole = hops.length ? hops[0].role : job.role;
-  const events = [{ at: job.created_at, state: "queued", who: "Enqueued", what: `for ${firstRole}` }];
+  const events = [{ at: job.created_at, state: "queued", title: "Enqueued", text: `for ${firstRole}` }];
   for (const attempt of attempts) {
     const index = hops.findIndex((hop) => hop.attempt === attempt.number);
     const hop = index < 0 ? null : hops.splice(index, 1)[0];
@@ -98,18 +98,18 @@ function timelineEvents(job, attempts) {
 
 function attemptEvent(job, attempt, hop) {
   const event = {
-    who: hop ? hop.role : job.role,
+    title: hop ? hop.role : job.role,
     details: attemptDetails(attempt),
     note: hop && hop.note,
   };
   const isRunning = !attempt.ended_at && !hop && job.status === "in_progress";
-  if (isRunning) return { ...event, at: attempt.started_at, state: "in_progress", what: "works" };
+  if (isRunning) return { ...event, at: attempt.started_at, state: "in_progress", text: "works" };
   const target = hop ? hopTarget(hop.to) : {};
   return {
     ...event,
     at: attempt.ended_at || (hop && hop.at) || attempt.started_at,
     state: target.state || outcomeState(attempt.outcome),
-    what: target.text || (hop ? stateName(hop.reason).toLowerCase() : attempt.outcome || ""),
+    text: target.text || (hop ? stateName(hop.reason).toLowerCase() : attempt.outcome || ""),
   };
 }
 
@@ -129,8 +129,8 @@ function hopEvent(hop) {
   const target = hopTarget(hop.to);
   return {
     at: hop.at,
-    who: stateName(hop.reason),
-    what: target.text || "",
+    title: stateName(hop.reason),
+    text: target.text || "",
     state: target.state || "queued",
     details: hop.by,
     note: hop.note,

@@ -9,7 +9,7 @@ const NEAR_END_PX = 24;
  *   text                    without its newline
  *   isOpen                  the newline has not come yet
  *   styleBefore, styleAfter colours at its beginning and its end
- *   element, heading        in the document; the heading stands where another attempt begins */
+ *   element, heading        in the document; a line has a heading where another attempt begins */
 export class OutputLines {
   constructor(limit, onChange) {
     this.limit = limit;

@@ -55,8 +55,8 @@ function stepResult(step, index) {
 }
 
 export function promptTab({ prompt, narrative }) {
-  const asked = prompt || {};
-  const text = narrative || [asked.rubric, asked.objective].find((value) => typeof value === "string");
+  const given = prompt || {};
+  const text = narrative || [given.rubric, given.objective].find((value) => typeof value === "string");
   return h(
     "div.stack",
     text ? markdown(text) : null,
@@ -64,7 +64,7 @@ export function promptTab({ prompt, narrative }) {
       "details",
       { open: !text },
       h("summary.small.quiet", "prompt.json"),
-      codeBox(JSON.stringify(asked, null, 2)),
+      codeBox(JSON.stringify(given, null, 2)),
     ),
   );
 }
