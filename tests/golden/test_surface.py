@@ -96,7 +96,8 @@ def test_a_used_root_looks_as_it_did(played: Played, name: str, view: Callable[[
 
 
 def test_every_import_of_the_documents_is_part_of_the_surface() -> None:
-    pages = [*DOCUMENTS, *Path(ROOT, "examples").rglob("*.py")]
+    users = [page for page in DOCUMENTS if page.name != "CONTRIBUTING.md"]  # contributors write modules of farro itself
+    pages = [*users, *Path(ROOT, "examples").rglob("*.py")]
     imports = re.compile(r"^(?:> )?from (farro\.[\w.]+) import ([\w, ]+)$", re.MULTILINE)
     for page in pages:
         for module, names in imports.findall(page.read_text(encoding="utf-8")):
