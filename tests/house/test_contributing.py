@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from contracts.providers import request
 from farro.agents.providers.registry import Place
+from farro.app import App
 from farro.config.settings import ProviderSettings
 from flows.program import Program
 from house.test_documents import FENCE, SPAN
@@ -74,7 +75,8 @@ def test_the_command_of_the_page_counts_jobs(farro: Program) -> None:
     farro.run("enqueue", "--tag", "gpu", "--", "true", code=0)
     farro.run("enqueue", "--tag", "gpu", "--tag", "big", "--", "true", code=0)
     tags = module("src/farro/cli/tags.py").tags
-    done = CliRunner().invoke(tags, ["--root", str(farro.path)])
+    done = CliRunner().invoke(tags, ["--root", str(farro.path)], obj=App())
+    assert done.exception is None
     assert done.output.split() == ["TAG", "JOBS", "gpu", "2", "big", "1"]
 
 
