@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.jobs.diagnosis import Dependency, Facts, Worker, finding, said
+from farro.jobs.diagnosis import Dependency, Facts, SlotFact, diagnose, in_words
 from farro.jobs.states import Status
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 QUEUED = Facts(job_id="j", status=Status.QUEUED, role="Runner", now=NOW)
 RUNNING = replace(QUEUED, status=Status.IN_PROGRESS, agent="w.0.aa", agent_alive=True, attempt=1, since_s=75.0)
-FREE = Worker(agent="w.0.aa", alive=True, busy=False)
-BUSY = Worker(agent="w.1.bb", alive=True, busy=True)
-DEAD = Worker(agent="w.2.cc", alive=False, busy=True)
+FREE = SlotFact(agent="w.0.aa", alive=True, busy=False)
+BUSY = SlotFact(agent="w.1.bb", alive=True, busy=True)
+DEAD = SlotFact(agent="w.2.cc", alive=False, busy=True)
 WORKER = "farro worker --role Runner"
 GPU = replace(BUSY, tags=frozenset({"gpu"}))
 
@@ -44,14 +44,14 @@ CASES = [
     (
         replace(QUEUED, status=Status.FAILED),
         "failed_not_final",
-        "has not said yet that this is final",
+        "has not made this final yet",
         "farro requeue j",
     ),
     (replace(QUEUED, waits=True, question="Ship it?\nReally?"), "human", "a person: Ship it?", "farro approve j"),
     (
         replace(QUEUED, status=Status.STALE, place="agents/Runner/in-progress/w.0.aa", error="manager_away: gone"),
         "unroutable",
-        "nobody took it on (manager_away: gone)",
+        "no manager took it (manager_away: gone)",
         "farro watchdog --once && farro manager --once",
     ),
     (replace(QUEUED, quarantined="two of that id", place="jobs/quarantine"), "quarantined", "two of", "farro show j"),
@@ -91,7 +91,7 @@ CASES = [
     (
         replace(QUEUED, tags=frozenset({"gpu", "big"}), workers=(FREE, GPU)),
         "tags",
-        "nobody offers big",
+        "no worker offers big",
         "farro worker --role Runner --tag big --tag gpu",
     ),
     (
@@ -109,7 +109,7 @@ CASES = [
     (replace(QUEUED, workers=(BUSY, DEAD), before=1), "workers_busy", "busy, and 1 job is before it", WORKER),
     (replace(QUEUED, workers=(BUSY, BUSY), before=7), "workers_busy", "all 2 slots that may take it are busy", WORKER),
     (replace(QUEUED, workers=(FREE,), lock="w.9.dd"), "dead_lock", "which is dead", "farro watchdog --once"),
-    (replace(QUEUED, workers=(FREE,), lock="w.0.aa", lock_alive=True), "locked", "about to take it", None),
+    (replace(QUEUED, workers=(FREE,), lock="w.0.aa", lock_alive=True), "locked", "about to claim it", None),
     (
         replace(QUEUED, waits=True, after=(Dependency(job_id="a", status=Status.QUEUED),)),
         "dependency",
@@ -146,7 +146,7 @@ CASES = [
 
 @pytest.mark.parametrize(("facts", "reason", "message", "fix"), CASES, ids=[f"{case[1]}: {case[2]}" for case in CASES])
 def test_each_set_of_facts_has_its_finding(facts: Facts, reason: str, message: str, fix: str | None) -> None:
-    told = finding(facts)
+    told = diagnose(facts)
     assert told.reason == reason
     assert message in told.message
     assert told.fix == fix
@@ -178,7 +178,7 @@ def test_each_set_of_facts_has_its_finding(facts: Facts, reason: str, message: s
     )
 )
 def test_whatever_the_facts_are_something_is_told(facts: Facts) -> None:
-    assert finding(facts).message
+    assert diagnose(facts).message
 
 
 @pytest.mark.parametrize(
@@ -186,4 +186,4 @@ def test_whatever_the_facts_are_something_is_told(facts: Facts) -> None:
     [(0, "0s"), (59.9, "59s"), (60, "1m"), (90, "1m30s"), (7200, "2h"), (90061, "1d1h"), (-5, "0s")],
 )
 def test_a_duration_is_said_in_two_units(seconds: float, text: str) -> None:
-    assert said(seconds) == text
+    assert in_words(seconds) == text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.jobs.retry import Again, GiveUp, RetryPolicy, decide, delay_after, next_delay
+from farro.jobs.retry import GiveUp, RetryAfter, RetryPolicy, decide, delay_after, next_delay
 
 
 def highest(low: float, high: float) -> float:
@@ -72,7 +72,7 @@ def test_it_gives_up_exactly_at_the_limit(policy: RetryPolicy, attempts: int) ->
     if attempts >= policy.max_attempts:
         assert decision == GiveUp(attempts=attempts)
     else:
-        assert isinstance(decision, Again)
+        assert isinstance(decision, RetryAfter)
 
 
 def test_a_crowd_that_failed_together_does_not_come_back_together() -> None:

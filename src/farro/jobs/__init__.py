@@ -1,4 +1,1 @@
-"""RULES of a job, pure: envelope, states, outcome, retry, ids, places.
-
-No operating system, no clock, no randomness of its own.
-"""
+"""Pure rules of a job: ids, states, transitions, outcomes, retries, places. Clock and randomness are passed in."""

@@ -1,7 +1,4 @@
-"""How a transition is told to the audit log: as codes, from the lifecycle that came of it.
-
-Writing them down lives in observe.audit; free text (notes, messages) is never among them.
-"""
+"""Turn a transition into the codes of the audit log. Free text (notes, messages) is never among them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from farro.jobs.envelope import Lifecycle
 from farro.jobs.places import parse
 from farro.jobs.states import Reason, Status
 
-# Reasons that leave no doubt about what a job was before.
+# Reasons that determine the status before the transition.
 _FROM = {
     Reason.CLAIMED: Status.QUEUED,
     Reason.COMMITTED: Status.IN_PROGRESS,
@@ -28,8 +25,8 @@ _FROM = {
 
 
 def codes(lifecycle: Lifecycle) -> dict[str, str | int | bool | None]:
-    """The last transition of this lifecycle: `event` is its reason, `from` and `status` what it was and is. None where
-    there is nothing to say; `next` is the role that a routed job went on to, `decision` what a manager decided."""
+    """Return the codes of the last transition: `event` is its reason, `from` and `status` the statuses before and
+    after, `next` the role that a routed job went to, `decision` the decision of the manager. Fields may be None."""
     reason = last_reason(lifecycle)
     role, onward = lifecycle.role, None
     route: Mapping[str, Any] = {}
@@ -54,7 +51,7 @@ def codes(lifecycle: Lifecycle) -> dict[str, str | int | bool | None]:
 
 
 def handed_back(claimed: Lifecycle) -> dict[str, str | int | bool | None]:
-    """A job that was claimed and not begun is in its place again, and its lifecycle says nothing of it."""
+    """Return the codes of a claim that was returned before it started; the lifecycle does not record it."""
     return {**codes(claimed), "event": Reason.RELEASED, "from": Status.IN_PROGRESS, "status": Status.QUEUED}
 
 
@@ -65,8 +62,8 @@ def last_reason(lifecycle: Lifecycle) -> Reason:
 
 
 def came_from(lifecycle: Lifecycle) -> Status:
-    """What the job was before its last transition. Its history tells, also to whoever rolls a dead agent's decision
-    forward and never saw it."""
+    """Return the status before the last transition, from the history alone: recovery, which rolls a dead agent's
+    decision forward, never saw it."""
     reason = last_reason(lifecycle)
     if reason in _FROM:
         return _FROM[reason]
@@ -74,5 +71,5 @@ def came_from(lifecycle: Lifecycle) -> Status:
         return lifecycle.requeued_from
     earlier = lifecycle.hops[-2] if len(lifecycle.hops) > 1 else None
     if lifecycle.attempt > (0 if earlier is None else earlier.attempt):
-        return Status.IN_PROGRESS  # an attempt was counted since: it was claimed
+        return Status.IN_PROGRESS  # an attempt was counted since, so it was claimed
     return Status.QUEUED if earlier is None else parse(earlier.to).status

@@ -1,7 +1,4 @@
-"""The envelope of a job: prompt (frozen), lifecycle (job.json), runtime (never on disk).
-
-What moves a lifecycle on lives in kernel.moves; reading and writing the file lives in the stores.
-"""
+"""Define the envelope of a job: prompt (frozen), lifecycle (job.json), runtime (never on disk)."""
 
 from __future__ import annotations
 
@@ -24,23 +21,23 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, kw_only=True)
 class Hop:
-    """One decision about the job, as data: what was decided, of which attempt, by whom, and why."""
+    """One decision about the job: what was decided, about which attempt, by which agent, and why."""
 
     at: str
-    role: str  # the role that the job had
+    role: str  # the role of the job before the decision
     attempt: int  # the highest attempt at that time
     reason: Reason
-    to: str  # the place it was sent to
-    by: str  # the agent that decided
+    to: str  # the destination folder
+    by: str  # the deciding agent
     note: str | None = None  # free text; the audit log has codes only
-    # A decision about routing, as data: `code` (roles.workflow), `step` of the task's workflow, `round` of a review.
-    # Not written where there is none: most jobs are never routed.
+    # A routing decision: `code` (roles.workflow), `step` of the workflow, `round` of a review. Absent in job.json when
+    # None: most jobs are never routed.
     route: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What shall happen to the job after `attempt`. Decided: no higher attempt exists, so it is only carried out."""
+    """What happens to the job after `attempt`. While no higher attempt exists, recovery only carries it out."""
 
     attempt: int
     reason: Reason
@@ -54,19 +51,19 @@ class Lifecycle:
 
     schema_version: str = SCHEMA_VERSION
     job_id: str
-    role: str  # the role whose queue it is in, or was last
+    role: str  # the role of its current or last queue
     status: Status
     attempt: int = 0  # executions so far; the folders attempts/NNNN are the counter
     retry_count: int = 0  # stale requeues
     hops: tuple[Hop, ...] = ()
     created_at: str
-    enqueued_at: str  # entry into the present queue
+    enqueued_at: str  # time of entry into the current queue
     updated_at: str
     first_claimed_at: str | None = None
     finalized_at: str | None = None
     not_before: str | None = None
     routing: Mapping[str, Any] | None = None
-    agent: str | None = None  # who wrote this
+    agent: str | None = None  # the agent that wrote this
     correlation_id: str | None = None  # new per attempt
     requeued_from: Status | None = None
     retry_of: str | None = None
@@ -81,16 +78,16 @@ class Lifecycle:
 
     @property
     def hop_start(self) -> int:
-        """The attempt after which the present hop began."""
+        """Return the attempt after which the current hop began."""
         return max((hop.attempt for hop in self.hops if hop.reason in _BEGINS_A_HOP), default=0)
 
     @property
     def first_role(self) -> str:
-        """The role that the job was submitted to."""
+        """Return the role that the job was submitted to."""
         return self.hops[0].role if self.hops else self.role
 
     def attempts_in_hop(self, highest: int) -> int:
-        """Attempts of this hop that count against its limit: a graceful release counts as none."""
+        """Count the attempts of this hop; a graceful release does not count."""
         start = self.hop_start
         released = sum(1 for hop in self.hops if hop.reason is Reason.RELEASED and hop.attempt > start)
         return highest - start - released
@@ -100,14 +97,14 @@ class Lifecycle:
         return sum(1 for hop in self.hops if hop.reason is Reason.REQUEUED and hop.attempt >= self.hop_start)
 
     def changed(self, **changes: Any) -> Lifecycle:
-        """As `dataclasses.replace`, at a tenth of its price: every claim and commit makes one."""
+        """Return a changed copy. Ten times faster than `dataclasses.replace`: every claim and commit makes one."""
         made = _made(self.__dict__, changes)
         assert len(made.__dict__) == len(_NAMES), changes.keys() - _NAMES
         return made
 
     def to_json(self) -> bytes:
-        """A field a line: `cat job.json` reads well. By hand, because every claim and commit writes one: the encoder of
-        the standard library takes six times as long for it."""
+        """Return job.json, one field a line, so that `cat job.json` reads well. Built by hand: every claim and commit
+        writes one, and the standard encoder takes six times as long."""
         hops = "[]"
         if self.hops:
             inside = ",\n    ".join([_hop_text(hop) for hop in self.hops])
@@ -139,7 +136,7 @@ class Lifecycle:
         return _bytes(text)
 
     def to_line(self) -> bytes:
-        """The same in half the bytes, for what programs alone read: fields that say nothing are left out."""
+        """Return a compact form in half the bytes, for programs only: empty fields are left out."""
         text = (
             f'{{"schema_version":{_quote(self.schema_version)},"job_id":{_quote(self.job_id)},'
             f'"role":{_quote(self.role)},"status":{_quote(self.status)},"attempt":{self.attempt},'
@@ -162,10 +159,9 @@ class Lifecycle:
 
     @classmethod
     def from_json(cls, text: bytes) -> Lifecycle:
-        """The lifecycle that `text` holds, as to_json or to_line wrote it; UnknownSchema for another version, Damaged
-        for anything else.
+        """Parse what to_json or to_line wrote. Raise UnknownSchema for another version, Damaged for anything else.
 
-        The version is looked at first: a newer farro may have changed everything else.
+        The version is checked first: a newer farro may have changed everything else.
         """
         try:
             data = _decode(text.decode())
@@ -188,7 +184,7 @@ class Lifecycle:
 
 @dataclass(kw_only=True, slots=True)
 class Envelope(Generic[P]):
-    """A job in memory. `runtime` (lease, paths, pid) is the store's and never reaches the disk."""
+    """A job in memory. `runtime` (lease, paths, pid) belongs to the store and never reaches the disk."""
 
     prompt: P
     lifecycle: Lifecycle
@@ -202,7 +198,7 @@ _quote = json.encoder.encode_basestring
 
 
 def _made(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Lifecycle:
-    """Without `__init__`, which sets each field of a frozen class by a call of its own."""
+    """Build a lifecycle without `__init__`, which sets each field of a frozen class by a separate call."""
     made = object.__new__(Lifecycle)
     made.__dict__.update(values)
     made.__dict__.update(changes)
@@ -229,8 +225,8 @@ def _decision_text(decision: Decision) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    # A lone surrogate (a file name that is not UTF-8, in an error's message) becomes its JSON escape: without this
-    # a job could not be committed for what its error says.
+    # A lone surrogate (from a file name that is not UTF-8, in an error message) becomes its JSON escape: without this
+    # the job could not be committed.
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -257,28 +253,28 @@ _STR, _STR_OR_NONE = frozenset({str}), frozenset({str, type(None)})
 
 
 def _no_constant(token: str) -> float:
-    raise ValueError(f"{token} is not JSON")  # to_json refuses it: a job that was read must be one that can be written
+    raise ValueError(f"{token} is not JSON")  # to_json cannot write it back
 
 
-_decode = json.JSONDecoder(parse_constant=_no_constant).decode  # made once: json.loads would make one for each
+_decode = json.JSONDecoder(parse_constant=_no_constant).decode  # built once; json.loads would build one per call
 
 
 def _from_data(data: dict[str, Any]) -> Lifecycle:
     if not data.keys() <= _NAMES:
         data = {name: value for name, value in data.items() if name in _NAMES}
     known = {**_DEFAULTS, **data}
-    # All at once; which of them it is, is asked when it is to be told.
+    # Check all at once; only a failure looks for the field.
     if not (_STR.issuperset(map(type, _texts(known))) and _STR_OR_NONE.issuperset(map(type, _optional_texts(known)))):
         _check_texts(known)
     for name in ("attempt", "retry_count"):
         value = known[name]
-        if type(value) is not int or value < 0:  # True is no count
+        if type(value) is not int or value < 0:  # type(): True is not a count
             raise TypeError(f"{name} is not a count")
     for name in ("routing", "error"):
         if (value := known[name]) is not None and not isinstance(value, dict):
             raise TypeError(f"{name} is not an object")
-    # What decisions and paths are made of is checked here, once: a worker that met `not_before: "soon"` later on would
-    # stop for the sake of one job (RELIABILITY 26).
+    # Fields that decisions and paths are built from are checked here, once: a worker that met `not_before: "soon"`
+    # later would stop because of one job (RELIABILITY 26).
     if ROLE.fullmatch(known["role"]) is None:
         raise ValueError(f"{ascii(known['role'])[:100]} is not a role")
     if known["not_before"] is not None and datetime.fromisoformat(known["not_before"]).utcoffset() is None:

@@ -1,6 +1,6 @@
-"""Names of jobs, roles, agents and tags: their patterns, and how new ones are made.
+"""Check and mint the names of jobs, roles, agents and tags.
 
-No path is built here; every name is checked against its pattern before a path is built from it (RELIABILITY, threats).
+Every name is checked against its pattern before a path is built from it (RELIABILITY, threats).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}\.[0-9]{1,4}\.[0-9a-f]{16}")
 PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 
-# Device names that Windows opens whatever the folder: a tree must survive being copied there.
+# Device names that Windows opens in every folder: a root must survive being copied there.
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))})
 
 _COUNTER_LIMIT = 1 << 16
 _MINTED = "job-dddddddd-dddddd-dddxxxxxxxxxxxxxxxxxxxx"  # d: a digit, x: a hexadecimal one
-_FITTING = {"d": "0123456789", "x": "0123456789abcdef"}
+_ALPHABETS = {"d": "0123456789", "x": "0123456789abcdef"}
 
 
 def check_job_id(text: str) -> str:
@@ -70,35 +70,35 @@ def _checked(text: Any, pattern: re.Pattern[str], what: str, rule: str) -> str:
 
 
 def agent_id(name: str, slot: int, random_bits: Callable[[int], int]) -> str:
-    """One incarnation of one worker slot. 64 random bits: never reused, which makes a name a fencing token (R2)."""
+    """Name one incarnation of a worker slot. 64 random bits are never reused: the name is a fencing token (R2)."""
     return f"{check_agent_name(name)}.{slot}.{random_bits(64):016x}"
 
 
 def is_minted(text: str) -> bool:
-    """Whether it is spelled as a whole id that farro mints: no other that farro makes begins with it."""
+    """Return whether `text` has the form of a complete minted id. No other minted id begins with it."""
     return len(text) == len(_MINTED) and may_begin_minted(text)
 
 
 def may_begin_minted(text: str) -> bool:
-    """Whether an id that farro mints may begin like that; any other id was chosen by somebody, or is a child's."""
+    """Return whether a minted id may begin with `text`. Other ids were chosen by a caller, or belong to children."""
     if len(text) > len(_MINTED):
         return False
-    return all(one in _FITTING.get(kind, kind) for one, kind in zip(text, _MINTED, strict=False))
+    return all(one in _ALPHABETS.get(kind, kind) for one, kind in zip(text, _MINTED, strict=False))
 
 
 def child_id(job_id: str, attempt: int, index: int) -> str:
-    """The id of a child that one attempt asked for: the same however often it is delivered (RELIABILITY 13, 30)."""
-    import hashlib  # here: OpenSSL takes longer to load than a queue to list
+    """Derive the id of a child job: the same for every delivery of one attempt (RELIABILITY 13, 30)."""
+    import hashlib  # imported late: loading OpenSSL takes longer than listing a queue
 
     digest = hashlib.sha256(f"{job_id}/{attempt}/{index}".encode()).hexdigest()[:16]
     return f"{job_id[:40]}-{digest}"
 
 
 class IdMint:
-    """Mints `job-YYYYMMDD-hhmmss-<rand>`, where `<rand>` is milliseconds, a counter and 64 random bits.
+    """Mint `job-YYYYMMDD-hhmmss-<rand>`, where `<rand>` is milliseconds, a counter and 64 random bits.
 
-    Names of one mint sort in the order they were made, also when the clock jumps back (RELIABILITY 18): then time
-    stands still and the counter goes on. Invariant: (`_last_ms`, `_counter`) only grows.
+    Ids of one mint sort in the order of minting, also when the clock jumps back (RELIABILITY 18): then the time is
+    kept and the counter grows. Invariant: (`_last_ms`, `_counter`) only grows.
     """
 
     def __init__(self, now: Callable[[], datetime], random_bits: Callable[[int], int]) -> None:
@@ -106,7 +106,7 @@ class IdMint:
         self._random_bits = random_bits
         self._last_ms = -1
         self._counter = 0
-        self._second = (-1, "")  # the second that was spelled last
+        self._second = (-1, "")  # the last second, as text
 
     def mint(self) -> str:
         now_ms = int(self._now().timestamp() * 1000)

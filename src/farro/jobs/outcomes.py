@@ -1,6 +1,6 @@
-"""What came of an attempt: a closed union. A store turns an outcome into a transition; it never guesses one.
+"""Define the outcomes of an attempt as a closed union. A store turns an outcome into a transition.
 
-Exceptions are for what nobody expected (errors.py); a failed step is expected, and is an outcome.
+A failed step is expected, so it is an outcome; exceptions are for the unexpected.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 from farro.lazy_dataclass import dataclass
 
-PATH_VIOLATION = "path_violation"  # a job touched, or failed of touching, what is not among its allowed paths
+PATH_VIOLATION = "path_violation"  # a job tried to write outside of its allowed paths
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorInfo:
-    """Why something failed: a category from a small set for audit and metrics, and words for people."""
+    """Why an attempt failed: a category for audit and metrics, and a message for people."""
 
     category: str  # step_failed, timeout, missing_tool, bad_prompt, agent_died, …
     message: str
@@ -23,7 +23,7 @@ class ErrorInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Child:
-    """A job that an attempt asks for; delivered once, if and when the attempt is decided."""
+    """A job that an attempt asks for. It is delivered once, after the attempt is decided."""
 
     role: str
     prompt: Mapping[str, Any]
@@ -31,11 +31,11 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What an attempt leaves behind."""
+    """The result files of an attempt."""
 
     result: Mapping[str, Any]  # result.json
     markdown: str  # result.md or error.md
-    files: tuple[str, ...] = ()  # what the result names, relative to the attempt: on the disk before it is acknowledged
+    files: tuple[str, ...] = ()  # named by the result, relative to the attempt; synced before the acknowledgement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,20 +48,20 @@ class Succeeded:
 class Failed:
     error: ErrorInfo
     report: Report
-    retryable: bool = False  # a later attempt may succeed: not for a step that said no
-    retry_after_s: float | None = None  # … and not before that
+    retryable: bool = False  # whether a later attempt may succeed; not for a step that exited with an error
+    retry_after_s: float | None = None  # the earliest time of that attempt, from now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released:
-    """Handed back unfinished (shutdown); counts as no attempt."""
+    """Returned unfinished at shutdown; it counts as no attempt."""
 
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unroutable:
-    """Done, but it cannot be handed on (manager away): the job is marked stale where it lies."""
+    """Done, but the manager is away: the job is marked stale in its place."""
 
     error: ErrorInfo
     report: Report

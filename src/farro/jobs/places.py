@@ -1,7 +1,4 @@
-"""Where a job may lie, as names relative to the root: the path is the state (R1), this is its alphabet.
-
-Joining them with a root and moving folders is the work of stores/files; other stores use the status alone.
-"""
+"""Name the folders that a job may be in, relative to the root. The path is the state (R1)."""
 
 from __future__ import annotations
 
@@ -44,12 +41,12 @@ class Place:
 
     path: str
     status: Status
-    role: str | None  # None where jobs of every role lie together
+    role: str | None  # None: a folder for jobs of every role
 
 
 @lru_cache(maxsize=64)
 def parse(path: str) -> Place:
-    """The place that a decision names; Damaged for anything else, so that a planted job.json cannot name a path."""
+    """Parse the destination of a decision. Raise Damaged for anything else: a planted job.json must not name a path."""
     if path == STALE:
         return Place(path=path, status=Status.STALE, role=None)
     if path == WAITING:
@@ -62,7 +59,7 @@ def parse(path: str) -> Place:
 
 
 def destination(role: str, status: Status) -> str:
-    """Where a job of that status and role lies when nobody holds it."""
+    """Return the folder of a job with that status and role while no agent holds it."""
     if status is Status.QUEUED:
         return incoming(role)
     if status is Status.STALE:

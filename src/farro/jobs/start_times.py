@@ -1,9 +1,7 @@
-"""When a job shall start, as people say it: an exact moment, a local time, a day, a time of day, or so long from now.
+"""Parse a start time as people write it: a timestamp, a local time, a day, a time of day, or a delay.
 
-Durations and farro's own timestamps live in moments; what time it is, and in which zone, is handed in.
-
-A day without a time means its beginning: a job does not start before it. Where a zone changes its clocks it is as in
-plans.cron: a local time that does not exist means the change itself, one that occurs twice the first.
+The current time and the zone are passed in. A day without a time means its beginning. When clocks change, the rule is
+that of cron lines: a local time that does not exist means the moment of the change, one that occurs twice the first.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from farro.jobs.times import duration_fault, parse_duration
 
 FORMS = "2027-01-31T09:00, 2027-01-31T09:00Z, 2027-01-31, 09:30, tomorrow, tomorrow 09:30, monday 09:00 or +5m"
 
-Local = Callable[[datetime], datetime]  # gives a local time its zone, or brings a moment into it
+Local = Callable[[datetime], datetime]  # attaches the local zone to a naive time, or converts an aware one
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS = (
@@ -29,9 +27,9 @@ _WORDS = re.compile(rf"{_DAY}?(\s+|(?<=\d)t)?(?:(\d{{1,2}}):(\d{{2}})(?::(\d{{2}
 
 
 def parse_start(text: str, now: datetime, local: Local) -> datetime:
-    """The moment that `text` names, in UTC. `now` is aware.
+    """Return the time that `text` names, in UTC. `now` is aware.
 
-    ValueError when it is none, or is over already: a job that was asked to start in the past is a slip of the pen.
+    Raise ValueError for an invalid time, or one in the past: that is a typing mistake.
     """
     bare = text.strip().lower()
     try:
@@ -46,12 +44,12 @@ def parse_start(text: str, now: datetime, local: Local) -> datetime:
 
 
 def moment_of(wall: datetime, local: Local) -> datetime:
-    """The moment (UTC) that a local time means: its first occurrence, or the end of the gap that swallowed it."""
+    """Return the UTC time of a local time: its first occurrence, or the end of the gap that skips it."""
     wall = _wall(wall)
     first = local(wall).astimezone(UTC)
     if _wall(local(first)) == wall:
         return first
-    # Before the change the clock is at most as far as `wall`, after it farther: the change lies between.
+    # Bisect: before the change the local clock is at most `wall`, after it later.
     before, behind = sorted(local(wall.replace(fold=fold)).astimezone(UTC) for fold in (0, 1))
     while behind - before > timedelta(seconds=1):
         middle = before + timedelta(seconds=(behind - before) // timedelta(seconds=2))
@@ -67,7 +65,7 @@ def _wall(moment: datetime) -> datetime:
 
 
 def _moment(bare: str, now: datetime, local: Local) -> datetime:
-    """ValueError says what is wrong with it, without the text itself."""
+    """Raise ValueError with what is wrong; the caller adds the text."""
     if bare.startswith("+"):
         if fault := duration_fault(bare[1:]):
             raise ValueError(f"is not + and a duration: {bare[1:]!r} {fault}")

@@ -1,7 +1,4 @@
-"""Statuses of a job and the one table of transitions, each with its reasons; every store consults it.
-
-Who may ask for a transition, and where the folder then lies, live elsewhere (operations; kernel.places).
-"""
+"""Define the statuses of a job and the one table of transitions with their reasons. Every store consults it."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from farro.errors import IllegalTransition
 
 
 class Status(StrEnum):
-    """Where a job is in its life. Each says who moves it on, also after a crash."""
+    """The status of a job. Each comment names who moves the job on, also after a crash."""
 
     QUEUED = "queued"  # waits in a role's incoming/; a worker claims it
     IN_PROGRESS = "in_progress"  # an agent owns it; when that agent dies, a watchdog moves it on
@@ -23,12 +20,12 @@ class Status(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Status:
-        """The JSON value; the seed's spelling `in-progress` is accepted."""
+        """Parse the JSON value; the source document's spelling `in-progress` is accepted."""
         return cls(text.replace("-", "_"))
 
 
 class Reason(StrEnum):
-    """Why a job changed its status. Reason codes stand in hops[], in decisions and in the audit log."""
+    """Why a job changed its status: the code in hops[], in decisions and in the audit log."""
 
     ENQUEUED = "enqueued"
     CLAIMED = "claimed"
@@ -42,10 +39,10 @@ class Reason(StrEnum):
     GAVE_UP = "gave_up"
     KILLED = "killed"
     FORCE_COMPLETED = "force_completed"
-    FINALIZED = "finalized"  # the manager leaves a failure as it is
-    ANSWERED = "answered"  # a person said yes or no
-    MIGRATED = "migrated"  # it goes on in another store; only a job that nobody has begun
-    REROUTED = "rerouted"  # by a person, whatever its workflow says
+    FINALIZED = "finalized"  # the manager made a failure final
+    ANSWERED = "answered"  # a person approved or refused
+    MIGRATED = "migrated"  # moved to another store; only a job that was never started
+    REROUTED = "rerouted"  # a person overrode the workflow
 
 
 _S, _R = Status, Reason
@@ -77,7 +74,7 @@ def is_terminal(status: Status, *, finalized: bool) -> bool:
 
 
 def check(job_id: str, before: Status, after: Status, reason: Reason, *, finalized: bool) -> None:
-    """Raise IllegalTransition, which changes nothing, unless the table has this transition for this reason."""
+    """Raise IllegalTransition unless the table has this transition for this reason."""
     if is_terminal(before, finalized=finalized):
         raise IllegalTransition(
             f"{job_id} is {before}, and that is final; nothing was changed. "

@@ -1,7 +1,4 @@
-"""Moments and durations as text: how every time that farro writes is spelled and read back, and how long a person says.
-
-What time it is lives in system.clock.
-"""
+"""Format and parse timestamps and durations."""
 
 from __future__ import annotations
 
@@ -10,12 +7,12 @@ from datetime import UTC, datetime
 
 
 def timestamp(moment: datetime) -> str:
-    """As in every file farro writes: UTC, milliseconds (cut, not rounded: never in the future), `Z`."""
+    """Format a time as farro's files do: UTC, milliseconds (truncated, so never in the future), `Z`."""
     global _spelled, _last
     if moment is (known := _last)[0]:
         return known[1]
     given = moment
-    if moment.tzinfo is not UTC:  # the clocks' own are: this is asked seven times a job
+    if moment.tzinfo is not UTC:  # the clocks' times already are; this runs seven times a job
         moment = aware(moment).astimezone(UTC)
     second, near = moment.replace(microsecond=0), _spelled
     if near[0] != second:
@@ -25,15 +22,15 @@ def timestamp(moment: datetime) -> str:
     return text
 
 
-# The second that was spelled last, and how: most moments share theirs with others, and to spell one takes 2 us. And the
-# very moment: jobs that are claimed or committed together share it.
+# Cache the last second and the last time with their texts: formatting takes 2 us, most times share their second, and
+# jobs that are claimed or committed together share the same time.
 _spelled = (datetime.fromtimestamp(0, UTC), "1970-01-01T00:00:00")
 _last: tuple[datetime | None, str] = (None, "")
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Read a timestamp back, as an aware datetime in UTC. Any RFC 3339 moment is taken; one without a zone is not."""
-    if "T" not in text:  # fromisoformat also takes bare dates and week dates, which are not moments
+    """Parse an RFC 3339 timestamp into an aware datetime in UTC. One without a zone is refused."""
+    if "T" not in text:  # fromisoformat also takes bare dates and week dates
         raise ValueError(f"{text!r} is not a timestamp such as 2026-01-31T12:00:00.000Z")
     return aware(datetime.fromisoformat(text)).astimezone(UTC)
 
@@ -45,7 +42,7 @@ def aware(moment: datetime) -> datetime:
 
 
 UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-MAX_DURATION_S = 36_525 * 86_400  # a hundred years: added to any moment of today it is still a moment
+MAX_DURATION_S = 36_525 * 86_400  # a hundred years: added to any current time it is still a valid time
 
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
 _PARTS = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in UNITS))
@@ -54,9 +51,9 @@ _EXAMPLES = "such as 90s, 10m, 2h, 1d, 1w or 1h30m"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in a duration that a person writes: `90` (seconds), `90s`, `0.5s`, `10m`, `1.5h`, `1d`, `1w`, `1h30m`.
+    """Parse a duration into seconds: `90` (seconds), `90s`, `0.5s`, `10m`, `1.5h`, `1d`, `1w`, `1h30m`.
 
-    Each unit once, the larger first. Raises ValueError that says what would be right.
+    Each unit may occur once, larger units first. The ValueError says what would be right.
     """
     if fault := duration_fault(text):
         raise ValueError(f"{text!r} {fault}")
@@ -66,7 +63,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_fault(text: str) -> str | None:
-    """What is wrong with it and what would be right, without the text itself; None when it is a duration."""
+    """Say what is wrong with a duration and what would be right; None when it is valid."""
     seconds = _seconds(text)
     if seconds is None:
         return f"is not a duration {_EXAMPLES}{_why_not(text.strip().lower())}"
@@ -84,7 +81,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _why_not(bare: str) -> str:
-    """What a person most likely tripped over; empty when there is nothing better to say than the examples."""
+    """Name the most likely mistake; empty when the examples say enough."""
     if bare.startswith("-"):
         return "; it cannot be negative"
     if "," in bare:
@@ -98,7 +95,7 @@ def _why_not(bare: str) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """How long, in at most two units: 0.25s, 12s, 3m20s, 2h05m, 4d1h; - when nobody knows."""
+    """Format a duration in at most two units: 0.25s, 12s, 3m20s, 2h05m, 4d1h; - when unknown."""
     if seconds is None:
         return "-"
     if seconds < 10:

@@ -1,6 +1,6 @@
-"""How a lifecycle moves on: pure functions from one lifecycle to the next, each checked against the one table.
+"""Compute the next lifecycle of a job, checked against the table of transitions.
 
-Which move an outcome asks for is decided here too (`after`); carrying it out on disk or in Redis lives in the stores.
+`after` decides which move an outcome asks for; the stores carry it out.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, assert_never
 from farro.jobs import places, states
 from farro.jobs.envelope import Decision, Hop, Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Failed, Outcome, Released, Succeeded, Unroutable
-from farro.jobs.retry import Again, GiveUp, RetryPolicy, Uniform, decide, delay_after
+from farro.jobs.retry import GiveUp, RetryAfter, RetryPolicy, Uniform, decide, delay_after
 from farro.jobs.states import Reason, Status
 from farro.jobs.times import timestamp
 from farro.lazy_dataclass import dataclass
 
-LONGEST_WAIT_S = 86_400.0  # what a provider may ask of a job: quotas renew by the day, and more is a slip or a trick
+LONGEST_WAIT_S = 86_400.0  # the longest delay that a provider may ask for: quotas renew daily
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
-    """A decision on its way into a lifecycle."""
+    """A decision that is not yet part of a lifecycle."""
 
     reason: Reason
     status: Status
@@ -31,8 +31,8 @@ class Move:
     delay_s: float | None = None
     error: ErrorInfo | None = None
     note: str | None = None
-    route: Mapping[str, Any] | None = None  # the decision as data (envelope.Hop)
-    waits: bool = False  # among the waiting, for a person
+    route: Mapping[str, Any] | None = None  # the routing decision, as in Hop.route
+    waits: bool = False  # the job waits for a person
 
     @property
     def to(self) -> str:
@@ -49,8 +49,8 @@ def enqueued(
     retry_of: str | None = None,
     waits: bool = False,
 ) -> Lifecycle:
-    """`waits`: it runs after other jobs, and lies among the waiting until they have ended. That is a decision like any
-    other: whoever finds the job in a dead holder's hands carries it out."""
+    """Return the lifecycle of a new job. With `waits` it runs after other jobs and stays among the waiting jobs until
+    they have ended: a decision like any other, which recovery carries out."""
     stamp = timestamp(now)
     due = None if not_before is None else timestamp(not_before)
     return Lifecycle(
@@ -68,8 +68,8 @@ def enqueued(
 
 
 def unblocked(before: Lifecycle, *, by: str, now: datetime, note: str | None = None) -> Lifecycle:
-    """The jobs that it ran after have ended as it wanted: from among the waiting into its queue. Its status was queued
-    and stays so, hence no transition."""
+    """Move a waiting job into its queue: its dependencies have ended. The status stays `queued`, so this is no
+    transition."""
     stamp, to = timestamp(now), places.incoming(before.role)
     hop = Hop(at=stamp, role=before.role, attempt=before.attempt, reason=Reason.ENQUEUED, to=to, by=by, note=note)
     decision = Decision(attempt=before.attempt, reason=Reason.ENQUEUED, to=to, not_before=before.not_before)
@@ -79,18 +79,18 @@ def unblocked(before: Lifecycle, *, by: str, now: datetime, note: str | None = N
 
 
 def waits(lifecycle: Lifecycle) -> bool:
-    """Whether a queued job lies among the waiting, by its own word."""
+    """Return whether a queued job says that it is among the waiting jobs."""
     return lifecycle.decision is not None and lifecycle.decision.to == places.WAITING
 
 
 def waits_for_person(lifecycle: Lifecycle) -> bool:
-    """Whether it lies among the waiting because the manager wants a person's word. One that runs after others lies
-    there from its beginning, by the decision of its submitter."""
+    """Return whether the manager sent the job to wait for a person. A job with dependencies waits from its
+    submission."""
     return waits(lifecycle) and lifecycle.decision is not None and lifecycle.decision.reason is Reason.ROUTED
 
 
 def dependency_failed(role: str, why: str) -> Move:
-    """A job that wanted another's success will never run."""
+    """Return the move of a job whose dependency failed: it will never run."""
     error = ErrorInfo(category="dependency_failed", message=why)
     return Move(reason=Reason.KILLED, status=Status.KILLED, role=role, error=error, note=why)
 
@@ -124,10 +124,10 @@ def claimed(
 def decided(
     before: Lifecycle, move: Move, *, by: str, attempt: int, now: datetime, result_sha256: str | None = None
 ) -> Lifecycle:
-    """The lifecycle after `move`, of an attempt that left that result; raises IllegalTransition and changes nothing
-    when the table does not have it.
+    """Return the lifecycle after `move`. Raise IllegalTransition when the table does not allow it.
 
-    A terminal commit sets finalized_at; where routing ends at the manager, only the manager's does (DESIGN §3.2).
+    A terminal commit sets finalized_at; where routing ends at the manager, only the manager's commit does
+    (DESIGN §3.2).
     """
     states.check(before.job_id, before.status, move.status, move.reason, finalized=before.finalized_at is not None)
     stamp, to = timestamp(now), move.to
@@ -175,12 +175,12 @@ def _manager_finalizes(lifecycle: Lifecycle) -> bool:
 
 
 def is_decided(lifecycle: Lifecycle, highest_attempt: int) -> bool:
-    """Whether recovery only carries out what stands in job.json already (DESIGN §3.3)."""
+    """Return whether recovery only has to carry out the decision in job.json (DESIGN §3.3)."""
     return lifecycle.decision is not None and lifecycle.decision.attempt == highest_attempt
 
 
 def next_role(lifecycle: Lifecycle) -> str | None:
-    """Where a success goes on to; None when it is finished here."""
+    """Return the next role after a success; None when the job ends here."""
     routing = lifecycle.routing or {}
     if routing.get("mode") == "manager":
         return None if lifecycle.role == "Manager" else "Manager"
@@ -189,7 +189,7 @@ def next_role(lifecycle: Lifecycle) -> str | None:
 
 
 def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: Uniform, *, attempt: int) -> Move:
-    """The move that an outcome asks for."""
+    """Return the move that an outcome asks for."""
     match outcome:
         case Succeeded():
             onward = next_role(lifecycle)
@@ -199,7 +199,7 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
         case Failed(error=error, retryable=retryable, retry_after_s=wait_s):
             if retryable:
                 match decide(lifecycle.attempts_in_hop(attempt), policy, uniform):
-                    case Again(delay_s=delay_s):
+                    case RetryAfter(delay_s=delay_s):
                         return Move(
                             reason=Reason.RETRIED,
                             status=Status.QUEUED,
@@ -218,14 +218,14 @@ def after(lifecycle: Lifecycle, outcome: Outcome, policy: RetryPolicy, uniform: 
 
 
 def resolve_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *, highest: int) -> Move:
-    """What the manager does with a stale job: again while attempts remain, else give up (RELIABILITY 20)."""
-    # Requeues count too: a claim that dies before it counts its attempt must not go round for ever.
+    """Decide about a stale job: requeue it while attempts remain, else give up (RELIABILITY 20)."""
+    # Requeues count too: otherwise a claim that dies before it counts its attempt would be requeued for ever.
     attempts = max(lifecycle.attempts_in_hop(highest), lifecycle.requeues_in_hop)
     if _not_its_fault(lifecycle):
         again = Move(reason=Reason.REQUEUED, status=Status.QUEUED, role=lifecycle.role)
         return replace(again, delay_s=delay_after(attempts, policy, uniform))
     match decide(attempts, policy, uniform):
-        case Again(delay_s=delay_s):
+        case RetryAfter(delay_s=delay_s):
             return Move(reason=Reason.REQUEUED, status=Status.QUEUED, role=lifecycle.role, delay_s=delay_s)
         case GiveUp(attempts=count):
             why = (lifecycle.error or {}).get("message", "its agent died")
@@ -240,8 +240,8 @@ def resolve_stale(lifecycle: Lifecycle, policy: RetryPolicy, uniform: Uniform, *
 
 
 def _not_its_fault(lifecycle: Lifecycle) -> bool:
-    """A job whose work is done and could not be handed on, or whose manager died while it decided: neither is an
-    attempt of the work, and a manager that is killed again and again must not kill the jobs that it was to route. What
-    bounds these is the age at which the manager abandons a job."""
+    """Return whether the job became stale through no fault of its own: it was done but could not be handed on, or the
+    manager died while deciding. Neither is an attempt of the work, and a manager that is killed repeatedly must not
+    kill the jobs that it routes. `abandon_after` bounds these."""
     exhausted = bool(lifecycle.hops) and lifecycle.hops[-1].reason is Reason.ROUTING_EXHAUSTED
     return exhausted or (lifecycle.role == "Manager" and (lifecycle.routing or {}).get("mode") == "manager")

@@ -13,7 +13,7 @@ from farro.errors import UnknownJob
 from farro.execution import progress, task_snapshot
 from farro.host import fs
 from farro.jobs import places
-from farro.jobs.diagnosis import Dependency, Facts, Finding, Worker, finding
+from farro.jobs.diagnosis import Dependency, Diagnosis, Facts, SlotFact, diagnose
 from farro.jobs.envelope import SCHEMA_VERSION
 from farro.jobs.ids import is_job_id
 from farro.jobs.states import Status
@@ -27,12 +27,12 @@ from farro.store.port import AgentView, JobView, Store
 _JOB_LIMIT = 4 << 20
 
 
-def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Facts, Finding]:
+def explain(store: Store, root: str, job_id: str, *, now: datetime) -> tuple[Facts, Diagnosis]:
     view = store.find(job_id)
     if view is None:
         raise UnknownJob(f"no job {job_id} in {root}; `farro ls` lists what there is")
     gathered = facts(store, root, view, now=now)
-    return gathered, finding(gathered)
+    return gathered, diagnose(gathered)
 
 
 def facts(store: Store, root: str, view: JobView, *, now: datetime) -> Facts:
@@ -112,10 +112,10 @@ def _dependencies(store: Store, prompt: Mapping[str, Any], key: str) -> tuple[De
     return tuple(found)
 
 
-def _worker(agent: AgentView) -> Worker:
+def _worker(agent: AgentView) -> SlotFact:
     tags = agent.identity.get("tags")
     offered = frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else frozenset()
-    return Worker(agent=agent.id, alive=agent.alive, busy=bool(agent.jobs), tags=offered)
+    return SlotFact(agent=agent.id, alive=agent.alive, busy=bool(agent.jobs), tags=offered)
 
 
 def _before(store: Store, view: JobView) -> int:

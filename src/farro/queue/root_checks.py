@@ -17,7 +17,7 @@ from farro.doctor.checks import EXAMPLES, Check, Finding, counted, edit, failed,
 from farro.doctor.schemas import schemas
 from farro.errors import BadDocument
 from farro.host import folder_count, fs
-from farro.jobs.diagnosis import MANAGER_AWAY_S, said
+from farro.jobs.diagnosis import MANAGER_AWAY_S, in_words
 from farro.jobs.places import STALE
 from farro.queue import schedules
 from farro.queue.fleet import HEARTBEAT, manager_silent_s
@@ -152,7 +152,7 @@ def _policies(root: str, settings: Settings) -> Finding:
 
 def _watchdog(settings: Settings, config: str) -> Finding:
     thresholds = settings.watchdog
-    found = f"stale after {said(thresholds.stale_after_s)}, abandoned after {said(thresholds.abandon_after_s)}"
+    found = f"stale after {in_words(thresholds.stale_after_s)}, abandoned after {in_words(thresholds.abandon_after_s)}"
     if thresholds.abandon_after_s <= thresholds.stale_after_s:
         return warning(
             found, "a job is given up before its agent counts as hung; abandon_after_s must be the longer", edit(config)
@@ -233,11 +233,11 @@ def _heartbeat(root: str, now: datetime, elsewhere: Elsewhere | None) -> Finding
         return ok("none has run here, and nothing waits for one")
     if age_s > MANAGER_AWAY_S:
         return warning(
-            f"its last sign is {said(age_s)} old",
+            f"its last sign is {in_words(age_s)} old",
             "routed and stale jobs wait until a manager runs; it gives a sign every ten seconds",
             "farro start",
         )
-    return ok(f"its last sign is {said(age_s)} old")
+    return ok(f"its last sign is {in_words(age_s)} old")
 
 
 def _silent_s(root: str, now: datetime) -> float | None:

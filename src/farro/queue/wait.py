@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from farro.host.clock_port import Clock
-from farro.jobs.diagnosis import STANDS, finding
+from farro.jobs.diagnosis import STANDS, diagnose
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.lazy_dataclass import dataclass
@@ -132,7 +132,7 @@ def standing(store: Store, root: str, job_ids: Sequence[str], *, now: datetime) 
         view = store.find(job_id)
         if view is None or view.lifecycle.terminal:
             continue
-        found = finding(facts(store, root, view, now=now))
+        found = diagnose(facts(store, root, view, now=now))
         if found.reason in STANDS:
             told.setdefault(found.message, f"{job_id} waits: {found.message}. What helps: {found.fix}")
     return list(told.values())

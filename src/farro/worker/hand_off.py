@@ -19,7 +19,7 @@ from farro.errors import FarroError
 from farro.execution.stop import Stop
 from farro.host.clock_port import Clock
 from farro.jobs import transitions
-from farro.jobs.diagnosis import said
+from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.outcomes import ErrorInfo, Outcome, Released, Succeeded, Unroutable
 from farro.jobs.retry import RetryPolicy, Uniform, delay_after
@@ -122,7 +122,7 @@ class Handover:
         silent = leader.silent_s(self.root, self.clock) if self.silent_s is None else self.silent_s()
         if silent is None:
             return "no manager has run here yet; start one with `farro manager`"
-        return f"the manager has been silent for {said(silent)}" if silent > AWAY_S else None
+        return f"the manager has been silent for {in_words(silent)}" if silent > AWAY_S else None
 
     def _sleep(self, seconds: float, tick: Callable[[], None], stop: Stop) -> None:
         until_s = self.clock.monotonic_s() + seconds

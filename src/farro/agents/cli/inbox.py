@@ -14,7 +14,7 @@ from farro.cli.enqueue import contents
 from farro.cli.options import common, open_root, person
 from farro.cli.terminal import answer, at_terminal, say
 from farro.host.clock import SystemClock
-from farro.jobs.diagnosis import said
+from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
 from farro.queue import find_job
 
@@ -37,7 +37,7 @@ def inbox(root: str | None, as_json: bool) -> None:
     for number, one in enumerate(found):
         if number:
             say()
-        waited = said((now - datetime.fromisoformat(one.since)).total_seconds())
+        waited = in_words((now - datetime.fromisoformat(one.since)).total_seconds())
         about = f"  {one.task}: {one.title}" if one.task is not None else ""
         say(f"{one.job_id}  waits {waited}{about}")
         for line in one.question.strip().splitlines():

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from farro.host.clock_port import Clock
-from farro.jobs.diagnosis import said
+from farro.jobs.diagnosis import in_words
 from farro.jobs.envelope import Lifecycle
 from farro.jobs.states import Status
 from farro.jobs.times import parse_timestamp
@@ -55,6 +55,6 @@ class AbandonedJobs:
         for view in store.list(roles=roles, statuses=OPEN):
             age = age_s(view.lifecycle, self.clock.now())
             if age is not None and age >= self.after_s:
-                longest = f"watchdog.abandon_after_s, {said(self.after_s)}"
-                found.append((view.job_id, f"abandoned: it has gone on for {said(age)}, longer than {longest}"))
+                longest = f"watchdog.abandon_after_s, {in_words(self.after_s)}"
+                found.append((view.job_id, f"abandoned: it has gone on for {in_words(age)}, longer than {longest}"))
         return found
