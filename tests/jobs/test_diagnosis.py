@@ -137,7 +137,7 @@ CASES = [
     (
         replace(QUEUED, waits=True, after=(Dependency(job_id="a", status=Status.SUCCEEDED, terminal=True),)),
         "waiting",
-        "what it waited for has ended",
+        "the jobs it waited for have ended",
         "farro watchdog --once",
     ),
     (replace(QUEUED, waits=True), "waiting", "the manager, or for a person", "farro manager --once"),
