@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from farro.agents.calling import AllProvidersFailed, AnsweredCall, CallTry, ProviderCandidate, call, providers_of_role
+from farro.agents.gateway import (
+    AllProvidersFailed,
+    AnsweredCall,
+    CallTry,
+    ProviderCandidate,
+    call_providers,
+    providers_of_role,
+)
 from farro.agents.providers.port import SLICE_S, Answer, ChatMessage, ProviderTrouble, Request, Usage
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import BudgetExceeded, InputError
@@ -37,7 +44,7 @@ class Scene:
         return ProviderCandidate(name=name, provider=Told(self, name, list(does), tries), model=f"{name}-model")
 
     def call(self, *candidates: ProviderCandidate, **more: Any) -> AnsweredCall:
-        return call(
+        return call_providers(
             candidates,
             self.request,
             reserve=self.reserve,

@@ -49,7 +49,7 @@ def codes(stage: Stage) -> list[str]:
 def test_a_job_waits_for_a_person_and_the_inbox_tells_what_is_asked(asked: Stage) -> None:
     assert asked.folder().parent == asked.path / "agents/Manager/waiting"
     store = asked.store()
-    (waiting,) = inbox.inbox(store, asked.root)
+    (waiting,) = inbox.list_inbox(store, asked.root)
     assert (waiting.job_id, waiting.question, waiting.role) == ("one", "Is it polite enough?", "SeniorEngineer")
     assert "It says please now." in waiting.result
     _, found = explain(store, asked.root, "one", now=asked.clock.now())
@@ -75,7 +75,7 @@ def test_refused_it_goes_back_to_the_role_before_with_the_reason_and_is_asked_ab
     assert asked.until_done().status is Status.QUEUED
     assert codes(asked) == ["human", "refused", "changes", "human"]
     store = asked.store()
-    assert "Softer." in inbox.one(store, asked.root, "one").result
+    assert "Softer." in inbox.inbox_item(store, asked.root, "one").result
     store.close()
 
 
@@ -127,7 +127,7 @@ def test_a_refusal_says_why(asked: Stage) -> None:
 
 
 def test_a_person_may_send_it_elsewhere_and_the_workflow_goes_on_from_there(asked: Stage) -> None:
-    say(asked, inbox.route, "DocWriter", note="nobody needs to look")
+    say(asked, inbox.reroute, "DocWriter", note="nobody needs to look")
     assert asked.life().role == "DocWriter"
     life = asked.until_done()
     assert life.status is Status.SUCCEEDED
@@ -137,12 +137,12 @@ def test_a_person_may_send_it_elsewhere_and_the_workflow_goes_on_from_there(aske
 
 def test_no_person_sends_agents_work_to_the_role_that_runs_commands(asked: Stage) -> None:
     with pytest.raises(InputError, match="Runner runs command plans, no agents"):
-        say(asked, inbox.route, "Runner")
+        say(asked, inbox.reroute, "Runner")
     assert waits_for_person(asked.life())
 
 
 def test_a_role_outside_of_the_workflow_takes_a_turn_and_hands_back(asked: Stage) -> None:
-    say(asked, inbox.route, "CodeReviewer")
+    say(asked, inbox.reroute, "CodeReviewer")
     assert waits_for_person(asked.until_done())  # whoever wanted another look first has approved nothing
     say(asked, inbox.approve)
     assert asked.until_done().status is Status.SUCCEEDED

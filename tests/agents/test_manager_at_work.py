@@ -263,7 +263,7 @@ def test_an_architect_beside_the_workflow_drafts_within_its_prompt_not_within_th
     begun(stage, role="SeniorEngineer" if sent else "Architect", allowed_paths=["docs/"])
     if sent:
         store = stage.store()
-        inbox.route(store, stage.root, "one", "Architect", by="test")
+        inbox.reroute(store, stage.root, "one", "Architect", by="test")
         store.close()
     stage.work("Architect")
     plan(stage)

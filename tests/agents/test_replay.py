@@ -7,7 +7,7 @@ import json
 import pytest
 
 from agents.stage import CHANGE, REVIEW, Make, Stage
-from farro.agents.replay import ReplayedAttempt, replay
+from farro.agents.replay import ReplayedAttempt, replay_job
 from farro.config.reader import load
 from farro.errors import InputError
 
@@ -17,7 +17,7 @@ ANSWERS = [{"role": "SeniorEngineer", "answer": CHANGE}, {"role": "CodeReviewer"
 def replayed(stage: Stage, job_id: str = "one") -> list[ReplayedAttempt]:
     store = stage.store()
     try:
-        return replay(store, stage.root, job_id, settings_of=load, clock=stage.clock)
+        return replay_job(store, stage.root, job_id, settings_of=load, clock=stage.clock)
     finally:
         store.close()
 

@@ -254,7 +254,7 @@ def test_every_hop_of_a_task_is_replayed_as_it_was(make: Make) -> None:
     begun(stage)
     assert stage.until_done().status is Status.SUCCEEDED
     store = stage.store()
-    done = replay.replay(store, stage.root, "one", settings_of=load, clock=stage.clock)
+    done = replay.replay_job(store, stage.root, "one", settings_of=load, clock=stage.clock)
     store.close()
     assert [(one.role, one.same, one.difference) for one in done] == [
         (role, True, "") for role in ("SeniorEngineer", "CodeReviewer", "SeniorEngineer", "CodeReviewer", "DocWriter")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farro.air import records
-from farro.air.words import JobState, TaskState, job_state, task_state
+from farro.air import import_jobs as records
+from farro.air.status import JobState, TaskState, job_state, task_state
 from farro.documents import Document
 from farro.errors import BadDocument
 from farro.jobs.states import Status
@@ -50,7 +50,7 @@ def task(name: str, status: str, *needs: str) -> dict[str, Any]:
 
 
 def left(*tasks: dict[str, Any]) -> records.RemainingTasks:
-    return records.left(Document(list(tasks), "tasks.json"), task_timeout_s=None, cwd="/x")
+    return records.remaining_tasks(Document(list(tasks), "tasks.json"), task_timeout_s=None, cwd="/x")
 
 
 JOB = records.AirJob(id="1", name="n", state="working")
@@ -68,8 +68,8 @@ def test_what_is_left_is_a_plan_of_all_that_is_not_completed(states: list[str], 
     found = left(*tasks)
     undone = [item["id"] for item in tasks if item["status"] != "completed"]
     assert [item["id"] for item in found.tasks] == undone
-    assert (records.verdict(JOB, found) is JobState.COMPLETED) == (not undone)
-    assert (records.verdict(JOB, found) is JobState.FAILED) == ("failed" in states)
+    assert (records.imported_state(JOB, found) is JobState.COMPLETED) == (not undone)
+    assert (records.imported_state(JOB, found) is JobState.FAILED) == ("failed" in states)
     if undone:
         plan = load_data({"tasks": list(found.tasks)}, "left")
         wanted = {item["id"]: set(item["dependencies"]) - set(found.completed) for item in tasks}
@@ -78,13 +78,13 @@ def test_what_is_left_is_a_plan_of_all_that_is_not_completed(states: list[str], 
 
 def test_a_state_that_says_completed_is_not_believed() -> None:
     said = records.AirJob(id="1", name="n", state="completed")
-    assert records.verdict(said, left(task("a", "running"))) is JobState.WAITING
+    assert records.imported_state(said, left(task("a", "running"))) is JobState.WAITING
 
 
 @pytest.mark.parametrize("data", [None, {}, "x", [{"id": "a"}], [task("a", "maybe")], [task("a", "pending", "b")], [3]])
 def test_what_is_no_task_list_is_refused_and_never_done(data: Any) -> None:
     with pytest.raises(BadDocument):
-        records.left(Document(data, "tasks.json"), task_timeout_s=None, cwd="/x")
+        records.remaining_tasks(Document(data, "tasks.json"), task_timeout_s=None, cwd="/x")
 
 
 def test_a_task_that_runs_itself_is_known() -> None:

@@ -15,7 +15,7 @@ import pytest
 import stage
 from crash.seams import Counting, KillAt, placed
 from crash.tally import add_figure
-from farro.air import named
+from farro.air import named_jobs as named
 from farro.host import leases
 from farro.jobs.states import Status
 from farro.store.files import FilesStore
@@ -135,13 +135,13 @@ def test_kill_at_every_call_of_a_reset(shm: Path, durable: bool, state: str) -> 
         store.close()
 
     def act(store: FilesStore) -> None:
-        named.reset(store, store.root, "nightly", by="person")
+        named.reset_named_job(store, store.root, "nightly", by="person")
 
     def judge(root: str, how: str) -> None:
         store = opened(root, 3, durable)
         keeper = store.join("keeper", role=None)
         store.recover(keeper)  # what the dead operator held
-        named.reset(store, store.root, "nightly", by="person")
+        named.reset_named_job(store, store.root, "nightly", by="person")
         present = store.named("nightly")
         assert present is not None, how
         assert present != old[0], how

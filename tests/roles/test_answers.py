@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farro.roles import answers
-from farro.roles.answer_markdown import markdown
 from farro.roles.answers import (
     Analysis,
     CodeChange,
@@ -21,6 +20,7 @@ from farro.roles.answers import (
     ReviewFinding,
     WrittenDocument,
     instructions,
+    markdown,
     read,
 )
 from farro.roles.names import AGENTS

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farro.agents.gateway import LONGEST_WAIT_S, NextProvider, RetryCall, decide_retry
 from farro.jobs.retry import RetryPolicy
-from farro.roles.call_retries import LONGEST_WAIT_S, NextProvider, RetryCall, after_trouble
 
 PINNED = RetryPolicy()
 
@@ -26,7 +26,7 @@ def after(**told: Any) -> RetryCall | NextProvider:
         "policy": PINNED,
         "uniform": lambda low, high: high,
     }
-    return after_trouble(**{**defaults, **told})
+    return decide_retry(**{**defaults, **told})
 
 
 def test_a_passing_trouble_is_tried_again_after_the_pinned_backoff() -> None:

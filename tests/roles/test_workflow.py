@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farro.agents.manager import auto_plan
 from farro.documents import Document
 from farro.jobs.envelope import Hop
 from farro.jobs.states import Reason
-from farro.roles import auto_plan, paths, workflow
+from farro.roles import paths, workflow
 from farro.roles import task as tasks
 from farro.roles.task import TaskText, WorkflowTask
 from farro.roles.workflow import RouteCode, RouteDecision
@@ -282,7 +283,7 @@ def test_the_manager_is_no_step_of_a_workflow() -> None:
     [(False, 0.79, False), (False, 0.8, True), (True, 0.79, True), (True, 0.61, True), (True, 0.6, False)],
 )
 def test_auto_plan_pauses_at_80_percent_and_resumes_at_60(before: bool, fullest: float, after: bool) -> None:
-    assert auto_plan.paused(before, [0.1, fullest], pause=0.8, resume=0.6) is after
+    assert auto_plan.is_paused(before, [0.1, fullest], pause=0.8, resume=0.6) is after
 
 
 @pytest.mark.parametrize(

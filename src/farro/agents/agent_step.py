@@ -18,10 +18,11 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import BinaryIO
 
-from farro.agents import request_text, result_files
+from farro.agents import request as requests
+from farro.agents import result_files
 from farro.agents.call_records import AnswerFolder, RecordedAnswer, answers_of_earlier_attempts, remove_private_folders
-from farro.agents.calling import CallTry, ProviderCandidate, providers_of_role
-from farro.agents.calling import call as call_in_turn
+from farro.agents.gateway import CallTry, ProviderCandidate, providers_of_role
+from farro.agents.gateway import call_providers as call_in_turn
 from farro.agents.providers.port import (
     Answer,
     ChatMessage,
@@ -32,8 +33,7 @@ from farro.agents.providers.port import (
     Request,
     Usage,
 )
-from farro.agents.request_material import PAYLOAD, gather, job_folder
-from farro.agents.request_text import RequestMaterial
+from farro.agents.request import PAYLOAD, PAYLOAD_VARIABLE, RequestMaterial, gather, job_folder
 from farro.config.settings import ProviderSettings, RoleSettings, Settings
 from farro.errors import BadDocument, BudgetExceeded, FarroError, InputError, TryAgain
 from farro.execution import task_file
@@ -124,7 +124,7 @@ class _Step:
             material=material,
             redactor=redactor,
         )
-        messages: tuple[ChatMessage, ...] = (ChatMessage(author="user", text=request_text.user(material)),)
+        messages: tuple[ChatMessage, ...] = (ChatMessage(author="user", text=requests.user_text(material)),)
         problems: list[str] = []
         advice = ""  # for people
         for _ in range(role.repairs + 1):
@@ -136,7 +136,7 @@ class _Step:
             advice = "" if answer.whole else f". It may be longer with more of roles.{self._role}.max_output_tokens"
             if not answer.whole:  # also one that can be read: nobody knows what its end would have said
                 problems.append("it was cut off at the end: be shorter")
-            again = request_text.repair(problems)
+            again = requests.repair_text(problems)
             more = (ChatMessage(author="assistant", text=answer.text), ChatMessage(author="user", text=again))
             messages = (*messages, *more)
         told = "; ".join(problems[:5])
@@ -177,7 +177,7 @@ class _Asked:
         self._calls.make_folder()
         self._calls.forget_diff()
         remove_private_folders(self.work.earlier, self._step)
-        self._system = request_text.system(self.material)
+        self._system = requests.system_text(self.material)
         self._bought = answers_of_earlier_attempts(self.work.earlier, self._step)
         self._prices = self.agents.prices(self.settings.providers)
         self._made = 0  # calls so far
@@ -246,7 +246,7 @@ class _Asked:
         usual_s = timeouts.cli_seconds if (described.kind or candidate.name) == "cli" else timeouts.http_seconds
         own = {name: self.call.env[name] for name in self.call.env if name.startswith("FARRO_")}
         if self.material.payload:
-            own[request_text.PAYLOAD] = f"{job_folder(self.work)}/{PAYLOAD}"
+            own[PAYLOAD_VARIABLE] = f"{job_folder(self.work)}/{PAYLOAD}"
         return Request(
             key=f"{self.work.job_id}/{self.work.attempt:04d}/{self._step}/{number}",
             system=self._system,

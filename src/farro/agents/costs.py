@@ -68,7 +68,7 @@ class DayRange:
     last: str
 
 
-def days(*, day: str | None, since: str | None, whole: bool, now: datetime) -> DayRange:
+def parse_day_range(*, day: str | None, since: str | None, whole: bool, now: datetime) -> DayRange:
     """The UTC days that somebody means. `whole`: all of them where nothing is said, else today."""
     today = now.astimezone(UTC).date()
     if day is not None and since is not None:
@@ -98,7 +98,7 @@ def _begin(text: str, today: date, now: datetime) -> str:
         raise InputError(f"{text!r} is neither a day such as {today.isoformat()} nor a duration such as 7d") from None
 
 
-def costs(
+def sum_costs(
     ledger: Ledger, store: Store, root: str, settings: Settings, *, job: str | None, wanted: DayRange, by: GroupBy
 ) -> Costs:
     """The sums of those days, of one job or of all, and the budgets on the last of them."""
@@ -179,7 +179,7 @@ def _budgets(ledger: Ledger, settings: Settings, day: str, job_id: str | None) -
     return tuple(found)
 
 
-def of_job(ledger: Ledger, job_id: str) -> Spent | None:
+def cost_of_job(ledger: Ledger, job_id: str) -> Spent | None:
     """What the calls of a job came to; None: it made none."""
     calls = ledger.of_job(job_id)
     return spent(calls) if calls else None

@@ -36,13 +36,13 @@ class InboxItem:
     folder: str  # of the job
 
 
-def inbox(store: Store, root: str) -> list[InboxItem]:
+def list_inbox(store: Store, root: str) -> list[InboxItem]:
     """The oldest first."""
     found = [view for view in store.list(roles=[MANAGER], statuses=[Status.QUEUED]) if _waits(view)]
-    return sorted((_waiting(store, view) for view in found), key=lambda one: one.since)
+    return sorted((_waiting(store, view) for view in found), key=lambda item: item.since)
 
 
-def one(store: Store, root: str, job_id: str) -> InboxItem:
+def inbox_item(store: Store, root: str, job_id: str) -> InboxItem:
     """What is asked about that job. IllegalTransition: nothing is."""
     view = _view(store, root, job_id)
     if not _waits(view):
@@ -72,7 +72,7 @@ def edit(store: Store, root: str, job_id: str, text: str, *, by: str, note: str 
     return _answer(store, root, job_id, RouteCode.EDITED, by=by, note=note, text=text)
 
 
-def route(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
+def reroute(store: Store, root: str, job_id: str, role: str, *, by: str, note: str | None = None) -> Lifecycle:
     """An override: to that role, whatever the workflow says. It goes on from there. InputError: agents' work for the
     role that runs commands."""
     view = _view(store, root, job_id)
@@ -89,7 +89,7 @@ def route(store: Store, root: str, job_id: str, role: str, *, by: str, note: str
 def _answer(
     store: Store, root: str, job_id: str, code: RouteCode, *, by: str, note: str | None, text: str | None = None
 ) -> Lifecycle:
-    asked = one(store, root, job_id)
+    asked = inbox_item(store, root, job_id)
     told = {"code": str(code), **({} if asked.step is None else {"step": asked.step})}
     with operator(store, by) as agent:
         return store.answer(agent, job_id, PersonAnswer(route=told, note=_short(note), text=text))

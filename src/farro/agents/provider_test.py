@@ -11,7 +11,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from farro.agents.calling import AnsweredCall, CallTry, ProviderCandidate, call, providers_of_role
+from farro.agents.gateway import AnsweredCall, CallTry, ProviderCandidate, call_providers, providers_of_role
 from farro.agents.providers.port import ChatMessage, Provider, ProviderTrouble, Reach, Request
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
 from farro.errors import InputError, UnknownRole
@@ -23,7 +23,7 @@ from farro.jobs.retry import RetryPolicy, Uniform
 from farro.lazy_dataclass import dataclass
 from farro.store.ledger import Prices
 
-PROMPT = "Answer with the single word: ready"
+TEST_PROMPT = "Answer with the single word: ready"
 SYSTEM = "You are asked whether you can be reached. Be brief."
 MAX_OUTPUT_TOKENS = 1024  # models that think before they answer need some for that
 
@@ -35,7 +35,7 @@ class ProviderTestResult:
     cost_usd: Decimal | None  # as the provider says it, else as the prices do; None: nobody knows
 
 
-def provider_test(
+def run_provider_test(
     settings: Settings,
     *,
     role: str | None,
@@ -81,7 +81,7 @@ def provider_test(
         )
 
     try:
-        answered = call(
+        answered = call_providers(
             [candidate(wanted) for wanted in _wanted(settings, role, provider)],
             request,
             reserve=lambda candidate, request, number: "",
@@ -108,7 +108,7 @@ def without_secrets(tested: ProviderTestResult, redact: Callable[[str], str]) ->
 
 
 @contextlib.contextmanager
-def scratch(root: str) -> Iterator[str]:
+def scratch_folder(root: str) -> Iterator[str]:
     """An empty folder for the files of one test; it goes afterwards."""
     home = fs.temporary(f"{root}/jobs/.staging")
     fs.mkdir(home)
@@ -119,7 +119,7 @@ def scratch(root: str) -> Iterator[str]:
         trees.remove_tree(home)
 
 
-def told(role: str | None, tested: ProviderTestResult, tried: Sequence[CallTry]) -> dict[str, Any]:
+def answer_data(role: str | None, tested: ProviderTestResult, tried: Sequence[CallTry]) -> dict[str, Any]:
     """An answer as data."""
     come, asked = tested.answered.answer, tested.answered.candidate
     return {
@@ -136,7 +136,7 @@ def told(role: str | None, tested: ProviderTestResult, tried: Sequence[CallTry])
     }
 
 
-def not_told(
+def failure_data(
     role: str | None, trouble: ProviderTrouble, tried: Sequence[CallTry], redact: Callable[[str], str]
 ) -> dict[str, Any]:
     """That there is none, as data."""

@@ -53,7 +53,7 @@ class ReplayedAttempt:
     difference: str = ""  # in words, and as a diff
 
 
-def replay(
+def replay_job(
     store: Store, root: str, job_id: str, *, settings_of: Callable[[str], Settings], clock: Clock
 ) -> list[ReplayedAttempt]:
     """Every attempt of that job that an agent answered, in order. InputError: there is nothing to replay."""

@@ -16,7 +16,7 @@ from farro.execution.results import PlanResult, StepResult
 from farro.execution.runner import Work
 from farro.host import fs
 from farro.jobs.outcomes import Report
-from farro.roles import answer_markdown, answers
+from farro.roles import answers
 from farro.store.ledger import CallRecord
 
 _LIMIT = 8 << 20
@@ -40,7 +40,7 @@ def report(work: Work, result: PlanResult, plain: Report, calls: Sequence[CallRe
         answer = answers.read(work.role, text)
         if not isinstance(answer, list):
             told["answer"] = asdict(answer)
-            markdown = answer_markdown.markdown(work.role, answer)
+            markdown = answers.markdown(work.role, answer)
         diff = f"steps/{step.id}/{DIFF}"
         if fs.exists(f"{work.folder}/{diff}"):
             told["diff"] = diff

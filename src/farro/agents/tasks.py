@@ -58,7 +58,7 @@ class JobRoute:
     diff: str
 
 
-def listed(root: str, settings: Settings, roles: Sequence[str]) -> list[TaskSummary]:
+def list_tasks(root: str, settings: Settings, roles: Sequence[str]) -> list[TaskSummary]:
     """Every file of tasks/, by its name; what is wrong with one stands in it."""
     try:
         names = sorted(fs.listdir(f"{root}/{FOLDER}"))
@@ -95,9 +95,9 @@ def _told(stem: str, file: str | None, found: WorkflowTask | tasks.TaskText) -> 
     return TaskSummary(id=found.id, title=found.title, file=file, description=found.description, workflow=steps)
 
 
-def one(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskSummary:
+def find_task(root: str, settings: Settings, roles: Sequence[str], task_id: str, folders: Sequence[str]) -> TaskSummary:
     """The task of that id: its file, else as a job that follows it keeps it. `folders`: of those jobs."""
-    for told in listed(root, settings, roles):
+    for told in list_tasks(root, settings, roles):
         if told.id == task_id:
             return told
     for folder in folders:
@@ -110,7 +110,7 @@ def one(root: str, settings: Settings, roles: Sequence[str], task_id: str, folde
     raise NoTask(f"no task {task_id} in {root}/{FOLDER}, and no job of one")
 
 
-def way(store: Store, view: JobView) -> JobRoute:
+def job_route(store: Store, view: JobView) -> JobRoute:
     """What each hop of a job said; a hop that ended an attempt has that attempt's result."""
     folder, life = store.folder(view), view.lifecycle
     try:

@@ -12,8 +12,18 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Literal
 
-from farro.agents.calling import CallTry, ProviderCandidate, call, providers_of_role
-from farro.agents.providers.port import Answer, ChatMessage, Provider, Reach, Request, Usage
+from farro.agents.service import (
+    Answer,
+    CallTry,
+    ChatMessage,
+    Provider,
+    ProviderCandidate,
+    Reach,
+    Request,
+    Usage,
+    call_providers,
+    providers_of_role,
+)
 from farro.agx import model_answer as answers
 from farro.agx import model_prompt
 from farro.config.settings import FallbackSettings, ProviderSettings, RoleSettings, Settings
@@ -184,7 +194,7 @@ class Planner:
         messages = tuple(ChatMessage(author=one.author, text=self.redactor.text(one.text)) for one in messages)
         said = [[one.author, one.text] for one in messages]
         self._digest = sha256(json.dumps([system, said]).encode("utf-8", "surrogatepass")).hexdigest()
-        answered = call(
+        answered = call_providers(
             candidates,
             lambda candidate, number: self._request(system, messages, candidate, number),
             reserve=self._reserve,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from farro.agents.calling import providers_of_role
+from farro.agents.service import providers_of_role
 from farro.agx.client import QueueTold, Ticket, WorkerTold
 from farro.config.settings import RoleSettings
 from farro.documents import Document

@@ -1,31 +1,121 @@
-"""Taking over the jobs of an Air-Executor: its folder is read, never written; what is left to run is queued by name.
+"""Air-Executor's records of a job: what is left to run of a task list, by what became of each task. Pure.
 
-What is left of a task list is decided in plans.air.
+Task lists as plans, without their history, are read by forms; files and queueing live in operations.air_import.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from farro import documents
-from farro.air import named, records
-from farro.air.records import AirJob, RemainingTasks
-from farro.air.words import JobState
+from farro.air import named_jobs
+from farro.air.status import JobState, TaskState
 from farro.config.settings import RunnersSettings
-from farro.documents import Document, refusal, shapes
+from farro.documents import Document, Path, refusal, shapes, show
 from farro.errors import BadDocument, FarroError, InputError
 from farro.execution import progress
 from farro.host import fs
 from farro.jobs import ids
 from farro.lazy_dataclass import dataclass
+from farro.plans.forms import TASK_STATE
+from farro.plans.loading import load
 from farro.queue.admission import Gate
 from farro.queue.times import moment_or_none
 from farro.store.port import Store
+
+STATES = tuple(map(str, TaskState))
+_NO_PART = (*TASK_STATE, "job_name")  # of a plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AirJob:
+    """state.json."""
+
+    id: str
+    name: str
+    state: Literal["waiting", "working", "completed", "failed"]
+    created_at: str | None = None
+    updated_at: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemainingTasks:
+    """What a task list comes to."""
+
+    tasks: tuple[Mapping[str, Any], ...]  # to run, with the dependencies that are not done yet
+    completed: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...]  # with their errors
+    orphaned: tuple[str, ...]  # say that they run, and nobody runs them: not done
+    themselves: tuple[str, ...]  # whose command is `air-executor run-task`: of themselves, as the original wrote them
+
+
+def read_state(document: Document, folder: str) -> AirJob:
+    """BadDocument with every problem and its place."""
+    checked = shapes.check(AirJob, document.data)
+    problems = [document.problem(fault.path, fault.message, key=fault.key) for fault in checked.faults]
+    if checked.value is None or problems:
+        raise refusal(document.source, problems)
+    if checked.value.name != folder:
+        message = f"is {show(checked.value.name)}, but the folder is {show(folder)}; make them the same"
+        raise refusal(document.source, [document.problem(("name",), message)])
+    return checked.value
+
+
+def remaining_tasks(document: Document, *, task_timeout_s: float | None, cwd: str) -> RemainingTasks:
+    """What is left of tasks.json. Checked whole first, as a plan, so that a task list that is torn, empty or wrong is
+    never taken for one that is done."""
+    problems = [document.problem(path, message) for path, message in _wrong_states(document.data)]
+    if problems:
+        raise refusal(document.source, problems)
+    if document.data:
+        load(document)
+    by_state = {state: [task for task in document.data if task["status"] == state] for state in STATES}
+    completed = {task["id"] for task in by_state["completed"]}
+    rest = [task for task in document.data if task["id"] not in completed]
+    return RemainingTasks(
+        tasks=tuple(_task(task, completed, task_timeout_s, cwd) for task in rest),
+        completed=tuple(task["id"] for task in by_state["completed"]),
+        failed=tuple((task["id"], str(task.get("error") or "no error was recorded")) for task in by_state["failed"]),
+        orphaned=tuple(task["id"] for task in by_state["running"]),
+        themselves=tuple(task["id"] for task in rest if _runs_itself(task)),
+    )
+
+
+def imported_state(job: AirJob, found: RemainingTasks) -> JobState:
+    """What the job is by its tasks: the state file may say completed while a task never ran."""
+    if found.failed or (job.state == "failed" and found.tasks):
+        return JobState.FAILED
+    return JobState.WAITING if found.tasks else JobState.COMPLETED
+
+
+def _wrong_states(data: Any) -> Iterator[tuple[Path, str]]:
+    if not isinstance(data, list):
+        yield (), "must be a list of tasks"
+        return
+    for place, task in enumerate(data):
+        if isinstance(task, dict) and task.get("status") not in STATES:
+            yield (place, "status"), f"must be {', '.join(STATES)}, not {show(task.get('status'))}"
+
+
+def _task(task: Mapping[str, Any], completed: set[str], timeout_s: float | None, cwd: str) -> dict[str, Any]:
+    made = {name: value for name, value in task.items() if name not in _NO_PART}
+    if "dependencies" in made:
+        made["dependencies"] = [name for name in made["dependencies"] if name not in completed]
+    made.setdefault("cwd", cwd)
+    if timeout_s is not None:
+        made.setdefault("timeout", timeout_s)
+    return made
+
+
+def _runs_itself(task: Mapping[str, Any]) -> bool:
+    name = str(task["command"]).rsplit("/", 1)[-1]
+    return name == "air-executor" and list(task.get("args") or ())[:1] == ["run-task"]
+
 
 FOLDER = ".air-executor"
 MARK = "air_executor"  # in the metadata of an imported job
@@ -116,14 +206,14 @@ def _read(
     folder: str, name: str, config: RunnersSettings | None, started_at_s: StartedAt
 ) -> tuple[AirJob, RemainingTasks]:
     ids.check_job_name(name)
-    job = records.job_of(_document(f"{folder}/state.json"), name)
+    job = read_state(_document(f"{folder}/state.json"), name)
     if (pid := _runner(f"{folder}/runner.pid", started_at_s)) is not None:
         raise InputError(
             f"{folder}/runner.pid: its runner, process {pid}, is alive; stop that Air-Executor first, then import again"
         )
     cwd = os.path.dirname(os.path.dirname(os.path.dirname(folder)))  # where Air-Executor was started
     timeout_s = None if config is None else float(config.task_timeout)
-    return job, records.left(_document(f"{folder}/tasks.json"), task_timeout_s=timeout_s, cwd=cwd)
+    return job, remaining_tasks(_document(f"{folder}/tasks.json"), task_timeout_s=timeout_s, cwd=cwd)
 
 
 def _runner(path: str, started_at_s: StartedAt) -> int | None:
@@ -147,7 +237,7 @@ def _take(
     store: Store, root: str, job: AirJob, found: RemainingTasks, *, failed: bool, dry_run: bool, gate: Gate | None
 ) -> ImportedJob:
     taken = partial(ImportedJob, name=job.name, completed=found.completed)
-    state = records.verdict(job, found)
+    state = imported_state(job, found)
     if not found.tasks and not found.completed:
         return taken(action="nothing", message="it has no tasks")
     if state is JobState.COMPLETED:
@@ -166,7 +256,7 @@ def _take(
     message = _said(job, found)
     if dry_run:
         return taken(action="imported", message=message, tasks=len(found.tasks))
-    job_id = named.create(store, root, job.name, Document(plan, f"{job.name}/tasks.json"), gate=gate)
+    job_id = named_jobs.create_named_job(store, root, job.name, Document(plan, f"{job.name}/tasks.json"), gate=gate)
     return taken(action="imported", message=message, job_id=job_id, tasks=len(found.tasks))
 
 

@@ -1,6 +1,6 @@
-"""How jobs do in Air-Executor's words: a line a job with its progress, a line a task, and who is alive to work them.
+"""Air-Executor's words for what farro's jobs and steps are: the one place where they are translated. Pure.
 
-The words are kernel.air_states; printing lives in cli.
+What the statuses mean to farro itself lives in kernel.states.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple, assert_never
 
-from farro.air import words
-from farro.air.words import JobState, TaskState
 from farro.errors import BadDocument, UnknownJob
 from farro.execution import progress
 from farro.execution.progress import read_result
@@ -22,6 +21,57 @@ from farro.queue import jobs
 from farro.queue.history import attempt_numbers
 from farro.queue.times import seconds_between
 from farro.store.port import AgentView, JobView, Store
+
+
+class JobState(StrEnum):
+    WAITING = "waiting"
+    WORKING = "working"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class TaskState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class StateWithNote(NamedTuple):
+    state: JobState
+    note: str | None = None  # what the four words cannot say
+
+
+def job_state(status: Status, *, terminal: bool = True, orphaned: bool = False) -> StateWithNote:
+    """`orphaned`: it says in_progress, and the agent that had it is dead. Never `working`: nobody works on it, and a
+    job that nobody works on must not look as if it only took long."""
+    match status:
+        case Status.QUEUED:
+            return StateWithNote(JobState.WAITING)
+        case Status.IN_PROGRESS if orphaned:
+            return StateWithNote(JobState.WAITING, "its worker died; a watchdog recovers it")
+        case Status.IN_PROGRESS:
+            return StateWithNote(JobState.WORKING)
+        case Status.STALE:
+            return StateWithNote(
+                JobState.WAITING, "its last attempt was lost; the manager decides whether it runs again"
+            )
+        case Status.SUCCEEDED:
+            return StateWithNote(JobState.COMPLETED)
+        case Status.FAILED:
+            return StateWithNote(JobState.FAILED, None if terminal else "it may still be queued again")
+        case Status.KILLED:
+            return StateWithNote(JobState.FAILED, "killed")
+        case _:
+            assert_never(status)
+
+
+def task_state(*, success: bool | None, begun: bool, working: bool) -> TaskState:
+    """`success`: how it ended, None when it has not. A task that began and did not end is running only while its job is
+    worked on: what a dead worker left behind is pending, neither running for ever nor done."""
+    if success is not None:
+        return TaskState.COMPLETED if success else TaskState.FAILED
+    return TaskState.RUNNING if begun and working else TaskState.PENDING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +109,7 @@ class LiveProcesses:
     watchdog: bool
 
 
-def alive(agents: Iterable[AgentView]) -> LiveProcesses:
+def live_processes(agents: Iterable[AgentView]) -> LiveProcesses:
     living = [agent for agent in agents if agent.alive]
     workers = [agent for agent in living if agent.role not in (None, "Manager")]  # that one is the manager's own
     keepers = {agent.id.split(".", 1)[0] for agent in living if agent.role is None}
@@ -71,24 +121,24 @@ def alive(agents: Iterable[AgentView]) -> LiveProcesses:
     )
 
 
-def named_jobs(store: Store, root: str, *, now: datetime) -> list[JobStatus]:
+def named_job_statuses(store: Store, root: str, *, now: datetime) -> list[JobStatus]:
     """Every job that has a name, in the order of the names."""
     orphans = jobs.orphans(store)
     found = []
     for name, job_id in store.names().items():
         with contextlib.suppress(UnknownJob):  # pruned while we looked
-            found.append(job_line(store, root, job_id, name=name, now=now, orphans=orphans))
+            found.append(job_status(store, root, job_id, name=name, now=now, orphans=orphans))
     return found
 
 
-def other_jobs(store: Store, root: str, *, now: datetime, limit: int) -> list[JobStatus]:
+def unnamed_job_statuses(store: Store, root: str, *, now: datetime, limit: int) -> list[JobStatus]:
     """Jobs that have no name, as far as `limit` reaches."""
     orphans, known = jobs.orphans(store), set(store.names().values())
     found = [view for view in store.list(limit=limit + len(known)) if view.job_id not in known][:limit]
     return [_line(store, view, None, now, orphans) for view in found]
 
 
-def job_line(
+def job_status(
     store: Store, root: str, job_id: str, *, name: str | None, now: datetime, orphans: frozenset[str] | None = None
 ) -> JobStatus:
     view = store.find(job_id)
@@ -99,7 +149,7 @@ def job_line(
 
 def _line(store: Store, view: JobView, name: str | None, now: datetime, orphans: frozenset[str]) -> JobStatus:
     life = view.lifecycle
-    told = words.job_state(view.status, terminal=life.terminal, orphaned=view.job_id in orphans)
+    told = job_state(view.status, terminal=life.terminal, orphaned=view.job_id in orphans)
     tasks = tuple(_tasks(store.folder(view), told.state is JobState.WORKING))
     error = None if life.error is None else f"{life.error.get('category')}: {life.error.get('message')}"
     note = told.note
@@ -148,11 +198,11 @@ def _ended(folder: str, attempt: int, lines: Sequence[Mapping[str, Any]]) -> lis
 
 def _task(task: str, item: Mapping[str, Any] | None, began: bool, working: bool, needs: tuple[str, ...]) -> TaskStatus:
     if item is None:
-        return TaskStatus(id=task, state=words.task_state(success=None, begun=began, working=working), needs=needs)
+        return TaskStatus(id=task, state=task_state(success=None, begun=began, working=working), needs=needs)
     code, duration, error = item.get("exit_code"), item.get("duration_s"), item.get("error")
     return TaskStatus(
         id=task,
-        state=words.task_state(success=item.get("success") is True, begun=True, working=working),
+        state=task_state(success=item.get("success") is True, begun=True, working=working),
         exit_code=code if isinstance(code, int) else None,
         duration_s=float(duration) if isinstance(duration, int | float) else None,
         needs=needs,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from farro.agents.agent_step import Agents
-    from farro.agents.calling import CallTry
+    from farro.agents.gateway import CallTry
     from farro.agents.manager.manager import Manager
     from farro.agents.provider_test import ProviderTestResult
     from farro.agents.providers.port import Provider
@@ -382,8 +382,8 @@ class App:
         from farro.agents import provider_test
         from farro.agents.providers.prices import GenaiPrices
 
-        with provider_test.scratch(root) as folder:
-            tested = provider_test.provider_test(
+        with provider_test.scratch_folder(root) as folder:
+            tested = provider_test.run_provider_test(
                 settings,
                 role=role,
                 provider=provider,

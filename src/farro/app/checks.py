@@ -8,8 +8,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from farro.agents.providers import chat, cli
 from farro.agents.providers import checks as provider_checks
+from farro.agents.providers import cli, http
 from farro.app import servers
 from farro.config import reader
 from farro.config.settings import Settings
@@ -192,4 +192,4 @@ def read_only_context(root: str) -> Ground:
 
 def policy_lock_now(root: str, settings: Settings) -> dict[str, Any]:
     """Compute what policy.lock.json would hold now."""
-    return policy_lock.lock(root, settings, tries={"http": chat.TRIES, "cli": cli.TRIES})
+    return policy_lock.lock(root, settings, tries={"http": http.TRIES, "cli": cli.TRIES})

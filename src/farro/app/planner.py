@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from farro.agents.calling import CallTry
+from farro.agents.gateway import CallTry
 from farro.agx.client import Desk
 from farro.agx.propose import Planner
 from farro.config.settings import Settings

@@ -91,7 +91,7 @@ def _ask_provider(
 ) -> Mapping[str, Any]:
     """Test a provider; answer as `farro provider-test --json` does."""
     from farro.agents import provider_test
-    from farro.agents.calling import CallTry
+    from farro.agents.gateway import CallTry
     from farro.agents.providers.port import ProviderTrouble
     from farro.sandbox.redaction import Redactor
 
@@ -102,5 +102,5 @@ def _ask_provider(
             root, settings, role=role, provider=provider, prompt=prompt, redact=redact, on_try=tried.append
         )
     except ProviderTrouble as trouble:
-        return provider_test.not_told(role, trouble, tried, redact)
-    return provider_test.told(role, tested, tried)
+        return provider_test.failure_data(role, trouble, tried, redact)
+    return provider_test.answer_data(role, tested, tried)

@@ -101,11 +101,11 @@ def show(job: str, root: str | None, as_json: bool) -> None:
     """
     store, settings = open_root(root)
     from farro.agents.cli.costs import cost_text, spent_data
-    from farro.agents.costs import of_job
+    from farro.agents.costs import cost_of_job
 
     ledger = application().ledger(store.root, durable=False, clock=SystemClock())
     job_id = find_job.resolve(store, store.root, job)
-    details = jobs.show(store, store.root, job_id, cost_of=lambda job_id: of_job(ledger, job_id))
+    details = jobs.show(store, store.root, job_id, cost_of=lambda job_id: cost_of_job(ledger, job_id))
     if as_json:
         extras: dict[str, Any] = {
             "files": list(details.files),

@@ -25,8 +25,8 @@ SECTIONS = {
     "Run and queue": (
         ("run", "Run a command as a job, here and now.", "farro.cli.run:run"),
         ("enqueue", "Queue commands or plans and print their ids.", "farro.cli.enqueue:enqueue"),
-        ("job", "Jobs by name: create, list, show.", "farro.air.cli.named:job"),
-        ("run-task", "Run one task of a job here, to debug it.", "farro.air.cli.run_task:run_task"),
+        ("job", "Jobs by name: create, list, show.", "farro.air.cli:job"),
+        ("run-task", "Run one task of a job here, to debug it.", "farro.air.cli:run_task"),
         ("task", "Add steps to a plan, from inside one that runs.", "farro.cli.tasks:task"),
         ("wait", "Wait until jobs have ended.", "farro.cli.wait:wait"),
         ("schedules", "List, check and run schedules.", "farro.cli.schedules:schedules"),
@@ -40,7 +40,7 @@ SECTIONS = {
         ),
     ),
     "Look": (
-        ("status", "How the named jobs do, with their progress.", "farro.air.cli.named:status"),
+        ("status", "How the named jobs do, with their progress.", "farro.air.cli:status"),
         ("ls", "List jobs.", "farro.cli.jobs:ls"),
         ("show", "Show one job.", "farro.cli.jobs:show"),
         ("logs", "What a job's steps said.", "farro.cli.logs:logs"),
@@ -61,7 +61,7 @@ SECTIONS = {
         ("retry", "Run a finished job again, from where it failed.", "farro.cli.retry:retry"),
         ("replay", "Run an agent job again with its recorded answers.", "farro.agents.cli.replay:replay"),
         ("requeue", "Put a stale or failed job back into its queue.", "farro.cli.jobs:requeue"),
-        ("reset", "Put a named job back to waiting, from its start.", "farro.air.cli.named:reset"),
+        ("reset", "Put a named job back to waiting, from its start.", "farro.air.cli:reset"),
         ("kill", "End a job for good.", "farro.cli.jobs:kill"),
         ("force-complete", "Declare a job succeeded.", "farro.cli.jobs:force_complete"),
         ("pause", "Give out no more jobs of a queue.", "farro.cli.pause:pause"),
@@ -91,7 +91,7 @@ SECTIONS = {
         ("sandbox", "What keeps jobs to their allowed_paths here.", "farro.cli.sandbox:sandbox"),
         ("service", "Run all of it as systemd services of yours.", "farro.cli.service:service"),
         ("migrate", "Move queued jobs to another store, or back.", "farro.cli.migrate:migrate"),
-        ("import-air", "Take over the jobs of an Air-Executor.", "farro.air.cli.import_air:import_air"),
+        ("import-air", "Take over the jobs of an Air-Executor.", "farro.air.cli:import_air"),
         ("completion", "Print what makes Tab complete farro's commands.", "farro.cli.completion:completion"),
     ),
 }

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from farro.agents import inbox
+from farro.agents import service as agents
 from farro.documents import Document, parse_json
 from farro.errors import InputError
 from farro.jobs.states import Status
@@ -132,11 +132,11 @@ def retry_job(desk: Desk, args: arguments.RetryWanted) -> Answer:
 
 
 def approve_job(desk: Desk, args: arguments.JobSteered) -> Answer:
-    return life_data(inbox.approve(desk.store, desk.root, desk.job(args.job), by=desk.by, note=args.note))
+    return life_data(agents.approve(desk.store, desk.root, desk.job(args.job), by=desk.by, note=args.note))
 
 
 def refuse_job(desk: Desk, args: arguments.Refusal) -> Answer:
-    return life_data(inbox.refuse(desk.store, desk.root, desk.job(args.job), by=desk.by, note=args.note))
+    return life_data(agents.refuse(desk.store, desk.root, desk.job(args.job), by=desk.by, note=args.note))
 
 
 def _queued(job_id: str) -> Answer:

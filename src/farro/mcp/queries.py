@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from farro.agents import costs
-from farro.agents import inbox as asked
-from farro.air import status
+from farro.agents.service import cost_of_job, list_inbox
+from farro.air.service import job_status
 from farro.doctor import report
 from farro.documents import Document
 from farro.errors import BadDocument, Damaged, InputError, JobFailed
@@ -64,8 +63,8 @@ def list_jobs(desk: Desk, args: arguments.JobsAsked) -> Answer:
 
 def show_job(desk: Desk, args: arguments.Shown) -> Answer:
     job_id = desk.job(args.job)
-    details = jobs.show(desk.store, desk.root, job_id, cost_of=lambda job: costs.of_job(desk.ledger, job))
-    line = status.job_line(desk.store, desk.root, job_id, name=details.name, now=desk.clock.now())
+    details = jobs.show(desk.store, desk.root, job_id, cost_of=lambda job: cost_of_job(desk.ledger, job))
+    line = job_status(desk.store, desk.root, job_id, name=details.name, now=desk.clock.now())
     files = [name for name in details.files if f"/{SNAPSHOT}/" not in name]
     told: Answer = {
         **life_data(details.view.lifecycle),
@@ -250,7 +249,7 @@ def list_workers(desk: Desk, args: arguments.WorkersAsked) -> Answer:
 
 
 def inbox(desk: Desk, args: arguments.Nothing) -> Answer:
-    found = asked.inbox(desk.store, desk.root)
+    found = list_inbox(desk.store, desk.root)
     shown = [
         {
             "job_id": one.job_id,

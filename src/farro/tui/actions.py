@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from farro.agents import inbox
+from farro.agents import service as agents
 from farro.config.settings import Settings
 from farro.host.clock_port import Clock
 from farro.jobs.states import Status
@@ -68,12 +68,12 @@ def _retry(hands: Hands, job_id: str, note: str | None) -> str:
 
 
 def _approve(hands: Hands, job_id: str, note: str | None) -> str:
-    inbox.approve(hands.store, hands.store.root, job_id, by=hands.by, note=note)
+    agents.approve(hands.store, hands.store.root, job_id, by=hands.by, note=note)
     return f"{job_id} is approved; the manager takes it on"
 
 
 def _refuse(hands: Hands, job_id: str, note: str | None) -> str:
-    inbox.refuse(hands.store, hands.store.root, job_id, by=hands.by, note=note or "")
+    agents.refuse(hands.store, hands.store.root, job_id, by=hands.by, note=note or "")
     return f"{job_id} is refused; the manager sends it back"
 
 

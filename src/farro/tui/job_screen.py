@@ -20,9 +20,7 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Log, Static
 
-from farro.air import status
-from farro.air.status import JobStatus
-from farro.air.words import TaskState
+from farro.air.service import JobStatus, TaskState, job_status
 from farro.errors import FarroError, UnknownJob
 from farro.execution import progress
 from farro.jobs.states import Status
@@ -77,7 +75,7 @@ class Watcher:
     def look(self) -> Seen:
         store, root = self.looking.store, self.looking.store.root
         details = jobs.show(store, root, self.job_id)
-        line = status.job_line(store, root, self.job_id, name=details.name, now=self.looking.clock.now())
+        line = job_status(store, root, self.job_id, name=details.name, now=self.looking.clock.now())
         found = json.dumps(progress.read_prompt(store.folder(details.view)), indent=2, ensure_ascii=False)
         seen = Seen(details=details, line=line, prompt=found[:_PROMPT])
         if self._follower is None:

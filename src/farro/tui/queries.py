@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
-from farro.agents import inbox
-from farro.agents.inbox import InboxItem
+from farro.agents.service import InboxItem, list_inbox
 from farro.config.settings import Settings
 from farro.errors import FarroError
 from farro.execution import progress
@@ -192,7 +191,7 @@ class Looking:
     def attention(self) -> Attention:
         told = alerts.alerts(self.store, self.store.root, self.settings, now=self.clock.now())
         try:
-            waiting = tuple(inbox.inbox(self.store, self.store.root))
+            waiting = tuple(list_inbox(self.store, self.store.root))
         except FarroError:  # a job moved while it was read: the next look has it
             waiting = ()
         dead = tuple(agent for agent in self.store.agents() if not agent.alive)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from farro.agents import inbox
+from farro.agents import service as agents
 from farro.config.fields import Lasting
 from farro.documents import Document
 from farro.documents.constraints import Length, Said, Size
@@ -101,7 +101,7 @@ class Routed(Noted):
 def route(house: House, asked: Asked) -> Any:
     body: Routed = asked.body
     job_id = _meant(house, asked)
-    return answers.life(inbox.route(house.store, house.root, job_id, body.role, by=house.person, note=body.note))
+    return answers.life(agents.reroute(house.store, house.root, job_id, body.role, by=house.person, note=body.note))
 
 
 # --- many ----------------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Inbox:
 
 
 def waiting(house: House, asked: Asked) -> Any:
-    return {"waiting": [asdict(one) for one in inbox.inbox(house.store, house.root)]}
+    return {"waiting": [asdict(one) for one in agents.list_inbox(house.store, house.root)]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,18 +369,18 @@ class Edited(Noted):
 
 
 def approve(house: House, asked: Asked) -> Any:
-    told = inbox.approve(house.store, house.root, _meant(house, asked), by=house.person, note=asked.body.note)
+    told = agents.approve(house.store, house.root, _meant(house, asked), by=house.person, note=asked.body.note)
     return answers.life(told)
 
 
 def refuse(house: House, asked: Asked) -> Any:
-    told = inbox.refuse(house.store, house.root, _meant(house, asked), by=house.person, note=asked.body.note)
+    told = agents.refuse(house.store, house.root, _meant(house, asked), by=house.person, note=asked.body.note)
     return answers.life(told)
 
 
 def edit(house: House, asked: Asked) -> Any:
     body: Edited = asked.body
-    told = inbox.edit(house.store, house.root, _meant(house, asked), body.text, by=house.person, note=body.note)
+    told = agents.edit(house.store, house.root, _meant(house, asked), body.text, by=house.person, note=body.note)
     return answers.life(told)
 
 

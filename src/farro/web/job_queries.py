@@ -12,7 +12,7 @@ import stat
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from farro.agents.costs import of_job
+from farro.agents.service import cost_of_job
 from farro.documents.constraints import Bounds, Length, Size
 from farro.errors import UnknownJob
 from farro.execution import progress
@@ -133,7 +133,7 @@ def found(house: House, text: str) -> JobView:
 
 def shown(house: House, asked: Asked) -> Any:
     job_id = house.meant(asked.path["job"])
-    details = jobs.show(house.store, house.root, job_id, cost_of=lambda job_id: of_job(house.ledger, job_id))
+    details = jobs.show(house.store, house.root, job_id, cost_of=lambda job_id: cost_of_job(house.ledger, job_id))
     view, life = details.view, details.view.lifecycle
     folder = house.store.folder(view)
     prompt = read_prompt(folder)

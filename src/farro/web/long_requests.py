@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from farro.agents import provider_test, replay
+from farro.agents.service import TEST_PROMPT, ReplayedAttempt, replay_job
 from farro.doctor import policy_lock
 from farro.documents.constraints import Bounds, Length, Size
 from farro.errors import InputError
@@ -92,12 +92,12 @@ def _told(end: Ended) -> dict[str, Any]:
 class ReplayTold:
     job_id: str
     same: bool
-    attempts: tuple[replay.ReplayedAttempt, ...]
+    attempts: tuple[ReplayedAttempt, ...]
 
 
 def replayed(house: House, asked: Asked) -> Any:
     job_id = house.meant(asked.path["job"])
-    done = replay.replay(house.store, house.root, job_id, settings_of=house.settings_of, clock=house.clock)
+    done = replay_job(house.store, house.root, job_id, settings_of=house.settings_of, clock=house.clock)
     return {"job_id": job_id, "same": all(one.same for one in done), "attempts": [asdict(one) for one in done]}
 
 
@@ -168,7 +168,7 @@ class ProviderAsked:
 
     role: str | None = None
     provider: str | None = None
-    prompt: Annotated[str, Length(4000)] = provider_test.PROMPT
+    prompt: Annotated[str, Length(4000)] = TEST_PROMPT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from farro.air import named
+from farro.air import service as air
 from farro.config.fields import Lasting
 from farro.documents.constraints import Bounds
 from farro.errors import InputError
@@ -39,7 +39,7 @@ def listed(house: House, asked: Asked) -> Any:
 
 def shown(house: House, asked: Asked) -> Any:
     name = asked.path["name"]
-    return {"name": name, "job_id": named.present(house.store, house.root, name)}
+    return {"name": name, "job_id": air.named_job_id(house.store, house.root, name)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Resetting:
 
 def reset(house: House, asked: Asked) -> Any:
     force: bool = asked.body.force
-    told = named.reset(
+    told = air.reset_named_job(
         house.store, house.root, asked.path["name"], by=house.person, force=force, gate=house.gate(False)
     )
     return asdict(told)
@@ -100,6 +100,6 @@ def pruned(house: House, asked: Asked) -> Any:
 ENDPOINTS: tuple[Endpoint, ...] = (
     get("/api/names", listed, "The jobs that have a name.", Names, keep_s=0.5, tag="names"),
     get("/api/names/{name}", shown, "Which job has that name.", NamedJob, tag="names"),
-    post("/api/names/{name}/reset", reset, "Put it back to its start.", named.ResetResult, body=Resetting, tag="names"),
+    post("/api/names/{name}/reset", reset, "Put it back to its start.", air.ResetResult, body=Resetting, tag="names"),
     post("/api/prune", pruned, "Remove finished jobs for good.", PrunedTold, body=Pruning),
 )

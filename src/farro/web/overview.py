@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from farro.agents import costs as spending
+from farro.agents import service as agents
 from farro.config.fields import Lasting
 from farro.documents.constraints import Bounds
 from farro.errors import InputError
@@ -220,9 +220,11 @@ class CostsTold:
 
 def costs(house: House, asked: Asked) -> Any:
     query: CostsQuery = asked.query
-    wanted = spending.days(day=query.day, since=query.since, whole=query.job is not None, now=house.clock.now())
+    wanted = agents.parse_day_range(
+        day=query.day, since=query.since, whole=query.job is not None, now=house.clock.now()
+    )
     by = query.by or ("role" if query.job is None else "model")
-    told = spending.costs(house.ledger, house.store, house.root, house.settings, job=query.job, wanted=wanted, by=by)
+    told = agents.sum_costs(house.ledger, house.store, house.root, house.settings, job=query.job, wanted=wanted, by=by)
     return {
         "job_id": told.job_id,
         "first_day": told.first_day,
@@ -234,11 +236,11 @@ def costs(house: House, asked: Asked) -> Any:
     }
 
 
-def _sums(line: spending.CostLine) -> dict[str, Any]:
+def _sums(line: agents.CostLine) -> dict[str, Any]:
     return {**spent_data(line.spent), "tokens": None if line.tokens is None else line.tokens.to_json()}
 
 
-def _budget(left: spending.BudgetStatus) -> dict[str, Any]:
+def _budget(left: agents.BudgetStatus) -> dict[str, Any]:
     remains = left.left_usd
     return {
         "budget": left.name,

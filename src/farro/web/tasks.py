@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from farro.agents import tasks as task_ways
+from farro.agents import service as agents
 from farro.lazy_dataclass import dataclass
 from farro.queue.catalog.rows import Row
 from farro.web import answers
@@ -39,13 +39,13 @@ class Tasks:
 def listed(house: House, asked: Asked) -> Any:
     loaded(house)
     jobs = house.catalog.tasks()
-    found = task_ways.listed(house.root, house.settings, house.store.roles())
+    found = agents.list_tasks(house.root, house.settings, house.store.roles())
     names = {told.id for told in found}
-    found += [task_ways.TaskSummary(id=task, title=task, file=None) for task in sorted(jobs) if task not in names]
+    found += [agents.TaskSummary(id=task, title=task, file=None) for task in sorted(jobs) if task not in names]
     return {"tasks": [_line(house, told, jobs.get(told.id, [])) for told in found]}
 
 
-def _line(house: House, told: task_ways.TaskSummary, jobs: list[Row]) -> dict[str, Any]:
+def _line(house: House, told: agents.TaskSummary, jobs: list[Row]) -> dict[str, Any]:
     return {
         "id": told.id,
         "title": told.title,
@@ -101,10 +101,10 @@ def shown(house: House, asked: Asked) -> Any:
     rows = house.catalog.tasks().get(task_id, [])[:MOST]
     views = [(row, view) for row in rows if (view := house.store.find(row.job_id)) is not None]
     folders = [house.store.folder(view) for _, view in views]
-    told = task_ways.one(house.root, house.settings, house.store.roles(), task_id, folders)
+    told = agents.find_task(house.root, house.settings, house.store.roles(), task_id, folders)
     jobs = []
     for row, view in views:
-        way = task_ways.way(house.store, view)
+        way = agents.job_route(house.store, view)
         hops = [{"route": None, **vars(one.hop), "result": one.result, "verdict": one.verdict} for one in way.hops]
         jobs.append({**row_data(row, None), "way": hops, "at_step": way.at_step, "diff": way.diff})
     return {

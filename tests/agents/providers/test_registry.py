@@ -59,7 +59,7 @@ def test_a_package_brings_a_kind_of_its_own() -> None:
 @pytest.mark.usefixtures("package")
 def test_no_package_replaces_a_built_in_kind() -> None:
     provider = make_provider("openai", ProviderSettings(), root="/", environ={})
-    assert type(provider).__module__ == "farro.agents.providers.chat"
+    assert type(provider).__module__ == "farro.agents.providers.http"
 
 
 @pytest.mark.usefixtures("package")

@@ -36,11 +36,11 @@ def costs(
     nobody knows is said to be unknown: it is in no sum.
     """
     clock = SystemClock()
-    wanted = spending.days(day=day, since=since, whole=job is not None, now=clock.now())
+    wanted = spending.parse_day_range(day=day, since=since, whole=job is not None, now=clock.now())
     store, settings = open_root(root)
     ledger = application().ledger(store.root, durable=False, clock=clock)
     by = by or ("role" if job is None else "model")
-    told = spending.costs(ledger, store, store.root, settings, job=job, wanted=wanted, by=by)
+    told = spending.sum_costs(ledger, store, store.root, settings, job=job, wanted=wanted, by=by)
     if as_json:
         answer(_data(told))
     else:

@@ -26,7 +26,7 @@ _SHOWN = 12  # lines of the last result
 def inbox(root: str | None, as_json: bool) -> None:
     """What waits for a person: the question, since when, and what the last role found."""
     store, _ = open_root(root)
-    found = asking.inbox(store, store.root)
+    found = asking.list_inbox(store, store.root)
     if as_json:
         answer({"waiting": [_data(one) for one in found]})
         return
@@ -84,7 +84,7 @@ def edit(job: str, file: str | None, note: str | None, root: str | None, as_json
     """Approve a job that waits for a person with a text of your own: it becomes the result, the original is kept."""
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    waiting = asking.one(store, store.root, job_id)
+    waiting = asking.inbox_item(store, store.root, job_id)
     if file is not None:
         text = contents(file, asking.MAX_TEXT).decode("utf-8", "replace")
     else:
@@ -111,7 +111,7 @@ def route(job: str, role: str, note: str | None, root: str | None, as_json: bool
     """
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    _told(asking.route(store, store.root, job_id, role, by=person(), note=note), f"sent to {role}", as_json)
+    _told(asking.reroute(store, store.root, job_id, role, by=person(), note=note), f"sent to {role}", as_json)
 
 
 def _told(life: Lifecycle, words: str, as_json: bool) -> None:

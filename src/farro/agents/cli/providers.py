@@ -7,8 +7,8 @@ import os
 import click
 
 from farro.agents import provider_test as operations
-from farro.agents.calling import CallTry
-from farro.agents.provider_test import PROMPT, ProviderTestResult
+from farro.agents.gateway import CallTry
+from farro.agents.provider_test import TEST_PROMPT, ProviderTestResult
 from farro.agents.providers.port import ProviderTrouble, Usage
 from farro.cli.options import application, common, read_root
 from farro.cli.terminal import answer, note, say
@@ -22,7 +22,7 @@ _LONGEST = 2000  # characters of an answer that are shown; --json has all
     "--role", metavar="ROLE", help="Ask as a job of this role would: its provider, model, tries and fallbacks."
 )
 @click.option("--provider", metavar="NAME", help="Ask this one alone, whatever the role is.")
-@click.option("--prompt", metavar="TEXT", default=PROMPT, show_default=True, help="What to ask.")
+@click.option("--prompt", metavar="TEXT", default=TEST_PROMPT, show_default=True, help="What to ask.")
 @common
 def provider_test(role: str | None, provider: str | None, prompt: str, root: str | None, as_json: bool) -> int:
     """Ask a role's provider something, to see that it can be reached: its key, its model, its time. No job is made.
@@ -47,10 +47,10 @@ def provider_test(role: str | None, provider: str | None, prompt: str, root: str
     except ProviderTrouble as trouble:
         if not as_json:
             raise
-        answer(operations.not_told(role, trouble, tried, redact))
+        answer(operations.failure_data(role, trouble, tried, redact))
         return trouble.exit_code
     if as_json:
-        answer(operations.told(role, tested, tried))
+        answer(operations.answer_data(role, tested, tried))
     else:
         _show(role, tested)
     return 0

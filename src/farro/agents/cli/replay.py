@@ -23,7 +23,7 @@ def replay(job: str, root: str | None, as_json: bool) -> int:
     """
     store, _ = open_root(root)
     job_id = find_job.resolve(store, store.root, job)
-    done = replaying.replay(store, store.root, job_id, settings_of=reader.load, clock=SystemClock())
+    done = replaying.replay_job(store, store.root, job_id, settings_of=reader.load, clock=SystemClock())
     same = all(one.same for one in done)
     if as_json:
         told = [{name: getattr(one, name) for name in one.__slots__} for one in done]

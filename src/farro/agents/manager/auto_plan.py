@@ -1,17 +1,16 @@
-"""Auto-plan: the manager makes jobs of an Architect's drafts, and of tasks that nobody has started. Off unless asked.
+"""Which drafts of an Architect become jobs, and when the manager makes none: bounds and backpressure. Pure.
 
-Which drafts may become jobs, and when none is made, is decided in roles.auto_plan. Jobs of drafts come with the
-manager's own commit, through the outbox (stores.files.dispatch): a crash neither loses nor doubles them. Jobs of tasks
-have an id made of the task's: queued twice, they are queued once.
+Reading drafts and counting queues lives in services.auto_plan; a draft's shape lives in answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from farro.config.settings import Settings
+from farro.documents import Document
 from farro.errors import BadDocument, CapacityReached, FarroError, SyncFailed
 from farro.host import fs
 from farro.host.clock_port import Clock
@@ -19,12 +18,74 @@ from farro.jobs.outcomes import Child
 from farro.lazy_dataclass import dataclass, field
 from farro.log.structured import Log
 from farro.queue.admission import Caps, Gate, admitted
-from farro.roles import auto_plan, task
-from farro.roles.auto_plan import ORIGIN, DraftSelection
+from farro.roles import paths, prompt, task
 from farro.roles.task import HUMAN, WorkflowTask
 from farro.roles.workflow import MANAGER, Position
 from farro.store.port import Claim, Store, Submission
 from farro.worker import started_tasks
+
+ORIGIN = "auto-plan"
+_NOT_ITS_OWN = ("task_id",)  # of a draft's inputs: a workflow is a person's to choose, it may allow more than the draft
+
+
+def is_paused(before: bool, shares: Collection[float], *, pause: float, resume: float) -> bool:
+    """Whether jobs are made: not from `pause` of any cap on, until no role has more than `resume` (SPEC-1 §10)."""
+    fullest = max(shares, default=0.0)
+    return fullest > min(resume, pause) if before else fullest >= pause
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DraftSelection:
+    prompts: tuple[Mapping[str, Any], ...]  # each as prompt.json has it
+    refused: tuple[str, ...]  # why the others are not
+
+
+def select_drafts(
+    drafts: Sequence[Any],
+    *,
+    parent: str,
+    allowed: Sequence[str],
+    roles: Collection[str],
+    limit: int,
+    allow_absolute: bool = False,
+    root: str | None = None,
+) -> DraftSelection:
+    """The drafts that may become jobs, at most `limit`, none beyond what its parent may write."""
+    prompts: list[Mapping[str, Any]] = []
+    refused: list[str] = []
+    for number, draft in enumerate(drafts, start=1):
+        if not isinstance(draft, Mapping):
+            refused.append(f"draft {number} is no prompt")
+            continue
+        wider = [path for path in draft.get("allowed_paths") or () if not paths.within(str(path), allowed)]
+        own = [name for name in _NOT_ITS_OWN if name in (draft.get("inputs") or {})]
+        if wider:
+            refused.append(f"draft {number} would write {', '.join(wider)}, beyond {', '.join(allowed)}")
+        elif own:
+            refused.append(f"draft {number} chooses a task of its own (inputs.{own[0]})")
+        elif len(prompts) >= limit:
+            refused.append(f"draft {number} is beyond the limit of this run (manager.auto_plan_limit)")
+        else:
+            made = _prompt(draft, parent)
+            try:
+                prompt.load(Document(made, "draft"), roles=roles, allow_absolute=allow_absolute, root=root)
+            except BadDocument as bad:
+                refused.append(f"draft {number}: {bad.problems[0].message}")
+            else:
+                prompts.append(made)
+    return DraftSelection(prompts=tuple(prompts), refused=tuple(refused))
+
+
+def _prompt(draft: Mapping[str, Any], parent: str) -> dict[str, Any]:
+    routing = draft.get("routing") or {"mode": "manager"}
+    made = {name: draft.get(name) for name in ("role", "rubric", "success")}
+    made["allowed_paths"] = list(draft.get("allowed_paths") or ())
+    made["routing"] = {name: value for name, value in routing.items() if value is not None}
+    if draft.get("inputs"):
+        made["inputs"] = dict(draft["inputs"])
+    made["metadata"] = {"origin": ORIGIN, "parent": parent}
+    return made
+
 
 LOOK_S = 10.0  # between two looks at tasks/
 _LIMIT = 1 << 20
@@ -56,7 +117,7 @@ class AutoPlan:
         loads = [(self.store.load(role), caps.of(role)) for role in self.store.roles()]
         shares = [load / cap if cap else 1.0 for load, cap in loads if cap is not None]
         capacity = self.settings.capacity
-        now = auto_plan.paused(self.paused, shares, pause=capacity.pause, resume=capacity.resume)
+        now = is_paused(self.paused, shares, pause=capacity.pause, resume=capacity.resume)
         if now != self.paused:
             word = "paused" if now else "resumed"
             self.log("warning" if now else "info", f"auto-plan {word}", {"event": {"type": f"auto_plan_{word}"}})
@@ -64,9 +125,9 @@ class AutoPlan:
         self.paused = now
         return not now
 
-    def children(self, claim: Claim, drafts: Any, task: WorkflowTask | None, at: Position) -> DraftSelection:
+    def select(self, claim: Claim, drafts: Any, task: WorkflowTask | None, at: Position) -> DraftSelection:
         """What of these drafts becomes a job when the manager's decision is committed."""
-        return auto_plan.choose(
+        return select_drafts(
             drafts,
             parent=claim.job_id,
             allowed=_allowed(claim.envelope.prompt, task, at),
@@ -158,7 +219,7 @@ def job_of(task_id: str) -> str:
     return whole if len(whole) <= 64 else f"{whole[:47]}-{sha256(task_id.encode()).hexdigest()[:16]}"
 
 
-def children(chosen: DraftSelection) -> tuple[Child, ...]:
+def child_jobs(chosen: DraftSelection) -> tuple[Child, ...]:
     return tuple(Child(role=str(prompt["role"]), prompt=prompt) for prompt in chosen.prompts)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from farro.agents.manager.abandoned import AbandonedJobs
-from farro.agents.manager.auto_plan import AutoPlan, children
+from farro.agents.manager.auto_plan import AutoPlan, child_jobs
 from farro.agents.manager.hooks import Hooks
 from farro.errors import AgentLost, BadDocument, BadName, FarroError, Lost, NoTask, Refused, SyncFailed
 from farro.host import fs
@@ -181,10 +181,10 @@ class Manager(Keeper):
             return self._commit(claim, decision, at.worked)
         if not self._auto_plan.look():
             return self._wait_for_room(claim)
-        chosen = self._auto_plan.children(claim, drafts, task, at)
+        chosen = self._auto_plan.select(claim, drafts, task, at)
         words = f"{decision.note}; auto-plan: {len(chosen.prompts)} of {len(drafts)} drafts become jobs"
         note = "\n".join([words, *chosen.refused])[: workflow.MAX_NOTE]
-        told = self._commit(claim, replace(decision, note=note), at.worked, children(chosen))
+        told = self._commit(claim, replace(decision, note=note), at.worked, child_jobs(chosen))
         self._auto_plan.delivered(claim, chosen)
         return told
 

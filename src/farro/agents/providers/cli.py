@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from farro.agents.providers.environment import ALWAYS, named, own_mark
-from farro.agents.providers.output import LIMIT, ProgramOutput, end_of
 from farro.agents.providers.port import SLICE_S, Answer, ProviderTrouble, Reach, Request
+from farro.agents.providers.programs import ALWAYS, LIMIT, ProgramOutput, end_of, named, own_mark
 from farro.agents.providers.registry import Place
 from farro.agents.providers.worktrees import Git, worktree
 from farro.config.settings import ProviderSettings

@@ -23,9 +23,9 @@ from farro.lazy_dataclass import dataclass
 GROUP = "farro.providers"
 
 BUILT_IN = {
-    "openai": "farro.agents.providers.openai:make",
-    "google": "farro.agents.providers.google:make",
-    "openrouter": "farro.agents.providers.openrouter:make",
+    "openai": "farro.agents.providers.http:openai",
+    "google": "farro.agents.providers.http:google",
+    "openrouter": "farro.agents.providers.http:openrouter",
     "cli": "farro.agents.providers.cli:make",
     "scripted": "farro.agents.providers.scripted:make",
 }

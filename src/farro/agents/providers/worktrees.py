@@ -15,9 +15,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from farro.agents.providers.environment import ALWAYS, named, own_mark
-from farro.agents.providers.output import ProgramOutput
 from farro.agents.providers.port import SLICE_S, ProviderTrouble
+from farro.agents.providers.programs import ALWAYS, ProgramOutput, named, own_mark
 from farro.host import fs, processes, trees
 from farro.host.processes import NotStarted
 from farro.lazy_dataclass import dataclass

@@ -108,7 +108,7 @@ def add(
 
 
 def _add_words(place: Place, wish: str, *, review: bool) -> None:
-    from farro.agents.calling import CallTry
+    from farro.agents.service import CallTry
     from farro.agx.propose import asked
 
     try:

@@ -1,22 +1,25 @@
-"""`farro job`, `status` and `reset`: jobs by name. What they do lives in operations.named and operations.status."""
+"""Commands of Air-Executor: job, status, reset, run-task, import-air."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from farro.air import named
+from farro.air import named_jobs
 from farro.air import status as looking
-from farro.air.status import JobStatus, LiveProcesses
-from farro.air.words import JobState, TaskState
+from farro.air.status import JobState, JobStatus, LiveProcesses, TaskState
 from farro.cli.enqueue import read_plan
 from farro.cli.groups import Hinting
-from farro.cli.options import common, gate, open_root, person
+from farro.cli.options import application, common, gate, open_root, person
 from farro.cli.tables import bar, show_table, span
-from farro.cli.terminal import answer, note, say
+from farro.cli.terminal import answer, flush, note, say
+from farro.config.reader import ConfigError
+from farro.errors import BadDocument
 from farro.host.clock import SystemClock
 from farro.queue import find_job
 from farro.store.port import Store
@@ -43,7 +46,9 @@ def create(new_name: str, tasks_file: str, role: str | None, force: bool, root: 
     Wherever a JOB is asked for the name will do. A pruned job frees its name.
     """
     store, settings = open_root(root)
-    job_id = named.create(store, store.root, new_name, read_plan(tasks_file), role=role, gate=gate(settings, force))
+    job_id = named_jobs.create_named_job(
+        store, store.root, new_name, read_plan(tasks_file), role=role, gate=gate(settings, force)
+    )
     if as_json:
         answer({"name": new_name, "job_id": job_id})
     else:
@@ -84,14 +89,14 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
     if name is not None and everything:
         raise click.UsageError("--job names one job and --all asks for every one; choose")
     store, _ = open_root(root)
-    living = looking.alive(store.agents())
+    living = looking.live_processes(store.agents())
     if name is not None:
         _one(store, name, living, as_json)
         return
     now = SystemClock().now()
-    found = looking.named_jobs(store, store.root, now=now)
+    found = looking.named_job_statuses(store, store.root, now=now)
     if everything:
-        found += looking.other_jobs(store, store.root, now=now, limit=SHOWN)
+        found += looking.unnamed_job_statuses(store, store.root, now=now, limit=SHOWN)
     if as_json:
         answer({**_living(living), "jobs": [_plain(line) for line in found]})
         return
@@ -118,7 +123,7 @@ def status(name: str | None, everything: bool, root: str | None, as_json: bool) 
 def _one(store: Store, name: str, living: LiveProcesses, as_json: bool) -> None:
     job_id = find_job.by_name(store, store.root, name)
     own_name = name if store.named(name) == job_id else None
-    line = looking.job_line(store, store.root, job_id, name=own_name, now=SystemClock().now())
+    line = looking.job_status(store, store.root, job_id, name=own_name, now=SystemClock().now())
     if as_json:
         answer({**_living(living), "job": {**_plain(line), "tasks": [asdict(task) for task in line.tasks]}})
         return
@@ -166,7 +171,7 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
     A new job of the same tasks takes over the name; the old one stays as it is, for `farro show` and `farro logs`.
     """
     store, settings = open_root(root)
-    before = named.present(store, store.root, name)
+    before = named_jobs.named_job_id(store, store.root, name)
     if not yes:
         if not _asks(tasks_file):
             raise click.UsageError(
@@ -177,7 +182,7 @@ def reset(name: str, yes: bool, force: bool, tasks_file: str | None, root: str |
             return 1
     document = None if tasks_file is None else read_plan(tasks_file)
     caps = gate(settings, False)
-    told = named.reset(store, store.root, name, by=person(), force=force, document=document, gate=caps)
+    told = named_jobs.reset_named_job(store, store.root, name, by=person(), force=force, document=document, gate=caps)
     if as_json:
         answer({"name": name, "job_id": told.job_id, "before": told.before, "changed": told.changed})
     elif told.changed:
@@ -217,3 +222,90 @@ def _remark(line: JobStatus) -> str:
 def _short(text: str | None) -> str:
     text = (text or "").replace("\n", " ")
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+@click.command("run-task")
+@click.option("--job", "name", required=True, metavar="NAME", help="The job: its name, or its id.")
+@click.option("--task", required=True, metavar="ID", help="The task: the id of a step, or its number.")
+@common
+def run_task(name: str, task: str, root: str | None, as_json: bool) -> int:
+    """Run one task of a job here, with its output on this terminal and its exit code: to see why it fails.
+
+    Nothing of the job is changed. What it reads from another task is what that one said when the job last ran. With
+    --json its output goes to stderr, and stdout is {"job_id", "task", "exit_code"}.
+    """
+    from farro.air import run_task as running
+
+    store, settings = open_root(root)
+    job_id = find_job.by_name(store, store.root, name)
+    flush()
+    code = running.run_task(
+        store,
+        store.root,
+        job_id,
+        task,
+        tools=application().tools(settings, store.root),
+        env=dict(os.environ),
+        timeout_s=settings.runners.task_timeout,
+        stdout=2 if as_json else None,
+    )
+    if as_json:
+        answer({"job_id": job_id, "task": task, "exit_code": code})
+    return code
+
+
+_WORDS = {"nothing": "nothing to do", "already": "nothing to do"}
+
+
+@click.command("import-air")
+@click.argument("folder", metavar="DIR")
+@click.option("--dry-run", is_flag=True, help="Only say what would be imported.")
+@click.option("--failed", is_flag=True, help="Queue failed jobs too, from their failed tasks on.")
+@common
+def import_air(folder: str, dry_run: bool, failed: bool, root: str | None, as_json: bool) -> int:
+    """Take over the jobs of an Air-Executor: DIR is its .air-executor folder, or the folder that this is in.
+
+    Tasks that are completed are not run again; what is left of each job is queued under its name. DIR is not changed,
+    and importing it again imports nothing twice. A job that cannot be read is told, and the others are imported: exit
+    code 1 then.
+    """
+    from farro.air import import_jobs
+    from farro.host.process_identity import started_at_s
+
+    store, settings = open_root(root)
+    try:
+        told = import_jobs.import_air(
+            store,
+            store.root,
+            folder,
+            runners=settings.runners,
+            started_at_s=started_at_s,
+            failed=failed,
+            dry_run=dry_run,
+            gate=gate(settings, False),
+        )
+    except BadDocument as error:
+        raise ConfigError(error.source, error.problems) from error
+    code = 0 if told.whole else 1
+    if as_json:
+        jobs = [asdict(job) for job in told.jobs]
+        answer({"folder": told.folder, "dry_run": dry_run, "jobs": jobs, "config": told.config})
+        return code
+    if not told.jobs:
+        say(f"no jobs in {told.folder}")
+        return code
+    would = "would be imported" if dry_run else "imported"
+    rows = [("JOB", "RESULT", "")]
+    rows += [
+        (
+            job.name,
+            would if job.action == "imported" else _WORDS.get(job.action, job.action),
+            job.message.replace("\n", "; "),
+        )
+        for job in told.jobs
+    ]
+    show_table(rows)
+    if told.config:
+        say("its config.yaml says otherwise than this root; to keep it, put this under `runners` in the config:")
+        say(f"  {json.dumps(told.config)}")
+    return code

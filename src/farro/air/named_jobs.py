@@ -34,7 +34,7 @@ class ResetResult:
     changed: bool  # False: it was waiting already, from its start
 
 
-def create(
+def create_named_job(
     store: Store, root: str, name: str, document: Document, *, role: str | None = None, gate: Gate | None = None
 ) -> str:
     """Queue a plan under a name that nobody has; NameTaken if somebody does. Answers the job's id."""
@@ -52,7 +52,7 @@ def create(
     return _queue(store, name, wanted, None, gate)
 
 
-def reset(
+def reset_named_job(
     store: Store,
     root: str,
     name: str,
@@ -67,7 +67,7 @@ def reset(
 
     Safe to repeat after a crash at any point: until the new job is there, the name means the old one.
     """
-    old = present(store, root, name)
+    old = named_job_id(store, root, name)
     view = store.find(old)
     if view is None:
         raise TryAgain(f"{name} ({old}) is being made or moved just now; try again in a moment")
@@ -92,7 +92,7 @@ def reset(
     return ResetResult(name=name, job_id=job_id, before=old, changed=True)
 
 
-def present(store: Store, root: str, name: str) -> str:
+def named_job_id(store: Store, root: str, name: str) -> str:
     """The id of the job of that name; UnknownJob says which names there are."""
     job_id = store.named(ids.check_job_name(name))
     if job_id is None:

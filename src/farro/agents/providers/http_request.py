@@ -1,12 +1,13 @@
-"""What went wrong on the wire, as a ProviderTrouble: whether another try may help, and what a person can do.
+"""One request through pydantic-ai: our request as its messages, its response as our answer or trouble.
 
-What comes of a trouble (another try, a fallback, a failed job) is the caller's. Imported late, as providers.wire.
+Nothing of farro imports this before the first call: it costs more than a second and 70 MB. The adapter around it, with
+its thread and its time, lives in providers.chat.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -14,10 +15,109 @@ from urllib.parse import urlsplit
 
 import httpx2
 from pydantic_ai import exceptions as library
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
 
-from farro.agents.providers.access import ProviderAccess
-from farro.agents.providers.http_client import Exchange, ReplyCompressed, ReplyTooLarge, SecondRequest
-from farro.agents.providers.port import ProviderTrouble, TroubleKind, Usage
+from farro.agents.providers.http import ProviderAccess
+from farro.agents.providers.http_client import Exchange, ReplyCompressed, ReplyTooLarge, SecondRequest, exchange
+from farro.agents.providers.port import Answer, ProviderTrouble, Request, TroubleKind, Usage
+from farro.roles import money
+
+
+async def ask(
+    open_model: Callable[[], Model],
+    request: Request,
+    *,
+    name: str,
+    access: ProviderAccess,
+    seen: Exchange,
+    on_text: Callable[[str], None] | None,
+) -> Answer | ProviderTrouble:
+    """The trouble is returned, not raised, so that no exception of a library hangs on to it. With `said`, the answer is
+    streamed, and its text told as it comes."""
+    assert request.model is not None
+    told = TroubleTranslator(name, request.model, access)
+    exchange.set(seen)
+    settings = ModelSettings(max_tokens=request.max_output_tokens, max_retries=0)
+    messages = _messages(request)
+    try:
+        model = open_model()
+        if on_text is None:
+            response = await model_request(model, messages, model_settings=settings)
+        else:
+            response = await _streamed(model, messages, settings, on_text)
+    except Exception as error:  # noqa: BLE001 - whatever the libraries raise is this call's trouble
+        return told.of(error, seen)
+    if on_text is not None and not _finished(response, seen):
+        return told.cut()
+    return _answer(response, told)
+
+
+async def _streamed(
+    model: Model, messages: list[ModelMessage], settings: ModelSettings, on_text: Callable[[str], None]
+) -> ModelResponse:
+    async with model_request_stream(model, messages, model_settings=settings) as stream:
+        async for event in stream:
+            if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                on_text(event.part.content)
+            elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                on_text(event.delta.content_delta)
+        return stream.get()
+
+
+def _messages(request: Request) -> list[ModelMessage]:
+    messages: list[ModelMessage] = []
+    for message in request.messages:
+        if message.author == "user":
+            parts = [UserPromptPart(content=message.text)]
+            messages.append(ModelRequest(parts=parts, instructions=request.system or None))
+        else:
+            messages.append(ModelResponse(parts=[TextPart(content=message.text)]))
+    return messages
+
+
+def _finished(response: ModelResponse, seen: Exchange) -> bool:
+    """A stream that ends without saying so was cut: a proxy that gives up closes the connection as neatly."""
+    return seen.ended or bool((response.provider_details or {}).get("finish_reason"))
+
+
+def _answer(response: ModelResponse, told: TroubleTranslator) -> Answer | ProviderTrouble:
+    usage, details = _usage(response), response.provider_details or {}
+    if response.finish_reason == "content_filter":
+        reason = details.get("refusal") or details.get("block_reason") or details.get("finish_reason")
+        return told.filtered(None if reason is None else str(reason), usage)
+    if response.finish_reason == "error":
+        return told.trouble("ended its answer with an error", "server", retryable=True, usage=usage)
+    text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+    whole = response.finish_reason != "length"
+    if not text and whole:
+        return told.garbage("it is empty", usage)
+    cost_usd = money.told(details.get("cost"))  # OpenRouter says it
+    return Answer(text=text, model=response.model_name, usage=usage, cost_usd=cost_usd, whole=whole)
+
+
+def _usage(response: ModelResponse) -> Usage | None:
+    counted = response.usage
+    if not counted.input_tokens and not counted.output_tokens:
+        return None  # not said, which is not the same as none
+    return Usage(
+        input_tokens=counted.input_tokens,
+        output_tokens=counted.output_tokens,
+        cache_read_tokens=counted.cache_read_tokens,
+        cache_write_tokens=counted.cache_write_tokens,
+    )
+
 
 E = TypeVar("E", bound=BaseException)
 
@@ -120,7 +220,7 @@ class TroubleTranslator:
                 f"providers.{self._name}.base_url to the right address"
             )
         if isinstance(error, library.ModelAuthenticationError):
-            return f"the key was not accepted, or may not use {self._model}: check {self._access.told_as}"
+            return f"the key was not accepted, or may not use {self._model}: check {self._access.key_source}"
         if isinstance(error, library.ModelNotFoundError):
             hint = getattr(error, "suggested_model_id", None)
             near = f", did you mean {hint.rpartition(':')[2]}?" if hint else ";"

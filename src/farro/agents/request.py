@@ -1,16 +1,19 @@
-"""Gathers what an agent is told: policies from the snapshot, the prompt, its payload, what earlier hops found.
+"""What an agent is told: its policies, the prompt, what earlier hops found, as the text of a request.
 
-Files are opened beneath the job without following links, and are capped. What is made of them lives in briefing.
+Text only: reading the files lives in material, asking lives in answering.
+
+The prompt's own words come as they are, under headings of farro's; whatever they say, what the agent may touch is kept
+by the sandbox, not by this text.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from farro.agents.request_text import CUT, EarlierResult, PayloadFile, RequestMaterial
 from farro.config.settings import RoleSettings
 from farro.documents import Document
 from farro.execution import task_snapshot
@@ -18,10 +21,100 @@ from farro.execution.runner import Work
 from farro.execution.size_limit import SNAPSHOT
 from farro.execution.tools import StepFailure
 from farro.host import fs
+from farro.lazy_dataclass import dataclass
 from farro.plans.model import Plan
 from farro.roles import answers, policy
 from farro.roles import prompt as prompts
 from farro.roles.task import TaskText
+
+PAYLOAD_VARIABLE = "FARRO_PAYLOAD"  # the variable with the folder of the job's payload
+CUT = "\n[… cut: the whole is {size} bytes, in {path}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlierResult:
+    """What an earlier hop left."""
+
+    role: str
+    text: str  # its result.md
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PayloadFile:
+    """A file of the job's payload."""
+
+    name: str
+    text: str | None  # None: it is not text, or there was no room for it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestMaterial:
+    """All that a request is made of."""
+
+    role: str
+    policies: tuple[str, ...]  # AGENTS.md and AGENTS-ROLE.md, without their headers
+    instructions: str  # the form of the answer
+    task: str  # the rubric, or what a plan's agent step says
+    success: str = ""
+    allowed_paths: tuple[str, ...] = ()
+    read_only: bool = False
+    inputs: Any = None
+    narrative: str = ""  # prompt.md
+    payload: tuple[PayloadFile, ...] = ()
+    earlier: Sequence[EarlierResult] = ()
+    input_text: str = ""  # what the step before said
+    background: str = ""  # the task that this is a step of
+    changes: str = ""  # why it came back: a review's findings, a person's words
+
+
+def system_text(material: RequestMaterial) -> str:
+    """The policy, and the form of the answer."""
+    parts = [*(text.strip() for text in material.policies), material.instructions.strip()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def user_text(material: RequestMaterial) -> str:
+    """The request itself."""
+    sections = [
+        ("Your task", material.task),
+        ("What has to change", material.changes),
+        ("It is a success when", material.success),
+        ("Where you may write", _paths(material)),
+        ("Inputs", "" if not material.inputs else json.dumps(material.inputs, indent=2, ensure_ascii=False)),
+        ("What it is part of", material.background),
+        ("Context", material.narrative),
+        ("Files that came with the job", _payload_list(material)),
+        *((f"File {one.name}", one.text) for one in material.payload if one.text is not None),
+        *((f"What {one.role} found before you", one.text) for one in material.earlier),
+        ("Input", material.input_text),
+    ]
+    return "\n\n".join(f"# {title}\n\n{text.strip()}" for title, text in sections if text.strip()) + "\n"
+
+
+def repair_text(problems: Sequence[str]) -> str:
+    """What an agent is told whose answer has not the form that was asked for."""
+    listed = "\n".join(f"- {problem}" for problem in problems)
+    return (
+        f"Your answer could not be read:\n\n{listed}\n\nAnswer again, whole, in the form that was asked for, and with "
+        "nothing else around it.\n"
+    )
+
+
+def _payload_list(material: RequestMaterial) -> str:
+    """Their names. Where they lie is told to programs by the environment: it is another place in each attempt, and the
+    same question must stay the same text."""
+    if not material.payload:
+        return ""
+    names = (f"- {one.name}{': below' if one.text is not None else ''}" for one in material.payload)
+    listed = "\n".join(names)
+    return f"{listed}\n\nA program finds them in the folder that the variable {PAYLOAD_VARIABLE} names."
+
+
+def _paths(material: RequestMaterial) -> str:
+    if material.read_only:
+        return "Nowhere: this role only reads."
+    return "\n".join(f"- {path}" for path in material.allowed_paths)
+
 
 _TEXT = 1 << 20  # bytes of prompt.md and of an input
 _EARLIER = 256 << 10  # … of what one earlier hop found
@@ -40,7 +133,7 @@ def gather(
         "instructions": answers.instructions(name),
         "allowed_paths": plan.allowed_paths or (),
         "read_only": settings.read_only,
-        "payload": tuple(_payload(job)),
+        "payload": tuple(_payload_files(job)),
         "input_text": _decoded(stdin.read(_TEXT + 1), "stdin"),
     }
     if not prompts.is_agent_prompt(work.prompt):
@@ -103,7 +196,7 @@ def _narrative(job: str, context_md: str | None) -> str:
     return text or ""
 
 
-def _payload(job: str) -> list[PayloadFile]:
+def _payload_files(job: str) -> list[PayloadFile]:
     """Text comes with the words: a model over HTTP opens no file."""
     try:
         names = sorted(fs.listdir(f"{job}/{PAYLOAD}"))

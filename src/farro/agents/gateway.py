@@ -14,9 +14,8 @@ from farro.agents.providers.port import SLICE_S, Answer, Provider, ProviderTroub
 from farro.config.settings import FallbackSettings, RoleSettings, Settings
 from farro.errors import BudgetExceeded, InputError
 from farro.host.clock_port import Clock
-from farro.jobs.retry import RetryPolicy, Uniform
+from farro.jobs.retry import RetryPolicy, Uniform, next_delay
 from farro.lazy_dataclass import dataclass
-from farro.roles.call_retries import RetryCall, after_trouble
 from farro.store.ledger import CallEnd
 
 
@@ -105,7 +104,7 @@ class SettleCall(Protocol):
         """As Ledger.settle."""
 
 
-def call(
+def call_providers(
     candidates: Sequence[ProviderCandidate],
     make_request: Callable[[ProviderCandidate, int], Request],
     *,
@@ -170,7 +169,7 @@ def call(
                 return AnsweredCall(answer=answer, candidate=candidate, tried=tuple(tried))
             if come.violation:
                 raise AllProvidersFailed([*troubles, come], tried)
-            decided = after_trouble(
+            decided = decide_retry(
                 made=made,
                 tries=candidate.provider.tries,
                 previous_s=previous_s,
@@ -213,3 +212,48 @@ def _told(troubles: Sequence[ProviderTrouble], tried: Sequence[CallTry]) -> str:
     each = [str(trouble) for trouble in troubles]
     calls = f" ({len(tried)} calls)" if len(tried) > 1 else ""
     return f"{each[0]}{calls}" if len(each) == 1 else f"nobody answered{calls}: {'; '.join(each)}"
+
+
+LONGEST_WAIT_S = 60.0  # a provider that wants to be left alone for longer is left to the job's next attempt
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryCall:
+    """The same provider, after so long."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextProvider:
+    """This one is given up."""
+
+    reason: str
+
+
+def decide_retry(
+    *,
+    made: int,
+    tries: int,
+    previous_s: float,
+    retryable: bool,
+    retry_after_s: float | None,
+    left_s: float | None,
+    policy: RetryPolicy,
+    uniform: Uniform,
+) -> RetryCall | NextProvider:
+    """After `made` tries of at most `tries`, the last of which was waited for `previous_s` (the base, for the first).
+
+    SPEC-1 §9: decorrelated jitter, and at least as long as the provider asked for. `left_s` is what remains of the
+    whole call's time; a wait that would use it up is not begun.
+    """
+    if not retryable:
+        return NextProvider(reason="another try would not help")
+    if made >= tries:
+        return NextProvider(reason=f"{made} tries" if made > 1 else "one try")
+    delay_s = max(next_delay(previous_s, policy, uniform), retry_after_s or 0.0)
+    if delay_s > LONGEST_WAIT_S:
+        return NextProvider(reason=f"it wants to be left alone for {delay_s:g} s")
+    if left_s is not None and delay_s >= left_s:
+        return NextProvider(reason="the time of the call is over")
+    return RetryCall(delay_s=delay_s)

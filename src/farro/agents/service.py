@@ -1,0 +1,73 @@
+"""Offer agent work to the slices above: the inbox, costs, tasks, replay and calls of providers.
+
+A name is loaded when it is first used: the modules behind them import much that most commands never need.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from farro.agents.costs import BudgetStatus, CostLine, Costs, GroupBy, cost_of_job, parse_day_range, sum_costs
+    from farro.agents.gateway import CallTry, ProviderCandidate, call_providers, providers_of_role
+    from farro.agents.inbox import InboxItem, approve, edit, list_inbox, refuse, reroute
+    from farro.agents.provider_test import TEST_PROMPT
+    from farro.agents.providers.port import Answer, ChatMessage, Provider, Reach, Request, Usage
+    from farro.agents.replay import ReplayedAttempt, replay_job
+    from farro.agents.tasks import HopReport, JobRoute, TaskSummary, find_task, job_route, list_tasks
+
+__all__ = [
+    "TEST_PROMPT",
+    "Answer",
+    "BudgetStatus",
+    "CallTry",
+    "ChatMessage",
+    "CostLine",
+    "Costs",
+    "GroupBy",
+    "HopReport",
+    "InboxItem",
+    "JobRoute",
+    "Provider",
+    "ProviderCandidate",
+    "Reach",
+    "ReplayedAttempt",
+    "Request",
+    "TaskSummary",
+    "Usage",
+    "approve",
+    "call_providers",
+    "cost_of_job",
+    "edit",
+    "find_task",
+    "job_route",
+    "list_inbox",
+    "list_tasks",
+    "parse_day_range",
+    "providers_of_role",
+    "refuse",
+    "replay_job",
+    "reroute",
+    "sum_costs",
+]
+
+_MODULES = {
+    "costs": ("BudgetStatus", "CostLine", "Costs", "GroupBy", "cost_of_job", "parse_day_range", "sum_costs"),
+    "gateway": ("CallTry", "ProviderCandidate", "call_providers", "providers_of_role"),
+    "inbox": ("InboxItem", "approve", "edit", "list_inbox", "refuse", "reroute"),
+    "provider_test": ("TEST_PROMPT",),
+    "providers.port": ("Answer", "ChatMessage", "Provider", "Reach", "Request", "Usage"),
+    "replay": ("ReplayedAttempt", "replay_job"),
+    "tasks": ("HopReport", "JobRoute", "TaskSummary", "find_task", "job_route", "list_tasks"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"farro.agents.{_MODULE_OF[name]}"), name)
+    globals()[name] = found  # later uses do not come here
+    return found

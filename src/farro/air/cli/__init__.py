@@ -1,1 +1,0 @@
-"""Commands of Air-Executor: job, status, reset, run-task, import-air."""
