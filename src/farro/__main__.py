@@ -1,11 +1,8 @@
-"""The way in: `farro` and `python -m farro`. Answers the version, adds tasks and runs a worker's job before anything
-heavy is imported.
-
-Commands live in cli.
-"""
+"""The entry points `farro` and `python -m farro`, and the fast paths that must not import click."""
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
@@ -19,13 +16,14 @@ def main() -> None:
         from farro.cli.task_line import run as add
 
         sys.exit(add(sys.argv[3:]))
-    if sys.argv[1:2] == ["run-job"]:  # started by a worker for each job: its imports are the price of a runner
+    if sys.argv[1:2] == ["run-job"]:  # a worker starts one for each job: its imports are the price of a runner
         from farro.execution.runners import run_job
 
         run_job.end(run_job.main())
-    from farro.cli.main import run
+    gc.disable()  # importing makes no garbage; cli.main enables it when the command is loaded
+    from farro.cli.main import leave, run
 
-    sys.exit(run(sys.argv[1:]))
+    leave(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ ACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("first", [None, "fields", "match args"])
 @pytest.mark.parametrize("name", ACTS)
-def test_a_late_class_is_what_the_standard_library_makes(name: str, first: str | None) -> None:
+def test_a_lazy_class_equals_that_of_the_standard_library(name: str, first: str | None) -> None:
     """Whatever is asked for first."""
     ours, theirs = family(lazy_dataclass.dataclass), family(dataclasses.dataclass)
     if first is not None:
@@ -161,7 +161,7 @@ def test_a_late_class_is_what_the_standard_library_makes(name: str, first: str |
     assert outcome(lambda: ACTS[name](ours)) == outcome(lambda: ACTS[name](theirs))
 
 
-def test_what_was_made_without_init_is_equal_too() -> None:
+def test_instances_made_without_init_are_equal_too() -> None:
     ours = family(lazy_dataclass.dataclass)["Plain"]
     one, other = object.__new__(ours), object.__new__(ours)
     for instance in (one, other):
@@ -180,7 +180,7 @@ FIRST_LOOKS: tuple[Callable[[dict[str, Any]], Any], ...] = (
 )
 
 
-def test_threads_that_come_first_together_have_whole_instances() -> None:
+def test_threads_that_use_a_new_class_together_get_whole_instances() -> None:
     """Whatever each of them wants first: a class that another thread is making is met at any moment of that."""
     expected = [look(family(dataclasses.dataclass)) for look in FIRST_LOOKS]
     before = sys.getswitchinterval()
@@ -222,7 +222,7 @@ def first_instance(kinds: dict[str, Any], name: str, at_each_call: Callable[[int
 
 
 @pytest.mark.parametrize("name", ["Wider", "More"])
-def test_nothing_is_missing_while_a_class_is_made(name: str) -> None:
+def test_nothing_is_missing_while_a_class_is_built(name: str) -> None:
     kinds = family(lazy_dataclass.dataclass)
     needed = {"__init__", "__repr__", "__eq__", "__hash__", "__dataclass_fields__", "__dataclass_params__"}
     seen = 0
@@ -238,7 +238,7 @@ def test_nothing_is_missing_while_a_class_is_made(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Wider", "More"])
-def test_a_making_that_was_interrupted_is_made_again(name: str) -> None:
+def test_an_interrupted_build_is_repeated(name: str) -> None:
     """Ctrl-C, or the end of a function's thread, at each call of the making in turn."""
     expected = outcome(lambda: first_instance(family(dataclasses.dataclass), name, lambda call: None))
     for point in itertools.count(1):
@@ -272,12 +272,12 @@ def test_nothing_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     assert made == ["More", "Step"] or made == ["Step", "More"], "and those that it is made of"
 
 
-def test_an_option_that_is_not_known_is_refused() -> None:
+def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match="frozen"):
         lazy_dataclass.dataclass(order=True)  # type: ignore[call-overload, unused-ignore]
 
 
-def test_an_instance_travels() -> None:
+def test_an_instance_can_be_pickled() -> None:
     from farro.jobs.envelope import Lifecycle
     from farro.store.port import Submission
 
@@ -286,7 +286,7 @@ def test_an_instance_travels() -> None:
     assert Lifecycle.__dataclass_fields__
 
 
-def test_a_command_makes_few_of_the_classes_that_it_imports() -> None:
+def test_a_command_builds_few_of_the_classes_that_it_imports() -> None:
     """What the whole is for: a hundred and sixty are imported, and twenty have an instance among the constants."""
     script = (
         "import dataclasses, sys\n"

@@ -13,12 +13,10 @@ from flows.program import Program, steps
 LIBRARIES = ("pydantic", "rich", "ruamel", "psutil", "cronsim", "sortedcontainers")
 SLOW = ("asyncio", "email", "difflib", "hashlib", "subprocess")  # of the standard library
 SCRIPT = """
-import sys
+import atexit, sys
 from farro.__main__ import main
-try:
-    main()
-finally:
-    print(*sorted({name.split(".")[0] for name in sys.modules}), file=sys.stderr)
+atexit.register(lambda: print(*sorted({name.split(".")[0] for name in sys.modules}), file=sys.stderr))
+main()
 """
 
 

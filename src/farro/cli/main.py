@@ -5,9 +5,13 @@ Each noun has a file of its own.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import os
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,6 +124,8 @@ class Lazy(Hinting):
             return None
         module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        gc.freeze()  # modules stay: no collection need look at them
+        gc.enable()
         if ctx.resilient_parsing:  # a shell asks what may stand next
             from farro.cli.completion import equip
 
@@ -196,6 +202,21 @@ def run(arguments: list[str], *, program: str = "farro", command: click.Command 
             terminal.forget_stdout()
             terminal.complain(f"the answer could not be written: {error.strerror or error}")
         return 1
+
+
+def leave(code: int) -> None:
+    """End the process. Where no other thread runs, without dismantling the interpreter: to free every module one by one
+    takes an eighth of a short command."""
+    if threading.active_count() == 1:
+        atexit._run_exitfuncs()
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+        except (OSError, ValueError):  # the interpreter says what becomes of it
+            sys.exit(code)
+        os._exit(code)
+    sys.exit(code)
 
 
 def _nowhere() -> bool:
