@@ -20,6 +20,7 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 )
+TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 
@@ -81,6 +82,7 @@ class Visit:
     def open(self, place: str) -> Page:
         self.page.goto(f"{self.site.url}/#/{place}")
         self.page.locator("main").wait_for()
+        self.page.evaluate(TWO_FRAMES)  # else the page before it may still be shown, and its focus is about to move
         return self.page
 
 

@@ -1,5 +1,5 @@
 /* The dialog that enqueues a command, as `farro enqueue -- command args` does. */
-import { post } from "./api.js";
+import { get, post } from "./api.js";
 import { splitCommandLine } from "./command_line.js";
 import { ask, toast } from "./dialogs.js";
 import { jobAddress } from "./widgets.js";
@@ -24,13 +24,23 @@ const FIELDS = {
 };
 
 export async function newJob(context) {
+  const roles = await knownRoles(context.shared.info);
   await ask({
     title: "New job",
     text: "The command is run as it stands, without a shell. Plans and agent prompts: farro enqueue --help.",
-    fields: dialogFields(context.shared.info ? context.shared.info.roles : []),
+    fields: dialogFields(roles),
     yes: "Enqueue",
     submit: (values) => enqueue(values, context),
   });
+}
+
+/* info: the answer of /api, or null where the user was faster than the server. */
+async function knownRoles(info) {
+  try {
+    return (info || (await get("/api"))).roles;
+  } catch {
+    return []; // the command can still be typed; sending it reports the error
+  }
 }
 
 function dialogFields(roles) {
